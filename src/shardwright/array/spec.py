@@ -1,0 +1,183 @@
+"""ArraySpec and its parts: what a user asks for, validated once at the border and frozen.
+
+Names follow ome-writers and acquire-zarr. The same models are read from YAML, sent as JSON over the wire and built in Python.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_serializer, field_validator, model_validator
+
+DTYPES = (
+    "bool",
+    *("int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+# c-blosc counts a chunk's bytes in an int32 and keeps 16 for its header; gzip and LZ4 are within that bound too.
+MAX_CHUNK_BYTES = 2**31 - 1 - 16
+
+AxisType = Literal["time", "channel", "space", "other"]
+_TYPE_BY_NAME: dict[str, AxisType] = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Dimension(_Frozen):
+    """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is in ``unit`` per pixel or step."""
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")
+    count: int | None = Field(default=None, gt=0)
+    chunk_size: int = Field(gt=0)
+    shard_size_chunks: int = Field(default=1, gt=0)
+    type: AxisType | None = None
+    unit: str | None = None
+    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+    @property
+    def axis_type(self) -> AxisType:
+        """The OME axis type: as given, else by the usual name (t, c, z, y, x)."""
+        return self.type or _TYPE_BY_NAME.get(self.name.lower(), "other")
+
+    @property
+    def shard_size(self) -> int:
+        """Elements along this axis in one shard."""
+        return self.chunk_size * self.shard_size_chunks
+
+
+class Blosc(_Frozen):
+    """Zarr v3 ``blosc`` (the Blosc 1 format). ``clevel`` 1 is the fast setting for cameras."""
+
+    name: Literal["blosc"] = "blosc"
+    cname: Literal["lz4", "lz4hc", "zstd", "zlib"] = "lz4"
+    clevel: int = Field(default=1, ge=0, le=9)
+    shuffle: Literal["noshuffle", "shuffle", "bitshuffle"] = "shuffle"
+
+
+class Zstd(_Frozen):
+    """Zarr v3 ``zstd``: one standard zstd frame a chunk."""
+
+    name: Literal["zstd"] = "zstd"
+    level: int = Field(default=1, ge=-7, le=19)
+
+
+class Gzip(_Frozen):
+    """Zarr v3 ``gzip``: one gzip member a chunk."""
+
+    name: Literal["gzip"] = "gzip"
+    level: int = Field(default=1, ge=0, le=9)
+
+
+def _codec_tag(value: Any) -> str:
+    return str(value.get("name", "blosc") if isinstance(value, dict) else getattr(value, "name", value))
+
+
+Codec = Annotated[
+    Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] | Annotated[Gzip, Tag("gzip")], Discriminator(_codec_tag)
+]
+
+
+class ArraySpec(_Frozen):
+    """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns), codec and layout.
+
+    ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own. ``fill_value`` stands where no frame came;
+    for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. ``codec=None`` stores chunks as they are.
+    """
+
+    dtype: str
+    dimensions: tuple[Dimension, ...] = Field(min_length=2, max_length=12)
+    codec: Codec | None = Blosc()
+    index_location: Literal["end", "start"] = "end"
+    chunk_checksum: bool = False
+    write_empty_chunks: bool = False
+    fill_value: bool | int | float | str = 0
+    storage_order: tuple[str, ...] | None = None
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _known_dtype(cls, value: Any) -> str:
+        try:
+            name = np.dtype(value).newbyteorder("=").name
+        except TypeError:
+            name = str(value)
+        if name not in DTYPES:
+            raise ValueError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
+        return name
+
+    @field_validator("codec", mode="before")
+    @classmethod
+    def _none_by_name(cls, value: Any) -> Any:
+        return None if value == "none" else value
+
+    @field_serializer("dimensions")
+    def _dump_dimensions(self, value: tuple[Dimension, ...]) -> list[dict[str, Any]]:
+        return [d.model_dump(exclude_none=False) for d in value]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ArraySpec:
+        names = [d.name for d in self.dimensions]
+        if len(set(names)) != len(names):
+            raise ValueError(f"dimensions: names must differ, got {names}")
+        for d in self.dimensions[1:]:
+            if d.count is None:
+                raise ValueError(f"dimensions: only the first axis may be unlimited (count: null), not {d.name!r}")
+        if len(self.dimensions) == 2 and self.dimensions[0].count is None:
+            raise ValueError("dimensions: the two axes of the frame itself need a count")
+        if self.storage_order is not None:
+            if sorted(self.storage_order) != sorted(names):
+                raise ValueError(f"storage_order: must name every axis once, expected the axes {names}, got {list(self.storage_order)}")
+            if list(self.storage_order[-2:]) != names[-2:]:
+                raise ValueError(f"storage_order: must end with the frame's own axes {names[-2:]}, got {list(self.storage_order)}")
+        chunk_bytes = math.prod(d.chunk_size for d in self.dimensions) * self.itemsize
+        if chunk_bytes > MAX_CHUNK_BYTES:
+            raise ValueError(f"dimensions: one inner chunk would have {chunk_bytes} bytes, the codecs end at {MAX_CHUNK_BYTES}; make chunk_size smaller")
+        self.fill_bytes()  # raises when the fill value does not fit the dtype
+        return self
+
+    @property
+    def itemsize(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def frame_shape(self) -> tuple[int, int]:
+        """(rows, columns) of one frame."""
+        y, x = self.dimensions[-2].count, self.dimensions[-1].count
+        assert y is not None and x is not None, "validated: only the first axis of three or more may be unlimited"
+        return y, x
+
+    @property
+    def frame_bytes(self) -> int:
+        y, x = self.frame_shape
+        return y * x * self.itemsize
+
+    @property
+    def stored_dimensions(self) -> tuple[Dimension, ...]:
+        """The axes in the order of the array on disk."""
+        if self.storage_order is None:
+            return self.dimensions
+        by_name = {d.name: d for d in self.dimensions}
+        return tuple(by_name[name] for name in self.storage_order)
+
+    def fill_bytes(self) -> bytes:
+        """The fill value as one little-endian element. Raises ``ValueError`` when it does not fit the dtype exactly."""
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        value = self.fill_value
+        if isinstance(value, str):
+            special = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+            if dtype.kind != "f" or value not in special:
+                raise ValueError(f"fill_value: {value!r} is not a {self.dtype}")
+            return np.array(special[value], dtype).tobytes()
+        if dtype.kind == "b" and value not in (0, 1):
+            raise ValueError(f"fill_value: {value!r} is not a bool")
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            if value != int(value) or not info.min <= value <= info.max:
+                raise ValueError(f"fill_value: {value!r} is not a {self.dtype}")
+            value = int(value)
+        return np.array(value, dtype).tobytes()

@@ -1,0 +1,1 @@
+"""Errors, receipts and units shared by every room. Standard library only."""

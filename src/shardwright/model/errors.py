@@ -1,0 +1,163 @@
+"""Every error that crosses a border of shardwright.
+
+Each class has a stable ``code``: it travels in ERROR messages of the wire protocol, in ``--json`` output and in logs, so that a client can rebuild
+the class that the daemon raised. A message says what was expected, what came, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ShardwrightError(Exception):
+    """Base class. ``expected`` and ``got`` are short, printable facts; ``hint`` says what to do next."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.expected = None if expected is None else str(expected)
+        self.got = None if got is None else str(got)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.expected is not None:
+            parts.append(f"expected {self.expected}")
+        if self.got is not None:
+            parts.append(f"got {self.got}")
+        text = "; ".join(parts)
+        return f"{text}. {self.hint}" if self.hint else text
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON-ready form: ``code``, ``message`` and, where known, ``expected``, ``got``, ``hint``."""
+        facts = {"code": self.code, "message": self.message, "expected": self.expected, "got": self.got, "hint": self.hint}
+        return {key: value for key, value in facts.items() if value is not None}
+
+
+class SpecError(ShardwrightError, ValueError):
+    """An array specification that cannot be written."""
+
+    code = "spec"
+
+
+class ConfigError(ShardwrightError, ValueError):
+    """A YAML configuration that cannot work; the message names the field and, where known, its line."""
+
+    code = "config"
+
+
+class FrameShapeError(ShardwrightError, ValueError):
+    code = "frame_shape"
+
+
+class FrameDtypeError(ShardwrightError, TypeError):
+    code = "frame_dtype"
+
+
+class FrameIndexError(ShardwrightError, IndexError):
+    """A frame index or id outside the array."""
+
+    code = "frame_index"
+
+
+class MetadataError(ShardwrightError, ValueError):
+    """Per-frame metadata that the frame table has no column for."""
+
+    code = "metadata"
+
+
+class InvalidNameError(ShardwrightError, ValueError):
+    """An acquisition name that is not a plain file name."""
+
+    code = "invalid_name"
+
+
+class UnknownStreamError(ShardwrightError, LookupError):
+    code = "unknown_stream"
+
+
+class OutputExistsError(ShardwrightError, FileExistsError):
+    code = "output_exists"
+
+
+class BudgetError(ShardwrightError, MemoryError):
+    """The memory budget (or a count limit) has no room for what was asked."""
+
+    code = "budget"
+
+
+class ProtocolError(ShardwrightError):
+    """The peer sent something that the protocol does not allow."""
+
+    code = "protocol"
+
+
+class VersionError(ProtocolError):
+    """The peer speaks a protocol version that this side does not."""
+
+    code = "version"
+
+
+class SessionLostError(ShardwrightError, ConnectionError):
+    """The other side of a session stopped answering or ended it."""
+
+    code = "session_lost"
+
+
+class ClosedError(ShardwrightError, ValueError):
+    """A frame was given to a writer or stream that has ended."""
+
+    code = "closed"
+
+
+class StorageError(ShardwrightError, OSError):
+    """The filesystem refused; the message carries the operation, the path and errno's text."""
+
+    code = "storage"
+
+
+class StorageFullError(StorageError):
+    """There is no room to preallocate the next shard."""
+
+    code = "storage_full"
+
+
+class ShardFormatError(ShardwrightError, ValueError):
+    """A shard or store whose bytes do not follow the format."""
+
+    code = "shard_format"
+
+
+class CodecError(ShardwrightError):
+    """The native codec library is missing or lacks a symbol."""
+
+    code = "codec"
+
+
+class WorkerError(ShardwrightError, RuntimeError):
+    """A thread of the pipeline died; what it held is not stored."""
+
+    code = "worker"
+
+
+def _all_subclasses(base: type[ShardwrightError]) -> list[type[ShardwrightError]]:
+    found = [base]
+    for child in base.__subclasses__():
+        found.extend(_all_subclasses(child))
+    return found
+
+
+_BY_CODE = {cls.code: cls for cls in _all_subclasses(ShardwrightError)}
+
+
+def error_from_dict(facts: dict[str, Any]) -> ShardwrightError:
+    """The error that ``to_dict`` described; an unknown code becomes a plain ``ShardwrightError``."""
+    cls = _BY_CODE.get(str(facts.get("code")), ShardwrightError)
+    return cls(
+        str(facts.get("message", "unknown error")),
+        expected=facts.get("expected"),
+        got=facts.get("got"),
+        hint=facts.get("hint"),
+    )

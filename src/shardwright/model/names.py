@@ -1,0 +1,28 @@
+"""Names of acquisitions and streams: plain file names that cannot leave the output root."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import InvalidNameError
+
+STORE_SUFFIX = ".ome.zarr"
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_NAME = re.compile(NAME_PATTERN)
+
+
+def checked_name(name: str) -> str:
+    """``name`` itself if it is one plain path component, else ``InvalidNameError``."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise InvalidNameError(
+            "not a usable name",
+            expected="letters, digits, '.', '_' and '-', at most 128, starting with a letter or digit, without '..'",
+            got=repr(name[:160]),
+        )
+    return name
+
+
+def store_name(name: str) -> str:
+    """The folder name of an acquisition: ``name`` with the suffix that viewers look for."""
+    name = checked_name(name)
+    return name if name.endswith(".zarr") else name + STORE_SUFFIX

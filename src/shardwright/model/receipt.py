@@ -1,0 +1,45 @@
+"""What a writer hands back when an acquisition has ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Exact account of one acquisition.
+
+    ``frames_received`` counts every frame the writer was given; each is then *stored* (in its chunk), *duplicate* (its place was taken) or
+    *late* (its place had been closed). ``frames_missing`` counts the places inside the final array that hold fill value because no frame came.
+    ``frames_durable`` are the stored frames whose shards are sealed and synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of
+    the encoded chunks and indexes.
+    """
+
+    path: str
+    frames_received: int
+    frames_stored: int
+    frames_durable: int
+    frames_missing: int
+    frames_duplicate: int
+    frames_late: int
+    bytes_raw: int
+    bytes_stored: int
+    shards: int
+
+    @property
+    def ratio(self) -> float:
+        """Raw bytes per stored byte; 0 when nothing was stored."""
+        return self.bytes_raw / self.bytes_stored if self.bytes_stored else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> Receipt:
+        """Raises ``KeyError`` when a field is missing; unknown fields are ignored (a newer daemon may send more)."""
+        return cls(**{f.name: str(facts[f.name]) if f.name == "path" else int(facts[f.name]) for f in fields(cls)})

@@ -1,0 +1,1 @@
+"""The wire protocol, described in PROTOCOL.md: messages and the session table, without I/O. Portable."""

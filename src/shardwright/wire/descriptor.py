@@ -1,0 +1,38 @@
+"""The frame descriptor: one fixed 96-byte record a frame, sent in packed arrays so that no frame costs a Python object in the daemon.
+
+    offset  size  field          meaning
+         0     8  sequence       u64, counts the frames of a session from 0 without holes; names the frame in acks
+         8     8  frame_id       i64, the camera's own number, -1 when it gave none
+        16     8  position       i64, place in acquisition order: the n-d index raveled over the axes before the frame's own
+        24     4  slot           u32, ring slot (shared memory) or ordinal of the frame in the message's pixel parts
+        28     4  flags          u32, reserved, 0
+        32     8  camera_ns      i64, UTC nanoseconds on the camera's machine when the frame was given to the client
+        40     8  monotonic_ns   i64, the same moment on that machine's monotonic clock
+        48     8  delta_t        f64 seconds since the acquisition's start, NaN when not given
+        56     8  exposure_time  f64 seconds, NaN when not given
+        64    24  position_x/y/z f64 micrometres each, NaN when not given
+        88     8  reserved       u64, 0
+
+All little-endian. Owned here; the client fills it, ingest checks it, pipeline reads it, the frame table keeps it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+METADATA_FIELDS = ("delta_t", "exposure_time", "position_x", "position_y", "position_z")
+
+DESCRIPTOR = np.dtype(
+    [
+        ("sequence", "<u8"),
+        ("frame_id", "<i8"),
+        ("position", "<i8"),
+        ("slot", "<u4"),
+        ("flags", "<u4"),
+        ("camera_ns", "<i8"),
+        ("monotonic_ns", "<i8"),
+        *((name, "<f8") for name in METADATA_FIELDS),
+        ("reserved", "<u8"),
+    ]
+)
+assert DESCRIPTOR.itemsize == 96, "PROTOCOL.md draws 96 bytes"

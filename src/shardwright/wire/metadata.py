@@ -1,0 +1,22 @@
+"""Per-frame metadata as users give it: a mapping of known names to numbers, checked once where it enters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardwright.model.errors import MetadataError
+
+from .descriptor import METADATA_FIELDS
+
+
+def checked_metadata(metadata: Mapping[str, float]) -> dict[str, float]:
+    """``metadata`` as floats. Raises ``MetadataError`` for a name without a column or a value that is no number."""
+    values = {}
+    for name, value in metadata.items():
+        if name not in METADATA_FIELDS:
+            raise MetadataError("unknown metadata field", expected=f"one of {', '.join(METADATA_FIELDS)}", got=repr(name))
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError):
+            raise MetadataError(f"metadata field {name!r} is not a number", expected="a number", got=repr(value)[:80]) from None
+    return values
