@@ -1,0 +1,171 @@
+"""The JSON bodies of control messages as frozen records: ``to_body`` before sending, ``from_body`` checks what came.
+
+PROTOCOL.md names every field.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from shardwright.model.errors import ProtocolError, ShardwrightError, error_from_dict
+from shardwright.model.receipt import Receipt
+
+from .messages import mapping, number, optional_mapping, optional_number, optional_text, text
+
+Transport = Literal["shm", "message"]
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+class _Control:
+    def to_body(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+def _transport(body: dict[str, Any]) -> Transport:
+    value = text(body, "transport", 16)
+    if value == "shm":
+        return "shm"
+    if value == "message":
+        return "message"
+    raise ProtocolError("unknown transport", expected="'shm' or 'message'", got=repr(value))
+
+
+@dataclass(frozen=True)
+class Hello(_Control):
+    software: str
+    host: str
+    pid: int
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Hello:
+        return cls(text(body, "software", 128), text(body, "host", 255), number(body, "pid"))
+
+
+@dataclass(frozen=True)
+class Welcome(_Control):
+    """``boot_id`` and ``ring_socket`` are None where the daemon offers no shared memory."""
+
+    boot_id: str | None
+    ring_socket: str | None
+    heartbeat_ms: int
+    session_timeout_ms: int
+    max_message_bytes: int
+    max_control_bytes: int
+    max_batch_frames: int
+    software: str
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Welcome:
+        return cls(
+            boot_id=optional_text(body, "boot_id", 64),
+            ring_socket=optional_text(body, "ring_socket"),
+            heartbeat_ms=number(body, "heartbeat_ms", 1, 3_600_000),
+            session_timeout_ms=number(body, "session_timeout_ms", 1, 24 * 3_600_000),
+            max_message_bytes=number(body, "max_message_bytes", 1),
+            max_control_bytes=number(body, "max_control_bytes", 1),
+            max_batch_frames=number(body, "max_batch_frames", 1),
+            software=text(body, "software", 128),
+        )
+
+
+@dataclass(frozen=True)
+class Open(_Control):
+    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) says what the array is."""
+
+    request: int
+    name: str
+    spec: dict[str, Any] | None
+    stream: str | None
+    transport: Transport
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Open:
+        return cls(
+            number(body, "request"), text(body, "name"), optional_mapping(body, "spec"), optional_text(body, "stream"), _transport(body)
+        )
+
+
+@dataclass(frozen=True)
+class Opened(_Control):
+    """``ring_token`` (32 hex digits) fetches the ring once; None for message transport."""
+
+    request: int
+    path: str
+    spec: dict[str, Any]
+    transport: Transport
+    credit_bytes: int
+    ring_slots: int
+    slot_bytes: int
+    ring_token: str | None
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Opened:
+        opened = cls(
+            request=number(body, "request"),
+            path=text(body, "path", 65536),
+            spec=mapping(body, "spec"),
+            transport=_transport(body),
+            credit_bytes=number(body, "credit_bytes", 1),
+            ring_slots=number(body, "ring_slots", 1, 2**31 - 1),
+            slot_bytes=number(body, "slot_bytes", 1),
+            ring_token=optional_text(body, "ring_token", 32),
+        )
+        token_needed = opened.transport == "shm"
+        if (opened.ring_token is not None) != token_needed or (opened.ring_token and not _TOKEN.fullmatch(opened.ring_token)):
+            expected = "32 hex digits for shm, none for message"
+            raise ProtocolError("a ring token that does not fit the transport", expected=expected, got=repr(opened.ring_token))
+        return opened
+
+
+@dataclass(frozen=True)
+class Finish(_Control):
+    frames: int
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Finish:
+        return cls(number(body, "frames"))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An ERROR body. ``fatal``: the session (session 0: the connection) has ended. ``first``, ``last``: the frame sequences concerned."""
+
+    error: ShardwrightError
+    fatal: bool
+    request: int | None = None
+    first: int | None = None
+    last: int | None = None
+    receipt: Receipt | None = None
+
+    def to_body(self) -> dict[str, Any]:
+        # Cut to what the peer's from_body accepts: an error must never fail to be told.
+        facts = {key: value[:1000] for key, value in self.error.to_dict().items()}
+        more = {"request": self.request, "first": self.first, "last": self.last}
+        more_facts = {key: value for key, value in more.items() if value is not None}
+        receipt = {} if self.receipt is None else {"receipt": self.receipt.to_dict()}
+        return {**facts, "fatal": self.fatal, **more_facts, **receipt}
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Problem:
+        facts = {key: optional_text(body, key) for key in ("expected", "got", "hint")}
+        error = error_from_dict({"code": text(body, "code"), "message": text(body, "message"), **facts})
+        if not isinstance(body.get("fatal"), bool):
+            raise ProtocolError("field 'fatal' of an ERROR", expected="true or false", got=repr(body.get("fatal"))[:80])
+        receipt = optional_mapping(body, "receipt")
+        return cls(
+            error=error,
+            fatal=body["fatal"],
+            request=optional_number(body, "request"),
+            first=optional_number(body, "first"),
+            last=optional_number(body, "last"),
+            receipt=None if receipt is None else receipt_from_body(receipt),
+        )
+
+
+def receipt_from_body(facts: dict[str, Any]) -> Receipt:
+    try:
+        return Receipt.from_dict(facts)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError("a receipt that cannot be read", expected="the fields of model/receipt.py", got=repr(error)[:80]) from None

@@ -1,0 +1,239 @@
+"""Messages as bytes: encode and decode, strictly checked and bounded, without I/O. PROTOCOL.md draws every byte.
+
+A message is a list of parts: header, body, pixels. ``decode_*`` raise ``ProtocolError`` (``VersionError``) and nothing else, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.errors import ProtocolError, VersionError
+
+from .descriptor import DESCRIPTOR
+
+MAGIC = b"SWR1"
+VERSION = 1
+HEADER = struct.Struct("<4sHBBQQIIQQ")
+BATCH_PRELUDE = struct.Struct("<B3xIII")  # dtype code, height, width, 0
+ACK_RANGE = np.dtype([("level", "<u4"), ("reserved", "<u4"), ("first", "<u8"), ("last", "<u8")])
+assert (HEADER.size, BATCH_PRELUDE.size, ACK_RANGE.itemsize) == (48, 16, 24), "PROTOCOL.md draws these"
+
+CONNECTION = 0  # the session number of messages that concern the whole connection
+MAX_POSITION = 2**48 - 1
+MAX_CONTROL_BYTES = 1 << 20  # of any JSON body this side is ready to parse, whatever the peer announces
+MAX_BATCH_FRAMES = 1 << 16
+DTYPE_NAMES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+DTYPE_CODE = {name: code for code, name in enumerate(DTYPE_NAMES, start=1)}
+
+Parts = list[bytes]
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    OPEN = 3
+    OPENED = 4
+    FRAMES = 5
+    ACK = 6
+    HEARTBEAT = 7
+    FINISH = 8
+    RECEIPT = 9
+    ERROR = 10
+
+
+class Level(IntEnum):
+    """What an ACK range says about its frames."""
+
+    RELEASED = 1
+    STORED = 2
+    DURABLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    kind: Kind
+    session: int
+    sequence: int
+    count: int = 0
+    parts: int = 0
+    body_bytes: int = 0
+    payload_bytes: int = 0
+
+    def pack(self) -> bytes:
+        return HEADER.pack(
+            MAGIC, VERSION, self.kind, 0, self.session, self.sequence, self.count, self.parts, self.body_bytes, self.payload_bytes
+        )
+
+
+def decode_header(data: Buffer) -> Header:
+    """The header in ``data``. ``VersionError`` for another version, ``ProtocolError`` for anything that is no header."""
+    if len(data) < 8 or bytes(data[:4]) != MAGIC:
+        raise ProtocolError("not a shardwright message", expected="a header that starts with 'SWR1'", got=f"{len(data)} bytes: {bytes(data[:8])!r}")
+    version = int.from_bytes(data[4:6], "little")
+    if version != VERSION:
+        raise VersionError("another protocol version", expected=VERSION, got=version, hint="Use the same shardwright release on both sides")
+    if len(data) != HEADER.size:
+        raise ProtocolError("wrong header length", expected=f"{HEADER.size} bytes", got=len(data))
+    _, _, kind, flags, session, sequence, count, parts, body_bytes, payload_bytes = HEADER.unpack(data)
+    if flags != 0 or kind not in Kind._value2member_map_:
+        raise ProtocolError("unknown message kind or flags", expected="kind 1 to 10, flags 0", got=f"kind {kind}, flags {flags}")
+    header = Header(Kind(kind), session, sequence, count, parts, body_bytes, payload_bytes)
+    _check_shape_of_message(header)
+    return header
+
+
+def _check_shape_of_message(header: Header) -> None:
+    """What the header alone decides: counts and parts that fit the kind."""
+    kind = header.kind
+    if kind is Kind.FRAMES:
+        good = 1 <= header.count <= MAX_BATCH_FRAMES and 1 <= header.parts <= 1 + header.count
+        good = good and header.body_bytes == BATCH_PRELUDE.size + header.count * DESCRIPTOR.itemsize
+    elif kind is Kind.ACK:
+        good = 1 <= header.count <= MAX_BATCH_FRAMES and header.parts == 1 and header.body_bytes == header.count * ACK_RANGE.itemsize
+    elif kind is Kind.HEARTBEAT:
+        good = (header.count, header.parts, header.body_bytes) == (0, 0, 0)
+    else:
+        good = header.count == 0 and header.parts == 1 and 2 <= header.body_bytes <= MAX_CONTROL_BYTES
+    if not good or (header.payload_bytes > 0) != (header.parts > 1):
+        raise ProtocolError(f"a {kind.name} message with impossible counts or lengths", expected="as in PROTOCOL.md", got=header)
+
+
+def check_parts(header: Header, sizes: list[int]) -> None:
+    """``sizes``: bytes of each part after the header. Raises when they are not what the header says."""
+    body_bytes, payload_bytes = (sizes[0] if sizes else 0), sum(sizes[1:])
+    came = (len(sizes), body_bytes, payload_bytes)
+    if came != (header.parts, header.body_bytes, header.payload_bytes):
+        expected = f"{header.parts} parts, body {header.body_bytes}, payload {header.payload_bytes} bytes"
+        raise ProtocolError("a message whose parts differ from its header", expected=expected, got=f"{came[0]}, {came[1]}, {came[2]}")
+
+
+class Counter:
+    """The message sequences of one session (or of the connection itself), one for each direction."""
+
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self._sent = 0
+        self._received = 0
+
+    def control(self, kind: Kind, body: dict[str, Any] | None = None) -> Parts:
+        """A message with a JSON body, or with none."""
+        parts = [] if body is None else [encode_control(body)]
+        return self.message(kind, parts)
+
+    def message(self, kind: Kind, parts: Parts, *, count: int = 0, pixel_parts: int = 0, payload_bytes: int = 0) -> Parts:
+        """Header and ``parts``; the caller appends ``pixel_parts`` parts of ``payload_bytes`` in all by itself, uncopied."""
+        body_bytes = len(parts[0]) if parts else 0
+        header = Header(kind, self.session, self._sent, count, len(parts) + pixel_parts, body_bytes, payload_bytes)
+        self._sent += 1
+        return [header.pack(), *parts]
+
+    def accept(self, header: Header) -> None:
+        """Raises ``ProtocolError`` unless ``header`` is the very next message of this session."""
+        if header.sequence != self._received:
+            raise ProtocolError("messages are missing or repeated", expected=f"message {self._received}", got=header.sequence)
+        self._received += 1
+
+
+# Control bodies ----------------------------------------------------------------------------------------------------------------------------
+
+
+def encode_control(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def decode_control(data: Buffer) -> dict[str, Any]:
+    """One JSON object. ``ProtocolError`` for anything else."""
+    expected = f"one object of at most {MAX_CONTROL_BYTES} bytes"
+    if len(data) > MAX_CONTROL_BYTES:
+        raise ProtocolError("a control body that is too long", expected=expected, got=f"{len(data)} bytes")
+    try:
+        body = json.loads(bytes(data).decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("a control body that is no JSON", expected=expected, got=str(error)[:120]) from None
+    if not isinstance(body, dict):
+        raise ProtocolError("a control body that is no JSON object", expected="an object", got=type(body).__name__)
+    return body
+
+
+def text(body: dict[str, Any], key: str, limit: int = 1024) -> str:
+    value = body.get(key)
+    if not isinstance(value, str) or len(value) > limit:
+        raise ProtocolError(f"field {key!r} of a control body", expected=f"text of at most {limit} characters", got=repr(value)[:80])
+    return value
+
+
+def optional_text(body: dict[str, Any], key: str, limit: int = 1024) -> str | None:
+    return None if body.get(key) is None else text(body, key, limit)
+
+
+def number(body: dict[str, Any], key: str, low: int = 0, high: int = 2**63 - 1) -> int:
+    value = body.get(key)
+    if type(value) is not int or not low <= value <= high:
+        raise ProtocolError(f"field {key!r} of a control body", expected=f"an integer from {low} to {high}", got=repr(value)[:80])
+    return value
+
+
+def optional_number(body: dict[str, Any], key: str) -> int | None:
+    return None if body.get(key) is None else number(body, key)
+
+
+def mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
+    value = body.get(key)
+    if not isinstance(value, dict):
+        raise ProtocolError(f"field {key!r} of a control body", expected="an object", got=repr(value)[:80])
+    return value
+
+
+def optional_mapping(body: dict[str, Any], key: str) -> dict[str, Any] | None:
+    return None if body.get(key) is None else mapping(body, key)
+
+
+# Packed bodies -----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One FRAMES body. ``descriptors`` is its own copy: it outlives the message."""
+
+    dtype: str
+    height: int
+    width: int
+    descriptors: npt.NDArray[np.void]
+
+
+def decode_batch(header: Header, body: Buffer) -> Batch:
+    """``body`` has ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding; the caller compares with its spec."""
+    code, height, width, reserved = BATCH_PRELUDE.unpack_from(body)
+    if not 1 <= code <= len(DTYPE_NAMES) or reserved != 0 or bytes(body[1:4]) != b"\0\0\0":
+        raise ProtocolError("unknown dtype code or reserved bytes in FRAMES", expected=f"dtype 1 to {len(DTYPE_NAMES)}, zeros", got=f"dtype {code}")
+    descriptors = np.frombuffer(body, DESCRIPTOR, header.count, BATCH_PRELUDE.size).copy()
+    return Batch(DTYPE_NAMES[code - 1], height, width, descriptors)
+
+
+def encode_ranges(ranges: list[tuple[Level, int, int]]) -> bytes:
+    return np.array([(level, 0, first, last) for level, first, last in ranges], ACK_RANGE).tobytes()
+
+
+def decode_ranges(body: Buffer) -> list[tuple[Level, int, int]]:
+    """(level, first, last), both included, each with first <= last."""
+    ranges = []
+    for level, reserved, first, last in np.frombuffer(body, ACK_RANGE).tolist():
+        if level not in Level._value2member_map_ or reserved != 0 or first > last:
+            raise ProtocolError("an impossible ACK range", expected="level 1 to 3, first <= last", got=(level, first, last))
+        ranges.append((Level(level), first, last))
+    return ranges

@@ -1,0 +1,141 @@
+"""The session tables: for each side, what every event means in every state. Pure data and one lookup; a test holds each pair to exactly one row.
+
+Accept: act on the event. Ignore: it is stale or repeated, drop it. Refuse: the peer broke the protocol; answer ERROR, the session is over for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class Verdict(Enum):
+    ACCEPT = "accept"
+    IGNORE = "ignore"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True)
+class Row(Generic[S, E]):
+    """In any of ``states``, ``event`` leads to ``then`` (None: the state stays)."""
+
+    states: frozenset[S]
+    event: E
+    verdict: Verdict
+    then: S | None
+
+
+def rows_for(table: tuple[Row[S, E], ...], state: S, event: E) -> list[Row[S, E]]:
+    return [row for row in table if event is row.event and state in row.states]
+
+
+def step(table: tuple[Row[S, E], ...], state: S, event: E) -> tuple[Verdict, S]:
+    """What to do about ``event`` in ``state``, and the state that follows."""
+    (row,) = rows_for(table, state, event)
+    return row.verdict, state if row.then is None else row.then
+
+
+class DaemonState(Enum):
+    AWAIT_RING = "await_ring"  # OPENED with shared memory, the client has not fetched the ring
+    RUNNING = "running"
+    FINISHING = "finishing"  # the client said FINISH; the acquisition is being sealed, a receipt will follow
+    DRAINING = "draining"  # the daemon ended it (client gone, protocol error, stop, failure); what arrived is being sealed
+    ENDED = "ended"
+
+
+class DaemonEvent(Enum):
+    RING_TAKEN = "ring_taken"
+    FRAMES = "frames"
+    FINISH = "finish"
+    UNEXPECTED = "unexpected"  # a message of a kind that only the daemon sends
+    VIOLATION = "violation"  # a message that is wrong in itself: sequence, lengths, descriptors
+    CLIENT_GONE = "client_gone"
+    STOPPING = "stopping"
+    FAILED = "failed"  # the acquisition itself failed
+    SETTLED = "settled"  # sealed or failed, and no pixel is needed any more
+
+
+_D, _DE = DaemonState, DaemonEvent
+_OPEN = frozenset({_D.AWAIT_RING, _D.RUNNING})
+_LIVE = _OPEN | {_D.FINISHING}
+_OVER = frozenset({_D.DRAINING, _D.ENDED})
+
+
+def _d(states: frozenset[DaemonState], event: DaemonEvent, verdict: Verdict, then: DaemonState | None) -> Row[DaemonState, DaemonEvent]:
+    return Row(states, event, verdict, then)
+
+
+DAEMON_TABLE = (
+    _d(frozenset({_D.AWAIT_RING}), _DE.RING_TAKEN, Verdict.ACCEPT, _D.RUNNING),
+    _d(frozenset({_D.RUNNING, _D.FINISHING}) | _OVER, _DE.RING_TAKEN, Verdict.IGNORE, None),
+    _d(frozenset({_D.RUNNING}), _DE.FRAMES, Verdict.ACCEPT, None),
+    _d(frozenset({_D.AWAIT_RING, _D.FINISHING}), _DE.FRAMES, Verdict.REFUSE, _D.DRAINING),
+    _d(_OVER, _DE.FRAMES, Verdict.IGNORE, None),
+    _d(_OPEN, _DE.FINISH, Verdict.ACCEPT, _D.FINISHING),
+    _d(frozenset({_D.FINISHING}), _DE.FINISH, Verdict.REFUSE, _D.DRAINING),
+    _d(_OVER, _DE.FINISH, Verdict.IGNORE, None),
+    _d(_LIVE, _DE.UNEXPECTED, Verdict.REFUSE, _D.DRAINING),
+    _d(_OVER, _DE.UNEXPECTED, Verdict.IGNORE, None),
+    _d(_LIVE, _DE.VIOLATION, Verdict.REFUSE, _D.DRAINING),
+    _d(_OVER, _DE.VIOLATION, Verdict.IGNORE, None),
+    _d(_LIVE, _DE.CLIENT_GONE, Verdict.ACCEPT, _D.DRAINING),
+    _d(_OVER, _DE.CLIENT_GONE, Verdict.IGNORE, None),
+    _d(_OPEN, _DE.STOPPING, Verdict.ACCEPT, _D.DRAINING),
+    _d(frozenset({_D.FINISHING}) | _OVER, _DE.STOPPING, Verdict.IGNORE, None),  # a finishing client still gets its receipt
+    _d(_LIVE, _DE.FAILED, Verdict.ACCEPT, _D.DRAINING),
+    _d(_OVER, _DE.FAILED, Verdict.IGNORE, None),
+    _d(_LIVE | {_D.DRAINING}, _DE.SETTLED, Verdict.ACCEPT, _D.ENDED),
+    _d(frozenset({_D.ENDED}), _DE.SETTLED, Verdict.IGNORE, None),
+)
+
+
+class ClientState(Enum):
+    TAKING_RING = "taking_ring"  # OPENED came, the ring is being fetched
+    RUNNING = "running"
+    FINISHING = "finishing"  # FINISH sent, waiting for the receipt
+    ENDED = "ended"  # the receipt came
+    FAILED = "failed"  # a fatal error came, or the connection was lost
+
+
+class ClientEvent(Enum):
+    READY = "ready"  # the ring is mapped, or no ring is needed
+    FINISH = "finish"  # the user closed the stream
+    ACK = "ack"
+    RECEIPT = "receipt"
+    ERROR = "error"  # fatal, for this session or its connection
+    UNEXPECTED = "unexpected"  # a message of a kind that only the client sends, or a second OPENED
+    LOST = "lost"  # the connection is gone
+
+
+_C, _CE = ClientState, ClientEvent
+_BEFORE_END = frozenset({_C.TAKING_RING, _C.RUNNING, _C.FINISHING})
+_AT_END = frozenset({_C.ENDED, _C.FAILED})
+
+
+def _c(states: frozenset[ClientState], event: ClientEvent, verdict: Verdict, then: ClientState | None) -> Row[ClientState, ClientEvent]:
+    return Row(states, event, verdict, then)
+
+
+CLIENT_TABLE = (
+    _c(frozenset({_C.TAKING_RING}), _CE.READY, Verdict.ACCEPT, _C.RUNNING),
+    _c(frozenset({_C.RUNNING, _C.FINISHING}) | _AT_END, _CE.READY, Verdict.IGNORE, None),
+    _c(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.FINISH, Verdict.ACCEPT, _C.FINISHING),
+    _c(frozenset({_C.FINISHING}) | _AT_END, _CE.FINISH, Verdict.IGNORE, None),
+    _c(frozenset({_C.RUNNING, _C.FINISHING}), _CE.ACK, Verdict.ACCEPT, None),
+    _c(frozenset({_C.TAKING_RING}), _CE.ACK, Verdict.REFUSE, _C.FAILED),
+    _c(_AT_END, _CE.ACK, Verdict.IGNORE, None),
+    _c(frozenset({_C.FINISHING}), _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),
+    _c(frozenset({_C.FAILED}), _CE.RECEIPT, Verdict.ACCEPT, None),  # what arrived before the failure was sealed
+    _c(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.RECEIPT, Verdict.REFUSE, _C.FAILED),
+    _c(frozenset({_C.ENDED}), _CE.RECEIPT, Verdict.IGNORE, None),
+    _c(_BEFORE_END, _CE.ERROR, Verdict.ACCEPT, _C.FAILED),
+    _c(_AT_END, _CE.ERROR, Verdict.IGNORE, None),
+    _c(_BEFORE_END, _CE.UNEXPECTED, Verdict.REFUSE, _C.FAILED),
+    _c(_AT_END, _CE.UNEXPECTED, Verdict.IGNORE, None),
+    _c(_BEFORE_END, _CE.LOST, Verdict.ACCEPT, _C.FAILED),
+    _c(_AT_END, _CE.LOST, Verdict.IGNORE, None),
+)
