@@ -1,0 +1,1 @@
+"""YAML to frozen models, and the plan derived from them. Nothing else knows YAML."""

@@ -1,0 +1,136 @@
+"""From a YAML file to a checked ``Config``: every problem is one ``ConfigError`` with file, line, field, what was expected and what came."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from shardwright.array.spec import DTYPES
+
+from .model import Config
+from .schema import field_schema, has, known_keys
+from .source import FieldPath, Source
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from shardwright.model.errors import ConfigError
+
+# Our own validators begin a message with the field that is to blame, and may end it with what they expected and got.
+_NAMED_FIELD = re.compile(r"(?P<field>[a-z_][a-z_0-9.\[\]]*): (?P<problem>.*)", re.DOTALL)
+_EXPECTED_GOT = re.compile(r"(?P<problem>.*?)[,;] expected (?P<expected>.*?)(?:, got (?P<got>.*))?$", re.DOTALL)
+_GOT = re.compile(r"(?P<problem>.*?)[,;] got (?P<got>.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A configuration and the file it came from; ``source.error`` names a field's line when a later check fails."""
+
+    config: Config
+    source: Source
+
+
+def load_config(path: Path) -> LoadedConfig:
+    """Read and check one YAML file. Relative paths inside count from its folder. Raises ``ConfigError``."""
+    return _checked(Source.read(path), path.resolve().parent)
+
+
+def parse_config(text: str, *, file: str = "<text>", folder: Path | None = None) -> LoadedConfig:
+    """The same for YAML text; relative paths count from ``folder``, else from the working directory."""
+    return _checked(Source.parse(text, file), folder or Path.cwd())
+
+
+def _checked(source: Source, folder: Path) -> LoadedConfig:
+    if not isinstance(source.data, dict):
+        raise source.error((), "not a configuration", expected="keys such as output: {root: FOLDER}", got=_shown(source.data))
+    try:
+        # By way of JSON, so that strict rules (no "100" for 100) still take lists for tuples, exactly as the JSON Schema says.
+        config = Config.model_validate_json(json.dumps(source.data), strict=True, context={"folder": str(folder)})
+    except ValidationError as error:
+        raise _first_error(source, error) from None
+    _refuse_other_dtype_spellings(source, len(config.streams))
+    return LoadedConfig(config, source)
+
+
+def _refuse_other_dtype_spellings(source: Source, streams: int) -> None:
+    """ArraySpec takes every spelling that NumPy knows (``<u2``); a file has one, so that the schema and editors can check it."""
+    for i in range(streams):
+        path = ("streams", i, "array", "dtype")
+        dtype = source.data["streams"][i]["array"]["dtype"]
+        if dtype not in DTYPES:
+            raise source.error(path, "is not valid", expected=f"one of {', '.join(DTYPES)}", got=repr(dtype))
+
+
+def _first_error(source: Source, error: ValidationError) -> ConfigError:
+    """The problem that stands first in the file; the others are counted."""
+    found = [(_field_path(source.data, item), item) for item in error.errors(include_url=False)]
+    # A list with a bad item is reported as too short as well: what lies deeper is the cause.
+    causes = [(path, item) for path, item in found if not any(other[: len(path)] == path != other for other, _ in found)]
+    path, item = min(causes, key=lambda cause: source.line_of(cause[0]))
+    others = len({path for path, _ in causes}) - 1
+    hint = f"({others} more {'fields are' if others > 1 else 'field is'} wrong.)" if others else None
+    return _translated(source, path, item, hint)
+
+
+def _field_path(data: Any, item: ErrorDetails) -> FieldPath:
+    """pydantic's location without the parts that are not in the file (tags of unions, names of types)."""
+    path: list[str | int] = []
+    last = len(item["loc"]) - 1
+    for i, part in enumerate(item["loc"]):
+        if has(data, part):
+            data = data[part]
+        elif not (i == last and item["type"] == "missing"):
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _translated(source: Source, path: FieldPath, item: ErrorDetails, hint: str | None) -> ConfigError:
+    kind, message, got, facts = item["type"], item["msg"], _shown(item["input"]), item.get("ctx", {})
+    if kind == "missing":
+        return source.error(path, "is missing", expected=_description(source, path), hint=hint)
+    if kind == "extra_forbidden":
+        return source.error(path, "is not a known key", expected=f"one of {', '.join(known_keys(path[:-1], source.data))}", hint=hint)
+    if kind == "value_error":
+        return _from_own_validator(source, path, message.removeprefix("Value error, "), got, hint)
+    if kind == "union_tag_invalid":
+        return source.error((*path, "name"), "is not valid", expected=f"one of {facts['expected_tags']}", got=repr(facts["tag"]), hint=hint)
+    if kind == "string_pattern_mismatch":
+        return source.error(path, "is not valid", expected=f"text that matches {facts['pattern']}", got=got, hint=hint)
+    if kind in ("too_short", "too_long"):
+        bound = f"at least {facts['min_length']}" if kind == "too_short" else f"at most {facts['max_length']}"
+        return source.error(path, "is not valid", expected=f"{bound} items", got=facts["actual_length"], hint=hint)
+    expected = message.removeprefix("Input should be ").removeprefix("a valid ")
+    return source.error(path, "is not valid", expected=expected, got=got, hint=hint)
+
+
+def _from_own_validator(source: Source, path: FieldPath, message: str, got: str, hint: str | None) -> ConfigError:
+    if message.startswith("expected "):
+        return source.error(path, "is not valid", expected=message.removeprefix("expected "), got=got, hint=hint)
+    if named := _NAMED_FIELD.fullmatch(message):
+        path = (*path, *(int(part) if part.isdigit() else part for part in re.findall(r"\w+", named["field"])))
+        message = named["problem"]
+    if parts := _EXPECTED_GOT.fullmatch(message):
+        return source.error(path, parts["problem"], expected=parts["expected"], got=parts["got"], hint=hint)
+    if parts := _GOT.fullmatch(message):
+        return source.error(path, parts["problem"], got=parts["got"], hint=hint)
+    return source.error(path, message, hint=hint)
+
+
+def _description(source: Source, path: FieldPath) -> str:
+    """What the schema says about a field that is missing."""
+    schema = field_schema(path, source.data)
+    return str(schema.get("description") or schema.get("type") or "a value").rstrip(".")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"a mapping with the keys {', '.join(map(str, value))}"[:120] if value else "an empty mapping"
+    if value is None:
+        return "nothing"
+    return (repr(value) if isinstance(value, str) else json.dumps(value))[:120]

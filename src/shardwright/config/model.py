@@ -1,0 +1,115 @@
+"""The configuration as frozen models: what ``shardwright serve`` may be told, field by field.
+
+Unknown keys are refused everywhere. Defaults are those of a workstation with one or two cameras; every field but ``output.root`` has one.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shardwright.array.spec import ArraySpec
+from shardwright.model.names import NAME_PATTERN
+
+from .quantities import AutoOrCount, Endpoint, Folder, Size
+
+DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Output(_Section):
+    """Where stores are written."""
+
+    root: Folder = Field(description="Folder that holds the stores; relative paths count from this file's folder.")
+    create: bool = Field(default=False, description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.")
+
+
+class Ingest(_Section):
+    """The sockets that cameras connect to, and what one client may use."""
+
+    endpoints: tuple[Endpoint, ...] = Field(
+        default=(DEFAULT_ENDPOINT,),
+        min_length=1,
+        description="ZeroMQ endpoints to bind: ipc://PATH (relative paths count from this file's folder) or tcp://ADDRESS:PORT.",
+    )
+    heartbeat_ms: int = Field(default=1000, ge=10, le=60_000, description="How often each side says that it is alive.")
+    session_timeout_ms: int = Field(default=10_000, ge=100, le=600_000, description="Silence after which a client's acquisition is ended and sealed.")
+    max_message_bytes: Size = Field(default=64 * 2**20, description="Longest message accepted; frames sent over TCP must fit into it.")
+    max_sessions: int = Field(default=16, ge=1, le=1024, description="Acquisitions that may run at the same time.")
+    allow_client_specs: bool = Field(
+        default=True, description="Whether clients may bring their own array specification, or only use the streams below."
+    )
+
+    @model_validator(mode="after")
+    def _timeout_covers_heartbeats(self) -> Ingest:
+        if self.session_timeout_ms < 3 * self.heartbeat_ms:
+            raise ValueError(
+                f"session_timeout_ms: must cover three heartbeats, expected {3 * self.heartbeat_ms} or more, got {self.session_timeout_ms}"
+            )
+        return self
+
+
+class Workers(_Section):
+    """Threads that slice and compress."""
+
+    threads: AutoOrCount = Field(default="auto", description="Worker threads; auto is one for each CPU that the daemon may use.")
+
+    @property
+    def count(self) -> int:
+        """Threads to start; ``auto`` resolved for this machine."""
+        return len(os.sched_getaffinity(0)) if self.threads == "auto" else self.threads
+
+
+class Memory(_Section):
+    """What the daemon may take."""
+
+    budget: Size = Field(default=4 * 2**30, description="Most memory of all acquisitions together, ring buffers and mapped shards included.")
+
+
+class Log(_Section):
+    """How events are written to standard error."""
+
+    format: Literal["auto", "console", "json"] = Field(default="auto", description="auto: readable on a terminal, else one JSON object a line.")
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least important events that are still written.")
+
+
+class Stream(_Section):
+    """One camera whose array layout the daemon knows by name."""
+
+    name: str = Field(pattern=f"^{NAME_PATTERN}$", description="The name that clients ask for.")
+    frame_rate_hz: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Expected frame rate; used for the plan only, never enforced."
+    )
+    ring_frames: AutoOrCount = Field(
+        default="auto", description="Frames in the shared ring between camera and daemon; auto derives it from the layout."
+    )
+    array: ArraySpec = Field(description="Dimensions in the order frames are acquired, dtype, codec and layout.")
+
+
+class Config(_Section):
+    """The configuration of one shardwright daemon."""
+
+    version: Literal[1] = Field(default=1, description="Version of this file's format.")
+    output: Output
+    ingest: Ingest = Ingest()
+    workers: Workers = Workers()
+    memory: Memory = Memory()
+    log: Log = Log()
+    streams: tuple[Stream, ...] = Field(default=(), max_length=256, description="Cameras known by name.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        names = [s.name for s in self.streams]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise ValueError(f"streams[{i}].name: must differ from every other stream's, got {name!r} twice")
+        if len(set(self.ingest.endpoints)) != len(self.ingest.endpoints):
+            raise ValueError("ingest.endpoints: must differ from each other")
+        if not self.streams and not self.ingest.allow_client_specs:
+            raise ValueError("streams: must name at least one camera while ingest.allow_client_specs is false")
+        return self

@@ -1,0 +1,114 @@
+"""Value types of the configuration: byte sizes, counts that may be ``auto``, endpoints and paths.
+
+Each is a plain Python value after validation and describes to JSON Schema exactly what it accepts. Relative paths count from the folder of the
+configuration file (given as validation context), so that a configuration means the same wherever the daemon is started.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+
+if TYPE_CHECKING:
+    from pydantic_core.core_schema import ValidationInfo
+
+UNIT_BYTES = {"B": 1, **{f"{p}B": 1000**i for i, p in enumerate("kMGT", 1)}, **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)}}
+SIZE_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,6})? ?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$"
+ENDPOINT_PATTERN = r"^(ipc://[^@].*|tcp://([A-Za-z0-9._*-]+|\[[0-9A-Fa-f:.%]+\]):(\*|[0-9]{1,5}))$"
+# sockaddr_un.sun_path has 108 bytes, the last one for the terminating zero.
+MAX_SOCKET_PATH_BYTES = 107
+
+
+def parse_size_bytes(value: Any) -> int:
+    """Bytes from ``64MiB``, ``1.5 GiB``, ``500MB`` or a whole number of bytes. Raises ``ValueError``."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    if isinstance(value, str) and (match := re.match(SIZE_PATTERN, value)):
+        unit = match.group(2)
+        size = Decimal(value.removesuffix(unit).strip()) * UNIT_BYTES[unit]
+        if size > 0 and size == int(size):
+            return int(size)
+    raise ValueError("expected a size such as 64MiB or 4GiB, or a whole number of bytes, above 0")
+
+
+def _auto_or_count(value: Any) -> Any:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError("expected 'auto' or a whole number above 0")
+
+
+def config_folder(info: ValidationInfo) -> Path:
+    """The folder that relative paths count from; the working directory for models built in Python."""
+    return Path((info.context or {}).get("folder", "."))
+
+
+def _resolved(path: str, info: ValidationInfo) -> str:
+    # Not Path.resolve: a symbolic link may be there to keep a socket's path short.
+    return os.path.abspath(config_folder(info) / path)  # noqa: PTH100
+
+
+def checked_socket_path(path: str) -> str:
+    """``path`` itself. Raises ``ValueError`` where it is longer than a Unix socket's address."""
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH_BYTES:
+        raise ValueError(f"too long for a Unix socket: {path}, expected at most {MAX_SOCKET_PATH_BYTES} bytes, got {length}")
+    return path
+
+
+def _endpoint(value: str, info: ValidationInfo) -> str:
+    if value.startswith("ipc://"):
+        return "ipc://" + checked_socket_path(_resolved(value.removeprefix("ipc://"), info))
+    port = value.rpartition(":")[2]
+    if port != "*" and not 0 < int(port) < 65536:
+        raise ValueError("expected a TCP port from 1 to 65535, or *")
+    return value
+
+
+def _endpoint_form(value: Any) -> Any:
+    if not isinstance(value, str) or not re.match(ENDPOINT_PATTERN, value):
+        raise ValueError("expected ipc://PATH or tcp://ADDRESS:PORT")
+    return value
+
+
+def _folder(value: Any) -> Any:
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError("expected a folder")
+    return value
+
+
+def _absolute(value: Path, info: ValidationInfo) -> Path:
+    return Path(_resolved(str(value), info))
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]}),
+]
+AutoOrCount = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_auto_or_count),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "exclusiveMinimum": 0}]}),
+]
+Endpoint = Annotated[
+    str,
+    AfterValidator(_endpoint),
+    BeforeValidator(_endpoint_form),
+    WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN}),
+]
+Folder = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_folder), WithJsonSchema({"type": "string", "pattern": r"\S"})]
+
+
+def format_bytes(count: float) -> str:
+    """A size for people, in binary units: ``128.0 MiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the loop ends at TiB")

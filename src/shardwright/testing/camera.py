@@ -1,0 +1,68 @@
+"""The loop of a simulated camera: frames of one source into one writer or stream, paced like a sensor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from .photons import PhotonFrames
+
+
+class Appendable(Protocol):
+    """What the loop needs of a ``Writer`` or a ``Stream``."""
+
+    def append(
+        self, frame: np.ndarray[Any, Any], *, index: tuple[int, ...] | None = None, frame_id: int | None = None, metadata: Mapping[str, float] | None = None
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class CameraRun:
+    """What the camera did. ``frames_behind`` were given later than one frame time after their moment: the writer held the camera up."""
+
+    frames: int
+    seconds: float
+    bytes_raw: int
+    frames_behind: int
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.frames / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes_raw / self.seconds if self.seconds else 0.0
+
+
+def run_camera(
+    target: Appendable,
+    source: PhotonFrames,
+    frames: int,
+    *,
+    fps: float = 0.0,
+    on_frame: Callable[[int], None] = lambda sent: None,
+) -> CameraRun:
+    """Send ``frames`` frames with ids from 0; ``fps`` 0 is as fast as the target takes them.
+
+    ``on_frame`` gets the number of frames sent after each. Like a sensor, the loop keeps its schedule: frames held up are caught up on.
+    """
+    period_s = 1.0 / fps if fps > 0 else 0.0
+    buffer = np.empty(source.shape, source.dtype)
+    behind = 0
+    start_s = time.monotonic()
+    for i in range(frames):
+        source.frame(i, out=buffer)
+        if period_s:
+            early_s = start_s + i * period_s - time.monotonic()
+            if early_s > 0:
+                time.sleep(early_s)
+            elif -early_s > period_s:
+                behind += 1
+        metadata = {"delta_t": i * period_s, "exposure_time": period_s} if period_s else None
+        target.append(buffer, frame_id=i, metadata=metadata)
+        on_frame(i + 1)
+    return CameraRun(frames, time.monotonic() - start_s, frames * buffer.nbytes, behind)
