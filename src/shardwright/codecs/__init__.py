@@ -1,0 +1,1 @@
+"""Inner-chunk codecs: zarr.json entries, worst-case sizes, and the native library whose functions the kernels call."""

@@ -1,0 +1,69 @@
+"""The native codec library: libblosc2, which the ``blosc2`` wheel ships, and the functions in it that the kernels call by name.
+
+The functions are exported but not blosc2's documented interface, so every symbol is looked up at start. Where one is missing, ``available``
+is False and the kernels store chunks uncompressed inside the codec's own framing: nothing is lost but compression.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from shardwright.model.errors import CodecError
+
+SYMBOLS = (
+    "blosc2_shuffle",
+    "blosc2_bitshuffle",
+    "LZ4_sizeofState",
+    "LZ4_compress_fast_extState",
+    "LZ4_sizeofStateHC",
+    "LZ4_compress_HC_extStateHC",
+    "ZSTD_createCCtx",
+    "ZSTD_freeCCtx",
+    "ZSTD_compressCCtx",
+    "ZSTD_decompress",
+    "ZSTD_isError",
+    "zng_compress2",
+    "zng_crc32",
+)
+
+
+def library_path() -> Path:
+    """The shared library inside the installed ``blosc2`` package. Raises ``CodecError`` when it is not there."""
+    files = metadata.files("blosc2") or []
+    for suffix in ("libblosc2.so", "libblosc2.dylib", "libblosc2.dll"):
+        for file in files:
+            if file.name == suffix:
+                return Path(str(file.locate()))
+    raise CodecError("the blosc2 package carries no shared library", hint="Install the blosc2 wheel from the package index")
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded library, its symbols checked. Raises ``CodecError`` naming what is missing."""
+    path = library_path()
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CodecError(f"cannot load the codec library: {error}", got=path) from error
+    missing = [name for name in SYMBOLS if not hasattr(loaded, name)]
+    if missing:
+        raise CodecError(
+            "the codec library lacks functions",
+            expected=", ".join(SYMBOLS),
+            got=f"none of {', '.join(missing)} in blosc2 {metadata.version('blosc2')}",
+            hint="Chunks are stored uncompressed until a blosc2 version in the supported range is installed",
+        )
+    return loaded
+
+
+@cache
+def available() -> bool:
+    """Whether every native function was found."""
+    try:
+        library()
+    except CodecError:
+        return False
+    return True

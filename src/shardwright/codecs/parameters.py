@@ -1,0 +1,117 @@
+"""What the kernels need to know of a codec, as numbers; the worst case each codec can produce; its entry in zarr.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.array.spec import ArraySpec, Blosc, Gzip, Zstd
+
+# Kinds of framing, and compressors inside Blosc with the format number that goes into the chunk's header (c-blosc, README_CHUNK_FORMAT).
+KIND_NONE, KIND_BLOSC, KIND_ZSTD, KIND_GZIP = range(4)
+BLOSC_COMPRESSORS = {"lz4": 0, "lz4hc": 1, "zlib": 2, "zstd": 3}
+BLOSC_LZ4, BLOSC_LZ4HC, BLOSC_ZLIB, BLOSC_ZSTD = range(4)
+BLOSC_FORMATS = (1, 1, 3, 4)
+FILTERS = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+FILTER_NONE, FILTER_SHUFFLE, FILTER_BITSHUFFLE = range(3)
+LEVEL_STORED = -1000  # this level skips the compressor: chunks go into the codec's stored form
+
+BLOSC_HEADER_BYTES = 16
+BLOSC_BLOCK_BYTES = 128 * 1024  # measured best: filter input and output stay in L2
+ZSTD_RAW_BLOCK_BYTES = 128 * 1024  # the most a zstd block may hold (RFC 8878, 3.1.1.2.4)
+ZSTD_RAW_HEADER_BYTES = 4 + 1 + 4  # magic, descriptor of a single segment, 4-byte content size
+GZIP_HEADER_BYTES, GZIP_TRAILER_BYTES = 10, 8
+DEFLATE_STORED_BLOCK_BYTES = 65535  # RFC 1951, 3.2.4
+CHECKSUM_BYTES = 4
+
+
+@dataclass(frozen=True)
+class CodecParameters:
+    """One array's inner codec as the kernels take it. ``level`` is the compressor's own scale, already translated from Blosc's."""
+
+    kind: int
+    compressor: int
+    format: int
+    level: int
+    filter: int
+    typesize: int
+    checksum: bool
+    chunk_bytes: int
+
+    @classmethod
+    def of(cls, spec: ArraySpec, chunk_bytes: int) -> CodecParameters:
+        codec = spec.codec
+        kind, compressor, format_number, level, filter_number = KIND_NONE, 0, 0, 0, FILTER_NONE
+        if isinstance(codec, Blosc):
+            kind = KIND_BLOSC
+            compressor = BLOSC_COMPRESSORS[codec.cname]
+            format_number = BLOSC_FORMATS[compressor]
+            level = _blosc_level(compressor, codec.clevel)
+            filter_number = FILTERS[codec.shuffle] if spec.itemsize > 1 or codec.shuffle == "bitshuffle" else FILTER_NONE
+        elif isinstance(codec, Zstd):
+            kind, level = KIND_ZSTD, codec.level
+        elif isinstance(codec, Gzip):
+            kind, level = KIND_GZIP, codec.level
+        return cls(kind, compressor, format_number, level, filter_number, spec.itemsize, spec.chunk_checksum, chunk_bytes)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one Blosc block; the last of a chunk may be shorter. A multiple of 8 elements, as bitshuffle wants."""
+        return min(BLOSC_BLOCK_BYTES, self.chunk_bytes)
+
+    @property
+    def max_encoded_bytes(self) -> int:
+        """The most bytes one encoded chunk can have, checksum included: the stored form of its codec."""
+        n = self.chunk_bytes
+        stored = {
+            KIND_NONE: n,
+            KIND_BLOSC: n + BLOSC_HEADER_BYTES,
+            KIND_ZSTD: n + ZSTD_RAW_HEADER_BYTES + 3 * max(1, -(-n // ZSTD_RAW_BLOCK_BYTES)),
+            KIND_GZIP: n + GZIP_HEADER_BYTES + GZIP_TRAILER_BYTES + 5 * max(1, -(-n // DEFLATE_STORED_BLOCK_BYTES)),
+        }[self.kind]
+        return stored + (CHECKSUM_BYTES if self.checksum else 0)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Working memory of one worker: gathered and filtered block for Blosc, the whole chunk for zstd and gzip."""
+        return 2 * self.block_bytes if self.kind == KIND_BLOSC else self.chunk_bytes
+
+    def as_array(self) -> npt.NDArray[np.int64]:
+        """int64[8] in the order of the fields, as ``kernels.encode`` reads it."""
+        values = (self.kind, self.compressor, self.format, self.level, self.filter, self.typesize, int(self.checksum), self.chunk_bytes)
+        return np.array(values, np.int64)
+
+
+def _blosc_level(compressor: int, clevel: int) -> int:
+    """c-blosc's own translation of its 0 to 9 into each compressor's scale."""
+    if clevel == 0:
+        return LEVEL_STORED
+    if compressor == BLOSC_LZ4:
+        return 10 - clevel  # LZ4's acceleration: more is faster
+    if compressor == BLOSC_ZSTD:
+        return {8: 20, 9: 22}.get(clevel, 2 * clevel - 1)
+    return clevel
+
+
+def codec_metadata(spec: ArraySpec) -> list[dict[str, Any]]:
+    """The ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if asked for (Zarr v3 core and codec registry)."""
+    bytes_codec: dict[str, Any] = {"name": "bytes"}
+    if spec.itemsize > 1:
+        bytes_codec["configuration"] = {"endian": "little"}
+    codecs = [bytes_codec]
+    codec = spec.codec
+    if isinstance(codec, Blosc):
+        configuration: dict[str, Any] = {"cname": codec.cname, "clevel": codec.clevel, "shuffle": codec.shuffle, "blocksize": 0}
+        if codec.shuffle != "noshuffle":
+            configuration["typesize"] = spec.itemsize
+        codecs.append({"name": "blosc", "configuration": configuration})
+    elif isinstance(codec, Zstd):
+        codecs.append({"name": "zstd", "configuration": {"level": codec.level, "checksum": False}})
+    elif isinstance(codec, Gzip):
+        codecs.append({"name": "gzip", "configuration": {"level": codec.level}})
+    if spec.chunk_checksum:
+        codecs.append({"name": "crc32c"})
+    return codecs

@@ -1,0 +1,138 @@
+"""The compressed forms of one inner chunk. Each function returns the encoded size, or 0 when the chunk did not shrink or the compressor failed;
+the caller then writes the stored form over it. No function writes past ``capacity``.
+
+    Blosc 1 chunk:  16-byte header | u32 start of each block | for each block: u32 size, stream    (c-blosc README_CHUNK_FORMAT)
+
+Blocks are not split by byte plane (flag 0x10): with 128 KiB blocks that was both faster and smaller. A block that does not shrink is stored
+with its size equal to the block's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from shardwright.codecs.parameters import (
+    BLOSC_HEADER_BYTES,
+    BLOSC_LZ4,
+    BLOSC_LZ4HC,
+    BLOSC_ZSTD,
+    FILTER_BITSHUFFLE,
+    FILTER_NONE,
+    FILTER_SHUFFLE,
+    GZIP_HEADER_BYTES,
+    GZIP_TRAILER_BYTES,
+)
+
+from .gather import gather_range
+from .native_calls import (
+    CACHE,
+    bitshuffle,
+    lz4_compress_fast,
+    lz4_compress_hc,
+    memcpy,
+    put_u32,
+    shuffle,
+    zlib_compress,
+    zlib_crc32,
+    zstd_compress,
+    zstd_is_error,
+)
+from .stored import BLOSC_DO_NOT_SPLIT, put_blosc_header, put_gzip_header
+
+# Places in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the worker.
+CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH = range(4)
+
+
+@njit(nogil=True, cache=CACHE)
+def compress_block(compressor: int, level: int, contexts: Any, source: int, count: int, to: int, capacity: int) -> int:
+    """Compress one block; 0 when it did not fit ``capacity``."""
+    if capacity <= 0:
+        return 0
+    if compressor == BLOSC_LZ4:
+        return max(0, int(lz4_compress_fast(contexts[CONTEXT_LZ4], source, to, count, capacity, level)))
+    if compressor == BLOSC_LZ4HC:
+        return max(0, int(lz4_compress_hc(contexts[CONTEXT_LZ4HC], source, to, count, capacity, level)))
+    if compressor == BLOSC_ZSTD:
+        written = zstd_compress(contexts[CONTEXT_ZSTD], to, capacity, source, count, level)
+        return 0 if zstd_is_error(written) else int(written)
+    return compress_zlib(contexts, source, count, to, capacity, level)
+
+
+@njit(nogil=True, cache=CACHE)
+def compress_zlib(contexts: Any, source: int, count: int, to: int, capacity: int, level: int) -> int:
+    contexts[CONTEXT_LENGTH] = capacity  # in: room; out: written. Only this worker has the array.
+    status = zlib_compress(to, contexts.ctypes.data + 8 * CONTEXT_LENGTH, source, count, level)
+    return int(contexts[CONTEXT_LENGTH]) if status == 0 else 0
+
+
+@njit(nogil=True, cache=CACHE)
+def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> int:
+    """Address of the filtered block: ``to``, or ``source`` itself when there is no filter."""
+    if kind == FILTER_SHUFFLE:
+        shuffle(typesize, count, source, to)
+        return to
+    if kind == FILTER_BITSHUFFLE:
+        # Blosc 1 leaves a block alone whose elements are no multiple of 8.
+        if (count // typesize) % 8 == 0:
+            bitshuffle(typesize, count, source, to)
+        else:
+            memcpy(to, source, count)
+        return to
+    return source
+
+
+@njit(nogil=True, cache=CACHE)
+def compress_blosc(out: Any, address: int, codec: Any, block_bytes: int, contexts: Any, scratch: int, source: Any) -> int:
+    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
+    compressor, format_number, level, kind, typesize = codec[1], codec[2], codec[3], codec[4], codec[5]
+    blocks = (chunk_bytes + block_bytes - 1) // block_bytes
+    limit = chunk_bytes + BLOSC_HEADER_BYTES  # the stored form's size: beyond it compression has lost
+    position = BLOSC_HEADER_BYTES + 4 * blocks
+    for block in range(blocks):
+        start = block * block_bytes
+        count = min(block_bytes, chunk_bytes - start)
+        if position + 4 >= limit:
+            return 0
+        gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, start + count, scratch)
+        filtered = filter_block(kind, typesize, count, scratch, scratch + block_bytes)
+        put_u32(out, BLOSC_HEADER_BYTES + 4 * block, position)
+        written = compress_block(compressor, level, contexts, filtered, count, address + position + 4, min(count - 1, limit - position - 4))
+        if written == 0:
+            if position + 4 + count >= limit:
+                return 0
+            memcpy(address + position + 4, filtered, count)
+            written = count
+        put_u32(out, position, written)
+        position += 4 + written
+    flags = BLOSC_DO_NOT_SPLIT | (format_number << 5)
+    if kind != FILTER_NONE:
+        flags |= 0x01 if kind == FILTER_SHUFFLE else 0x04
+    put_blosc_header(out, flags, typesize, chunk_bytes, block_bytes, position)
+    return int(position)
+
+
+@njit(nogil=True, cache=CACHE)
+def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any) -> int:
+    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
+    gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, scratch)
+    written = zstd_compress(contexts[CONTEXT_ZSTD], address, capacity, scratch, chunk_bytes, level)
+    return 0 if zstd_is_error(written) else int(written)
+
+
+@njit(nogil=True, cache=CACHE)
+def compress_gzip(out: Any, address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any) -> int:
+    """A zlib stream (2-byte header, deflate, 4-byte Adler) is written where its deflate part starts right behind the gzip header."""
+    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
+    gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, scratch)
+    zlib_start = GZIP_HEADER_BYTES - 2
+    room = capacity - zlib_start - (GZIP_TRAILER_BYTES - 4)
+    written = compress_zlib(contexts, scratch, chunk_bytes, address + zlib_start, room, level)
+    if written == 0:
+        return 0
+    put_gzip_header(out)
+    trailer = zlib_start + written - 4
+    put_u32(out, trailer, int(zlib_crc32(0, scratch, chunk_bytes)))
+    put_u32(out, trailer + 4, chunk_bytes)
+    return int(trailer + GZIP_TRAILER_BYTES)

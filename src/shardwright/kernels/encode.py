@@ -1,0 +1,96 @@
+"""One call takes a batch of inner chunks from frames to encoded bytes in their slots: gather -> filter -> compress -> place, no Python in between.
+
+Runs without the GIL on arrays and scalars only. Chunks of a batch share the slab's frames; slot addresses never overlap, so that any number of
+workers may encode ranges of the same slab at once without talking to each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from shardwright.codecs.parameters import CHECKSUM_BYTES, KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, LEVEL_STORED
+
+from .checksum import crc32c_at
+from .compressed import compress_blosc, compress_gzip, compress_zstd
+from .gather import is_all_fill
+from .native_calls import CACHE, NATIVE_AVAILABLE, bytes_at, put_u32
+from .stored import store_blosc, store_gzip, store_plain, store_zstd
+
+ABSENT, COMPRESSED, STORED = 0, 1, 2  # how a chunk ended up, in ``forms``
+
+
+@njit(nogil=True, cache=CACHE)
+def _compress(out: Any, address: int, capacity: int, codec: Any, block_bytes: int, contexts: Any, scratch: int, source: Any) -> int:
+    kind, level = codec[0], codec[3]
+    if kind == KIND_BLOSC and level != LEVEL_STORED:
+        return compress_blosc(out, address, codec, block_bytes, contexts, scratch, source)
+    if kind == KIND_ZSTD:
+        return compress_zstd(address, capacity, level, contexts, scratch, source)
+    if kind == KIND_GZIP:
+        return compress_gzip(out, address, capacity, level, contexts, scratch, source)
+    return 0
+
+
+@njit(nogil=True, cache=CACHE)
+def _store(out: Any, address: int, codec: Any, block_bytes: int, source: Any) -> int:
+    kind = codec[0]
+    if kind == KIND_BLOSC:
+        return store_blosc(out, address, codec[5], codec[2], block_bytes, source)
+    if kind == KIND_ZSTD:
+        return store_zstd(out, address, source)
+    if kind == KIND_GZIP:
+        return store_gzip(out, address, source)
+    return store_plain(address, source)
+
+
+@njit(nogil=True, cache=CACHE)
+def encode_chunks(
+    frames: Any,
+    frame_row_bytes: int,
+    plane: Any,
+    slots: Any,
+    capacity: int,
+    chunk_rows: int,
+    row_bytes: int,
+    codec: Any,
+    block_bytes: int,
+    keep_empty: bool,
+    fill_row: Any,
+    contexts: Any,
+    scratch: Any,
+    nbytes: Any,
+    forms: Any,
+) -> None:
+    """Encode chunk i of ``plane`` into the memory at ``slots[i]``, for every i.
+
+    frames      int64[P]    address of each frame of the slab, storage order; 0 where no frame came
+    plane       int64[n,4]  top row, left byte, rows, width in bytes of each chunk inside the frame (``gather.PLANE_*``)
+    slots       int64[n]    address of each slot, each with room for ``capacity`` bytes
+    codec       int64[8]    ``CodecParameters.as_array()``
+    fill_row    uint8[row_bytes]
+    contexts    int64[4]    this worker's compressor states; scratch: uint8, ``CodecParameters.scratch_bytes``
+    nbytes      int64[n]    out: encoded bytes, 0 for a chunk that is all fill and left out
+    forms       uint8[n]    out: ABSENT, COMPRESSED or STORED
+    """
+    checksum, chunk_bytes = codec[6], codec[7]
+    room = capacity - (CHECKSUM_BYTES if checksum else 0)
+    fill, work = int(fill_row.ctypes.data), int(scratch.ctypes.data)
+    for i in range(slots.size):
+        if not keep_empty and is_all_fill(frames, frame_row_bytes, plane[i], fill):
+            nbytes[i], forms[i] = 0, ABSENT
+            continue
+        source = (frames, frame_row_bytes, plane[i], chunk_rows, row_bytes, fill, chunk_bytes)
+        address = slots[i]
+        out = bytes_at(address, capacity)
+        written, form = 0, COMPRESSED
+        if NATIVE_AVAILABLE:
+            written = _compress(out, address, room, codec, block_bytes, contexts, work, source)
+        if written == 0:
+            written, form = _store(out, address, codec, block_bytes, source), STORED
+        if checksum:
+            put_u32(out, written, int(crc32c_at(address, written)))
+            written += CHECKSUM_BYTES
+        nbytes[i] = written
+        forms[i] = form if codec[0] != KIND_NONE else STORED

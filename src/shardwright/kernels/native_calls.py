@@ -1,0 +1,101 @@
+"""The C functions that kernels call, declared once for numba, and the few raw-memory reads and writes they need.
+
+The functions are resolved by name from libblosc2 (loaded here, process-wide) and from libc. Declared as ``ExternalFunction`` rather than ctypes
+objects, because numba can then cache the kernels on disk. All pointers travel as int64: uint64 + int64 would become float64 inside a kernel.
+
+Where the library or a symbol is missing, stand-ins report "did not compress": every chunk then takes its codec's stored form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from shardwright.codecs import native
+
+NATIVE_AVAILABLE = native.available()
+# Machine code compiled without the library must not be found by a later process that has it, nor the other way round.
+CACHE = NATIVE_AVAILABLE
+
+_I32, _I64, _U32 = types.int32, types.int64, types.uint32
+
+
+def _declare(name: str, result: Any, *arguments: Any) -> Any:
+    return types.ExternalFunction(name, result(*arguments))
+
+
+memcpy = _declare("memcpy", _I64, _I64, _I64, _I64)  # to, from, bytes
+memcmp = _declare("memcmp", _I32, _I64, _I64, _I64)
+
+
+@intrinsic
+def _as_pointer(typingctx, address):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), codegen
+
+
+@njit(inline="always")
+def bytes_at(address: int, count: int) -> Any:
+    """uint8[count] view of memory; with bounds checking on, writes past ``count`` raise."""
+    return carray(_as_pointer(address), (count,), np.uint8)
+
+
+@njit(inline="always")
+def put_u32(out: Any, offset: int, value: int) -> None:
+    """Write the low 32 bits of ``value`` little-endian."""
+    for i in range(4):
+        out[offset + i] = (value >> (8 * i)) & 0xFF
+
+
+if NATIVE_AVAILABLE:
+    binding.load_library_permanently(str(native.library_path()))
+    shuffle = _declare("blosc2_shuffle", _I32, _I32, _I32, _I64, _I64)  # typesize, bytes, from, to
+    bitshuffle = _declare("blosc2_bitshuffle", _I32, _I32, _I32, _I64, _I64)
+    lz4_compress_fast = _declare("LZ4_compress_fast_extState", _I32, _I64, _I64, _I64, _I32, _I32, _I32)  # state, from, to, bytes, capacity, acceleration
+    lz4_compress_hc = _declare("LZ4_compress_HC_extStateHC", _I32, _I64, _I64, _I64, _I32, _I32, _I32)
+    zstd_compress = _declare("ZSTD_compressCCtx", _I64, _I64, _I64, _I64, _I64, _I64, _I32)  # context, to, capacity, from, bytes, level
+    zstd_is_error = _declare("ZSTD_isError", _U32, _I64)
+    zlib_compress = _declare("zng_compress2", _I32, _I64, _I64, _I64, _I64, _I32)  # to, address of capacity and result, from, bytes, level
+    zlib_crc32 = _declare("zng_crc32", _U32, _U32, _I64, _U32)
+else:
+
+    @njit
+    def shuffle(typesize: int, count: int, source: int, to: int) -> int:
+        return int(memcpy(to, source, count))
+
+    bitshuffle = shuffle
+
+    @njit
+    def lz4_compress_fast(state: int, source: int, to: int, count: int, capacity: int, acceleration: int) -> int:
+        return 0
+
+    lz4_compress_hc = lz4_compress_fast
+
+    @njit
+    def zstd_compress(context: int, to: int, capacity: int, source: int, count: int, level: int) -> int:
+        return -1
+
+    @njit
+    def zstd_is_error(code: int) -> int:
+        return 1
+
+    @njit
+    def zlib_compress(to: int, length_address: int, source: int, count: int, level: int) -> int:
+        return -1
+
+    @njit
+    def zlib_crc32(crc: int, source: int, count: int) -> int:
+        """CRC-32 of RFC 1952, bit by bit: slow, and only for the gzip stored form without the library."""
+        data = bytes_at(source, count)
+        value = np.uint32(crc) ^ np.uint32(0xFFFFFFFF)
+        for i in range(count):
+            value ^= np.uint32(data[i])
+            for _ in range(8):
+                value = np.uint32(value >> np.uint32(1)) ^ (np.uint32(0xEDB88320) if value & np.uint32(1) else np.uint32(0))
+        return value ^ np.uint32(0xFFFFFFFF)
