@@ -1,0 +1,244 @@
+"""Sets up .venv in this checkout. Run by tools/setup with the system's Python, so: standard library only, nothing installed is assumed.
+
+    .cache/setup.lock   held while .venv is looked at or changed: two tools started at once take turns
+    .cache/setup.json   what .venv holds; "building" while it is being made, so that an interrupted set-up is started over
+    .cache/setup.log    everything pip said
+
+A stripped-down system may lack ensurepip or pip, or have an old or an externally managed one, so there are several ways to an environment with
+pip in it (``WAYS``); the first that works is used. Installing is then always the new environment's own pip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+CACHE = ROOT / ".cache"
+STATE = CACHE / "setup.json"
+LOG = CACHE / "setup.log"
+
+UNREACHABLE_SIGNS = (
+    "connection broken by",
+    "Temporary failure in name resolution",
+    "Failed to establish a new connection",
+    "Could not fetch URL",
+    "Network is unreachable",
+    "Connection refused",
+    "dns error",
+)
+
+
+class SetupError(Exception):
+    """Says what went wrong and what to do about it."""
+
+
+def say(text: str) -> None:
+    print(f"set-up: {text}", file=sys.stderr, flush=True)
+
+
+def run_logged(command: list[str], progress: Callable[[str], None] | None = None) -> bool:
+    """Runs a command with all its output in the log; ``progress`` sees each line as well. True if it succeeded."""
+    with LOG.open("a", encoding="utf-8", errors="replace") as log:
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        try:
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            )
+        except OSError as error:
+            log.write(f"{error}\n")
+            return False
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                log.write(line)
+                if progress is not None:
+                    progress(line)
+        return process.returncode == 0
+
+
+def log_tail(lines: int = 12) -> str:
+    return "\n".join("    " + line for line in LOG.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+# --- an environment with pip in it ---------------------------------------------------------------------------------------------------------
+
+
+def has_pip() -> bool:
+    return run_logged([str(VENV_PYTHON), "-m", "pip", "--version"])
+
+
+def by_venv() -> bool:
+    return run_logged([sys.executable, "-m", "venv", str(VENV)])
+
+
+def by_system_pip() -> bool:
+    """ensurepip is missing, but some pip is there: let it put a pip into the bare environment. ``--target`` works where it is externally managed."""
+    if not run_logged([sys.executable, "-m", "venv", "--without-pip", str(VENV)]):
+        return False
+    site_packages = VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    pips = [[sys.executable, "-m", "pip"], ["pip3"], ["pip"]]
+    return any(run_logged([*pip, "install", "--target", str(site_packages), "--upgrade", "pip"]) for pip in pips)
+
+
+def by_virtualenv() -> bool:
+    return run_logged(["virtualenv", "--python", sys.executable, str(VENV)])
+
+
+def by_uv() -> bool:
+    return run_logged(["uv", "venv", "--seed", "--no-project", "--python", sys.executable, str(VENV)])
+
+
+def by_apt() -> bool:
+    """Debian keeps ensurepip in a package of its own; root may install it."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return False
+    package = f"python3.{sys.version_info.minor}-venv"
+    say(f"this Python has neither ensurepip nor pip: installing {package} with apt-get")
+    os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+    run_logged(["apt-get", "update"])  # a list that is old but there may still do
+    return run_logged(["apt-get", "install", "-y", "--no-install-recommends", package]) and by_venv()
+
+
+WAYS: tuple[Callable[[], bool], ...] = (by_venv, by_system_pip, by_virtualenv, by_uv, by_apt)
+
+
+def create_venv() -> None:
+    say(f"creating .venv with Python {sys.version.split()[0]} ({sys.executable})")
+    for way in WAYS:
+        if VENV.exists():
+            shutil.rmtree(VENV)
+        if way() and has_pip():
+            return
+    explain_unreachable()
+    raise SetupError(
+        f"no virtual environment could be made: {sys.executable} has no working venv with pip, and no pip, virtualenv or uv is at hand.\n"
+        f"  On Debian or Ubuntu, install it as root and run this again:  apt-get install python3-venv\n  The last lines of {LOG}:\n{log_tail()}"
+    )
+
+
+# --- packages ------------------------------------------------------------------------------------------------------------------------------
+
+
+def explain_unreachable() -> None:
+    """Raises with the plain cause if the log shows that the package index did not answer."""
+    text = LOG.read_text(encoding="utf-8", errors="replace")
+    if any(sign in text for sign in UNREACHABLE_SIGNS):
+        raise SetupError(
+            "the package index could not be reached. Check the network (a proxy or a mirror is set with HTTPS_PROXY, PIP_INDEX_URL or pip.conf) "
+            f"and run this again.\n  The last lines of {LOG}:\n{log_tail()}"
+        )
+
+
+def pip(*arguments: str, progress: Callable[[str], None] | None = None) -> None:
+    command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
+    if not run_logged(command, progress):
+        explain_unreachable()
+        raise SetupError(f"pip {arguments[0]} failed. The last lines of {LOG}:\n{log_tail()}")
+
+
+def show_package(line: str) -> None:
+    """The package in hand, on one line that is rewritten."""
+    word, _, rest = line.strip().partition(" ")
+    if word in ("Collecting", "Downloading", "Installing"):
+        print(f"\r\x1b[K  {word.lower()} {rest[:90]}", end="", file=sys.stderr, flush=True)
+
+
+def install(extras: list[str]) -> None:
+    start = time.monotonic()
+    say(f"installing packages for: {', '.join(extras) or 'running'} (a minute or two)")
+    os.environ.setdefault("PIP_RETRIES", "2")
+    on_terminal = sys.stderr.isatty()
+    pip("install", "--upgrade", "pip")
+    target = f".[{','.join(extras)}]" if extras else "."
+    pip("install", "--prefer-binary", "--editable", target, progress=show_package if on_terminal else None)
+    if on_terminal:
+        print("\r\x1b[K", end="", file=sys.stderr)
+    say(f"ready after {time.monotonic() - start:.0f} s")
+
+
+# --- what is there already -----------------------------------------------------------------------------------------------------------------
+
+
+def venv_version() -> str:
+    """The version of .venv's Python, empty if it does not run (removed, replaced, or the checkout was moved)."""
+    code = "import sys; print(sys.version, sys.prefix)"
+    try:
+        done = subprocess.run([str(VENV_PYTHON), "-I", "-c", code], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def read_state() -> dict[str, object]:
+    try:
+        state = json.loads(STATE.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def write_state(state: dict[str, object]) -> None:
+    draft = STATE.with_suffix(".new")
+    draft.write_text(json.dumps(state), encoding="utf-8")
+    draft.replace(STATE)
+
+
+@contextlib.contextmanager
+def only_one() -> Iterator[None]:
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "setup.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another set-up of this checkout")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def set_up(wanted: set[str]) -> None:
+    requirements = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    state = read_state()
+    python = venv_version()
+    usable = bool(python) and state.get("phase") == "ready" and state.get("python") == python
+    installed = state.get("extras")
+    extras = wanted | (set(installed) if usable and isinstance(installed, list) else set())
+    if usable and state.get("requirements") == requirements and state.get("extras") == sorted(extras):
+        return
+    if VENV.exists() and not state:
+        raise SetupError(f"{VENV} exists and was not made by this tool: move it away and run this again")
+    write_state({"phase": "building"})
+    LOG.write_text("", encoding="utf-8")
+    if not usable:
+        create_venv()
+    install(sorted(extras))
+    write_state({"phase": "ready", "python": venv_version(), "requirements": requirements, "extras": sorted(extras)})
+
+
+def main() -> int:
+    try:
+        with only_one():
+            set_up(set(sys.argv[1:]))
+    except SetupError as error:
+        say(f"failed: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; the next run starts the set-up over")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
