@@ -71,7 +71,8 @@ def _first_error(source: Source, error: ValidationError) -> ConfigError:
     found = [(_field_path(source.data, item), item) for item in error.errors(include_url=False)]
     # A list with a bad item is reported as too short as well: what lies deeper is the cause.
     causes = [(path, item) for path, item in found if not any(other[: len(path)] == path != other for other, _ in found)]
-    path, item = min(causes, key=lambda cause: source.line_of(cause[0]))
+    # Of one line, a key that nobody knows comes first: it is often the misspelt form of one that is missing.
+    path, item = min(causes, key=lambda cause: (source.line_of(cause[0]), cause[1]["type"] != "extra_forbidden"))
     others = len({path for path, _ in causes}) - 1
     hint = f"({others} more {'fields are' if others > 1 else 'field is'} wrong.)" if others else None
     return _translated(source, path, item, hint)

@@ -142,9 +142,11 @@ class _Builder:
 
     def _scalar(self, node: yaml.Node, path: FieldPath) -> Any:
         kind, text = node.tag.removeprefix(_TAG), node.value
+        if not isinstance(text, str):
+            raise self._tag_error(node, path)
         if kind == "null":
             return None
-        if kind == "str" and isinstance(text, str):
+        if kind == "str":
             return text
         if len(text) > 40:
             raise self.source.error(path, "is too long a number", expected="at most 40 digits")

@@ -1,0 +1,87 @@
+"""The ``shardwright`` command: names its subcommands, loads only the one that is asked for, and turns typed errors into one line and an exit code.
+
+Exit codes: 0 done, 1 the work failed or something is wrong with the data, 2 usage or configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+from typing import Any, NoReturn
+
+import typer
+
+from shardwright.model.errors import ConfigError, ShardwrightError
+
+# name -> (module with a function ``command``, the line that --help shows). A module is imported only when its command is called, so that
+# `shardwright schema` waits neither for numba nor for zmq.
+COMMANDS = {
+    "serve": ("shardwright.cli.serve", "Run the daemon that takes frames from cameras."),
+    "check": ("shardwright.cli.check", "Print what a configuration will need, or what is wrong with it."),
+    "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
+    "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
+    "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
+    "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
+}
+
+
+def version() -> str:
+    """The installed version; that of a source tree that was never installed is ``0+unknown``."""
+    try:
+        return metadata.version("shardwright")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shardwright {version()}")
+        raise typer.Exit
+
+
+def _root(
+    show_version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+) -> None:
+    """Acquisition writer for microscope rigs: camera frames in, sharded OME-Zarr out."""
+
+
+def _not_loaded() -> None:
+    raise AssertionError("only commands named on the command line are run, and those are loaded")
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The typer application for one command line: the commands it names are loaded, the others only listed."""
+    app = typer.Typer(
+        name="shardwright", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    app.callback()(_root)
+    for name, (module, summary) in COMMANDS.items():
+        function: Callable[..., Any] = import_module(module).command if name in arguments else _not_loaded
+        app.command(name, short_help=summary, help=function.__doc__ if name in arguments else summary)(function)
+    return app
+
+
+def exit_code(error: ShardwrightError) -> int:
+    """2 for what the user wrote into a configuration, 1 for everything else."""
+    return 2 if isinstance(error, ConfigError) else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command line and exit. Unexpected exceptions keep their traceback and end in a non-zero code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        build_app(arguments)(list(arguments), prog_name="shardwright")
+    except ShardwrightError as error:
+        typer.echo(f"shardwright: {one_line(error)}", err=True)
+        sys.exit(exit_code(error))
+    sys.exit(0)
+
+
+def one_line(error: ShardwrightError) -> str:
+    """The error as one printable line."""
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""``shardwright camera``: a simulated camera in its own process, as a rig's camera would be."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import typer
+
+from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Codec, Dimension, Gzip, Zstd
+
+if TYPE_CHECKING:
+    from shardwright.model.receipt import Receipt
+    from shardwright.testing.camera import CameraRun
+
+CHUNK_GOAL_BYTES = 2 << 20
+SHARD_GOAL_BYTES = 256 << 20
+_PLAIN_PROGRESS_INTERVAL_S = 2.0
+
+
+class TransportChoice(StrEnum):
+    """How pixels travel: shared memory, in the message, or whichever the daemon can offer."""
+
+    AUTO = "auto"
+    SHM = "shm"
+    MESSAGE = "message"
+
+
+def command(
+    connect: str = typer.Option(..., help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555."),
+    name: str = typer.Option(..., help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root."),
+    frames: int = typer.Option(100, min=1, help="Frames to send."),
+    shape: str | None = typer.Option(None, help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own.", metavar="HxW"),
+    dtype: str | None = typer.Option(None, help="Pixel type. Default: uint16, or the stream's own."),
+    fps: float = typer.Option(0.0, min=0, help="Frames per second; 0 is as fast as the daemon takes them."),
+    seed: int = typer.Option(0, min=0, help="Seed of the pixels; the same seed gives the same frames."),
+    stream: str | None = typer.Option(None, help="A stream of the daemon's configuration, in place of an own layout."),
+    chunk: str | None = typer.Option(None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"),
+    shard: str | None = typer.Option(None, help="Chunks of one shard along each axis. Default: about 256 MiB.", metavar="TxHxW"),
+    codec: str = typer.Option("blosc:lz4:1:shuffle", help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none."),
+    transport: TransportChoice = typer.Option(TransportChoice.AUTO, help="How the pixels travel."),
+    as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
+) -> None:
+    """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the seed.
+
+    Exits with 1 when the daemon did not store every frame.
+    """
+    if stream is not None and (chunk or shard):
+        raise typer.BadParameter("the stream has its own layout; leave out --chunk and --shard", param_hint="--stream")
+    rows_columns = None if shape is None else parse_counts(shape, 2, "--shape")
+    if dtype is not None and dtype not in DTYPES:
+        raise typer.BadParameter(f"expected one of {', '.join(DTYPES)}, got {dtype!r}", param_hint="--dtype")
+    spec = None if stream else camera_spec(rows_columns or (2048, 2048), dtype or "uint16", chunk, shard, codec)
+
+    from shardwright.client import connect as connect_daemon
+    from shardwright.testing.camera import run_camera
+    from shardwright.testing.photons import PhotonFrames
+
+    with connect_daemon(connect, transport=transport.value) as daemon:
+        with daemon.acquire(name, spec, stream=stream) as target:
+            source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
+            with _progress(frames) as on_frame:
+                run = run_camera(target, source, frames, fps=fps, on_frame=on_frame)
+        receipt, used_transport = target.receipt, target.transport
+    if as_json:
+        typer.echo(json.dumps({**receipt.to_dict(), **_run_facts(run), "transport": used_transport}))
+    else:
+        _print_receipt(receipt, run, used_transport)
+    if receipt.frames_stored != frames:
+        typer.echo(f"shardwright: {frames} frames were sent, {receipt.frames_stored} are stored", err=True)
+        raise typer.Exit(1)
+
+
+def parse_counts(text: str, count: int, option: str) -> tuple[int, ...]:
+    """``2048x2048`` as numbers above 0. Raises typer's usage error."""
+    parts = text.lower().split("x")
+    if len(parts) != count or not all(part.isdecimal() and 0 < int(part) < 2**31 for part in parts):
+        raise typer.BadParameter(f"expected {'x'.join(['N'] * count)} with numbers above 0, got {text!r}", param_hint=option)
+    return tuple(map(int, parts))
+
+
+def camera_spec(shape: tuple[int, ...], dtype: str, chunk: str | None, shard: str | None, codec: str) -> ArraySpec:
+    """An unlimited t, y, x array for frames of ``shape``. Raises typer's usage error for options that make no array."""
+    import numpy as np
+
+    itemsize = np.dtype(dtype).itemsize
+    if chunk is None:
+        rows, columns = (min(256, n) for n in shape)
+        chunk_sizes: tuple[int, ...] = (max(1, CHUNK_GOAL_BYTES // (rows * columns * itemsize)), rows, columns)
+    else:
+        chunk_sizes = parse_counts(chunk, 3, "--chunk")
+    if shard is None:
+        down, across = (-(-n // c) for n, c in zip(shape, chunk_sizes[1:], strict=True))
+        slab_bytes = chunk_sizes[0] * shape[0] * shape[1] * itemsize
+        shard_sizes: tuple[int, ...] = (max(1, SHARD_GOAL_BYTES // slab_bytes), down, across)
+    else:
+        shard_sizes = parse_counts(shard, 3, "--shard")
+    counts = (None, *shape)
+    dimensions = tuple(
+        Dimension(name=axis, count=n, chunk_size=c, shard_size_chunks=s)
+        for axis, n, c, s in zip("tyx", counts, chunk_sizes, shard_sizes, strict=True)
+    )
+    try:
+        return ArraySpec(dtype=dtype, dimensions=dimensions, codec=parse_codec(codec))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_codec(text: str) -> Codec | None:
+    """``blosc:zstd:3:bitshuffle``, ``zstd:1``, ``gzip``, ``none``. Raises typer's usage error."""
+    name, *settings = text.split(":")
+    fields = {"blosc": (Blosc, ("cname", "clevel", "shuffle")), "zstd": (Zstd, ("level",)), "gzip": (Gzip, ("level",))}
+    try:
+        if name == "none" and not settings:
+            return None
+        model, keys = fields[name]
+        made: Codec = model.model_validate(dict(zip(keys[: len(settings)], settings, strict=True)))
+    except (KeyError, ValueError):
+        raise typer.BadParameter(
+            f"expected blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none, got {text!r}", param_hint="--codec"
+        ) from None
+    return made
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, a line now and then otherwise; both on standard error."""
+    if not sys.stderr.isatty():
+        yield _plain_progress(total)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("sending", total=total)
+        yield lambda sent: bar.update(task, completed=sent)
+
+
+def _plain_progress(total: int) -> Callable[[int], None]:
+    next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
+
+    def show(sent: int) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s or sent == total:
+            next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
+            typer.echo(f"camera: {sent} of {total} frames", err=True)
+
+    return show
+
+
+def _run_facts(run: CameraRun) -> dict[str, float]:
+    """The camera's own view. The time ends with the last frame handed over, not with the last one stored."""
+    return {
+        "camera_seconds": round(run.seconds, 6),
+        "camera_frames_per_second": round(run.frames_per_second, 3),
+        "camera_bytes_per_second": round(run.bytes_per_second, 1),
+        "camera_frames_behind": run.frames_behind,
+    }
+
+
+def _print_receipt(receipt: Receipt, run: CameraRun, transport: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("receipt", "", title=None)
+    for field, value in receipt.to_dict().items():
+        table.add_row(field, f"{value:,}" if isinstance(value, int) else str(value))
+    table.add_row("ratio", f"{receipt.ratio:.2f}")
+    table.add_row("transport", transport)
+    table.add_row("camera", f"{run.frames_per_second:,.1f} frames/s, {run.bytes_per_second / 1e9:.3f} GB/s, {run.frames_behind} frames behind schedule")
+    Console().print(table)

@@ -1,0 +1,104 @@
+"""``shardwright check``: the plan of a configuration, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from shardwright.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shardwright.config.plan import Plan, StreamPlan
+
+
+def command(
+    config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
+    frame_rate: float | None = typer.Option(None, "--frame-rate", min=0.000001, help="Frames per second, in place of each stream's frame_rate_hz."),
+    as_json: bool = typer.Option(False, "--json", help="Print the plan as JSON."),
+) -> None:
+    """Print what a configuration will need: slots, slabs, ring, memory, disk, files per hour.
+
+    Exits with 2 and one line that names the field and its line when something is wrong.
+    """
+    from shardwright.config.load import load_config
+    from shardwright.config.plan import make_plan
+
+    try:
+        plan = make_plan(load_config(config), frame_rate_hz=frame_rate)
+    except ConfigError as error:
+        if as_json:
+            typer.echo(json.dumps({"ok": False, "error": error.to_dict()}))
+        raise
+    if as_json:
+        typer.echo(json.dumps({"ok": True, **plan.to_dict()}))
+    else:
+        _print_plan(config, plan)
+
+
+def _print_plan(config: Path, plan: Plan) -> None:
+    from rich.console import Console
+
+    from shardwright.config.quantities import format_bytes
+
+    console = Console(highlight=False)
+    for stream in plan.streams:
+        _print_stream(console, stream)
+    console.print(f"daemon: {plan.threads} worker threads, {len(plan.streams)} streams")
+    console.print(
+        f"memory: {format_bytes(plan.memory_peak_bytes)} at most, of a budget of {format_bytes(plan.memory_budget_bytes)};"
+        f" this machine has {format_bytes(plan.machine_memory_bytes)}"
+    )
+    console.print(
+        f"disk:   {format_bytes(plan.disk_reserved_bytes)} preallocated ahead in {plan.output_root}; {format_bytes(plan.disk_free_bytes)} are free",
+        soft_wrap=True,
+    )
+    warnings = [*plan.warnings, *(f"{s.name}: {warning}" for s in plan.streams for warning in s.warnings)]
+    for warning in warnings:
+        console.print(f"[yellow]warning:[/yellow] {warning}", soft_wrap=True)
+    console.print(f"[green]ok[/green] {config}", soft_wrap=True)
+
+
+def _print_stream(console: Console, stream: StreamPlan) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"stream {stream.name}", title_justify="left", show_header=False)
+    for label, value, meaning in stream_rows(stream):
+        table.add_row(label, value, meaning)
+    console.print(table)
+
+
+def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
+    """(what, how much, what that means) of one stream."""
+    from shardwright.config.quantities import format_bytes as size
+
+    limits, spec = stream.limits, stream.spec
+    axes = ", ".join(f"{d.name} {d.count or 'unlimited'}" for d in spec.stored_dimensions)
+    rows = [
+        ("array", spec.dtype, axes),
+        ("frame", size(limits.frame_bytes), f"{spec.frame_shape[0]} x {spec.frame_shape[1]}"),
+        ("inner chunk", size(limits.chunk_bytes), " x ".join(str(d.chunk_size) for d in spec.stored_dimensions)),
+        ("slot", size(limits.slot_bytes), "longest encoded chunk, whole pages"),
+        ("slab", size(limits.slab_bytes), f"{limits.frames_per_slab} frames, compressed as one"),
+        ("ring", size(limits.ring_bytes), f"{limits.ring_frames:,} frames{_bridged(stream)}"),
+        ("open shards", str(stream.open_shard_files), f"{limits.open_groups} groups of {limits.shard_files_per_group} files"),
+        ("shard file", size(limits.shard_file_bytes), f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back"),
+        ("peak memory", size(limits.memory_bytes), f"{size(limits.mapped_bytes)} of it mapped shards"),
+        ("disk ahead", size(limits.disk_reserved_bytes), "preallocated"),
+    ]
+    if stream.frame_rate_hz is None:
+        return [*rows, ("frame rate", "unknown", "give --frame-rate or frame_rate_hz for rates and files per hour")]
+    return [
+        *rows,
+        ("data rate", f"{(stream.data_rate_bytes_per_s or 0) / 1e6:,.1f} MB/s", f"at {stream.frame_rate_hz:g} frames a second"),
+        ("raw data", f"{(stream.raw_bytes_per_hour or 0) / 1e12:,.2f} TB/hour", "before compression"),
+        ("shard files", f"{stream.shard_files_per_hour or 0:,.0f} per hour", ""),
+    ]
+
+
+def _bridged(stream: StreamPlan) -> str:
+    return "" if stream.ring_seconds is None else f", {stream.ring_seconds:.2f} s"

@@ -1,0 +1,214 @@
+"""The plan: everything that follows from a configuration, before the first frame arrives.
+
+For each stream the pipeline's limits and what they mean at its frame rate; for the daemon its peak memory and the disk it preallocates, held against
+the budget and this machine. A configuration that cannot work is a ``ConfigError`` that names the field and its line.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.array.grid import Grid
+from shardwright.array.ome import layout_warnings
+from shardwright.model.errors import BudgetError
+from shardwright.pipeline.limits import Limits
+
+from .quantities import format_bytes
+
+if TYPE_CHECKING:
+    from shardwright.array.spec import ArraySpec
+
+    from .load import LoadedConfig
+    from .model import Stream
+
+_NEUROGLANCER_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """One stream. Rates are None where no frame rate is known. ``shard_files_per_frame`` counts a file that is shared by frames in parts."""
+
+    name: str
+    spec: ArraySpec
+    limits: Limits
+    frame_rate_hz: float | None
+    shard_files_per_frame: float
+    warnings: tuple[str, ...]
+
+    @property
+    def data_rate_bytes_per_s(self) -> float | None:
+        return None if self.frame_rate_hz is None else self.frame_rate_hz * self.limits.frame_bytes
+
+    @property
+    def raw_bytes_per_hour(self) -> float | None:
+        return None if self.data_rate_bytes_per_s is None else self.data_rate_bytes_per_s * 3600
+
+    @property
+    def shard_files_per_hour(self) -> float | None:
+        return None if self.frame_rate_hz is None else self.frame_rate_hz * 3600 * self.shard_files_per_frame
+
+    @property
+    def ring_seconds(self) -> float | None:
+        """How long the ring bridges a disk that does not answer."""
+        return None if self.frame_rate_hz is None else self.limits.ring_frames / self.frame_rate_hz
+
+    @property
+    def open_shard_files(self) -> int:
+        return self.limits.open_groups * self.limits.shard_files_per_group
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "frame_rate_hz": self.frame_rate_hz,
+            "data_rate_bytes_per_s": self.data_rate_bytes_per_s,
+            "raw_bytes_per_hour": self.raw_bytes_per_hour,
+            "shard_files_per_hour": self.shard_files_per_hour,
+            "ring_seconds": self.ring_seconds,
+            "open_shard_files": self.open_shard_files,
+            "array": self.spec.model_dump(mode="json"),
+            "limits": asdict(self.limits),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole daemon, every configured stream acquiring at the same time."""
+
+    streams: tuple[StreamPlan, ...]
+    threads: int
+    memory_budget_bytes: int
+    machine_memory_bytes: int
+    output_root: Path
+    disk_free_bytes: int
+    warnings: tuple[str, ...]
+
+    @property
+    def memory_peak_bytes(self) -> int:
+        return sum(s.limits.memory_bytes for s in self.streams)
+
+    @property
+    def disk_reserved_bytes(self) -> int:
+        return sum(s.limits.disk_reserved_bytes for s in self.streams)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "streams": [s.to_dict() for s in self.streams],
+            "threads": self.threads,
+            "memory_peak_bytes": self.memory_peak_bytes,
+            "memory_budget_bytes": self.memory_budget_bytes,
+            "machine_memory_bytes": self.machine_memory_bytes,
+            "output_root": str(self.output_root),
+            "disk_reserved_bytes": self.disk_reserved_bytes,
+            "disk_free_bytes": self.disk_free_bytes,
+            "warnings": list(self.warnings),
+        }
+
+
+def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
+    """Derive and check the plan. ``frame_rate_hz`` stands in for every stream's own. Raises ``ConfigError``."""
+    config = loaded.config
+    root = config.output.root
+    plan = Plan(
+        streams=tuple(_plan_stream(loaded, i, stream, frame_rate_hz) for i, stream in enumerate(config.streams)),
+        threads=config.workers.count,
+        memory_budget_bytes=config.memory.budget,
+        machine_memory_bytes=machine_memory_bytes(),
+        output_root=root,
+        disk_free_bytes=shutil.disk_usage(_nearest_existing(root)).free,
+        warnings=tuple(_root_warnings(root, create=config.output.create)),
+    )
+    _refuse_what_does_not_fit(loaded, plan)
+    return plan
+
+
+def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None) -> StreamPlan:
+    config = loaded.config
+    ring_frames = None if stream.ring_frames == "auto" else stream.ring_frames
+    try:
+        limits = Limits.derive(stream.array, threads=config.workers.count, ring_frames=ring_frames, memory_bytes=config.memory.budget)
+    except BudgetError as error:
+        problem = f"streams[{i}] does not fit: {error.message}"
+        raise loaded.source.error(("memory", "budget"), problem, expected=error.expected, got=error.got, hint=error.hint) from None
+    except ValueError as error:
+        raise loaded.source.error(("streams", i, "array"), str(error)) from None
+    return StreamPlan(
+        name=stream.name,
+        spec=stream.array,
+        limits=limits,
+        frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
+        shard_files_per_frame=shard_files_per_frame(Grid.of(stream.array)),
+        warnings=(*reader_warnings(stream.array), *layout_warnings(stream.array)),
+    )
+
+
+def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
+    peak = plan.memory_peak_bytes
+    if peak > plan.memory_budget_bytes:
+        raise loaded.source.error(
+            ("memory", "budget"),
+            "too small for all streams at the same time",
+            expected=f"at least {format_bytes(peak)} ({', '.join(f'{s.name} {format_bytes(s.limits.memory_bytes)}' for s in plan.streams)})",
+            got=format_bytes(plan.memory_budget_bytes),
+            hint="Raise it, or make shard_size_chunks, chunk_size or ring_frames smaller.",
+        )
+    if peak > plan.machine_memory_bytes:
+        raise loaded.source.error(
+            ("memory", "budget"),
+            "the streams need more memory than this machine has",
+            expected=f"at most {format_bytes(plan.machine_memory_bytes)}",
+            got=format_bytes(peak),
+            hint="Make shard_size_chunks, chunk_size or ring_frames smaller.",
+        )
+    if plan.disk_reserved_bytes > plan.disk_free_bytes:
+        raise loaded.source.error(
+            ("output", "root"),
+            "the disk has no room for the shards that are preallocated",
+            expected=f"{format_bytes(plan.disk_reserved_bytes)} free",
+            got=format_bytes(plan.disk_free_bytes),
+            hint="Free some space, or make shard_size_chunks smaller.",
+        )
+
+
+def shard_files_per_frame(grid: Grid) -> float:
+    """Shard files of the array for each of its frames, once it is long; exact for an array of limited length."""
+    files_per_group = math.prod(grid.plane_shards)
+    if not grid.unlimited:
+        return files_per_group * math.prod(grid.group_counts) / math.prod(grid.counts)
+    frames_along_first = grid.chunk[0] * grid.shard_chunks[0]
+    return files_per_group * math.prod(grid.group_counts[1:]) / (frames_along_first * math.prod(grid.counts[1:]))
+
+
+def reader_warnings(spec: ArraySpec) -> list[str]:
+    """Who cannot open an array of this layout."""
+    found = []
+    if spec.index_location == "start":
+        found.append("index_location start: zarrita and the browser viewers built on it (vizarr, Avivator) find the index only at the end")
+    if spec.dtype not in _NEUROGLANCER_DTYPES:
+        found.append(f"dtype {spec.dtype}: neuroglancer opens only {', '.join(_NEUROGLANCER_DTYPES)}")
+    return found
+
+
+def machine_memory_bytes() -> int:
+    """This machine's memory, or the limit of the control group that this process runs in where that is less."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return installed
+    return min(installed, int(limit)) if limit.isdecimal() else installed
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _root_warnings(root: Path, *, create: bool) -> list[str]:
+    if not root.is_dir():
+        return [] if create else [f"output.root {root} is not there yet; serve refuses to start until it is, or until output.create is true"]
+    return [] if os.access(root, os.W_OK | os.X_OK) else [f"output.root {root} cannot be written by this user"]

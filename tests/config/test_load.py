@@ -1,0 +1,192 @@
+"""Good and bad YAML: what the loader makes of it, and that every refusal names the line and the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwright.config.load import load_config, parse_config
+from shardwright.model.errors import ConfigError
+
+GOOD = """\
+version: 1
+output: {root: ./data}
+ingest:
+  endpoints: ["ipc://./x.sock", "tcp://127.0.0.1:5555"]
+  max_message_bytes: 16MiB
+  heartbeat_ms: 500
+workers: {threads: 3}
+memory: {budget: 1.5GiB}
+streams:
+  - name: cam0
+    frame_rate_hz: 1e2
+    ring_frames: auto
+    array:
+      dtype: uint16
+      fill_value: 7
+      codec: {name: blosc, cname: zstd}
+      dimensions:
+        - {name: t, chunk_size: 16}
+        - &side {name: y, count: 64, chunk_size: 32}
+        - {name: x, count: 64, chunk_size: 32}
+"""
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    file = tmp_path / "rig.yaml"
+    file.write_text(GOOD)
+    config = load_config(file).config
+    assert config.output.root == tmp_path / "data"
+    assert config.ingest.endpoints == (f"ipc://{tmp_path}/x.sock", "tcp://127.0.0.1:5555")
+    assert config.ingest.max_message_bytes == 16 * 2**20
+    assert config.memory.budget == 3 * 2**29
+    assert config.workers.count == 3
+    (stream,) = config.streams
+    assert stream.frame_rate_hz == 100.0
+    assert stream.array.frame_shape == (64, 64)
+    assert stream.array.fill_value == 7
+
+
+def test_only_the_output_root_is_required() -> None:
+    config = parse_config("output: {root: /data}").config
+    assert config.output.root == Path("/data")
+    assert config.ingest.endpoints == ("ipc:///run/shardwright/ingest.sock",)
+    assert config.workers.count >= 1
+    assert config.streams == ()
+
+
+def test_paths_count_from_the_file_not_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    file = tmp_path / "etc" / "rig.yaml"
+    file.write_text("output: {root: ../data}\ningest: {endpoints: ['ipc://../run/in.sock']}")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = load_config(file).config
+    assert config.output.root == tmp_path / "data"
+    assert config.ingest.endpoints == (f"ipc://{tmp_path}/run/in.sock",)
+
+
+def test_yaml_12_words_and_numbers() -> None:
+    config = parse_config("output: {root: no}\nstreams: [{name: 'on', frame_rate_hz: 1e3, array: {dtype: uint8, dimensions: "
+                          "[{name: y, count: 0x10, chunk_size: 010}, {name: x, count: 16, chunk_size: 8}]}}]").config
+    assert config.output.root.name == "no"
+    assert config.streams[0].frame_rate_hz == 1000.0
+    assert [d.count for d in config.streams[0].array.dimensions] == [16, 16]
+    assert config.streams[0].array.dimensions[0].chunk_size == 10, "010 is ten in YAML 1.2, not eight"
+
+
+def test_aliases_stand_for_what_they_name() -> None:
+    text = GOOD.replace("{name: x, count: 64, chunk_size: 32}", "{name: x, count: 64, chunk_size: 32}\n        - *side")
+    with pytest.raises(ConfigError, match="names must differ"):
+        parse_config(text)
+
+
+# (what is replaced in GOOD, by what, the line, the field, what the message must also say)
+BAD = [
+    ("output: {root: ./data}", "", 1, "output", "is missing"),
+    ("root: ./data", "rot: ./data", 2, "output.rot", "is not a known key; expected one of root, create. (1 more"),
+    ("root: ./data", "root: 7", 2, "output.root", "a folder; got 7"),
+    ("version: 1", "version: 2", 1, "version", "expected 1; got 2"),
+    ("version: 1", "version: 1\nversion: 1", 2, "version", "is given twice, first on line 1"),
+    ("workers:", "worker:", 7, "worker", "is not a known key; expected one of version, output, ingest, workers"),
+    ("threads: 3", "threads: 0", 7, "workers.threads", "'auto' or a whole number above 0; got 0"),
+    ("threads: 3", "threads: true", 7, "workers.threads", "got true"),
+    ("threads: 3", "threads: '3'", 7, "workers.threads", "got '3'"),
+    ("1.5GiB", "1.5 gigs", 8, "memory.budget", "64MiB or 4GiB"),
+    ("1.5GiB", "-1", 8, "memory.budget", "got -1"),
+    ("1.5GiB", "0.3B", 8, "memory.budget", "got '0.3B'"),
+    ("tcp://127.0.0.1:5555", "tcp://127.0.0.1", 4, "ingest.endpoints[1]", "ipc://PATH or tcp://ADDRESS:PORT"),
+    ("tcp://127.0.0.1:5555", "tcp://*:70000", 4, "ingest.endpoints[1]", "1 to 65535"),
+    ("tcp://127.0.0.1:5555", "inproc://x", 4, "ingest.endpoints[1]", "got 'inproc://x'"),
+    ("ipc://./x.sock", "ipc://@abstract", 4, "ingest.endpoints[0]", "ipc://PATH"),
+    ("ipc://./x.sock", f"ipc:///tmp/{'s' * 120}", 4, "ingest.endpoints[0]", "expected at most 107 bytes; got 125"),
+    ("tcp://127.0.0.1:5555", "ipc://x.sock", 4, "ingest.endpoints", "must differ"),
+    ("heartbeat_ms: 500", "heartbeat_ms: 5000", 3, "ingest.session_timeout_ms", "expected 15000 or more; got 10000"),
+    ("heartbeat_ms: 500", "heartbeat_ms: 1", 6, "ingest.heartbeat_ms", "greater than or equal to 10; got 1"),
+    ("name: cam0", "name: ../cam0", 10, "streams[0].name", "got '../cam0'"),
+    ("frame_rate_hz: 1e2", "frame_rate_hz: off", 11, "streams[0].frame_rate_hz", "number; got 'off'"),
+    ("frame_rate_hz: 1e2", "frame_rate_hz: .inf", 11, "streams[0].frame_rate_hz", "finite"),
+    ("dtype: uint16", "dtype: uint12", 14, "streams[0].array.dtype", "uint12"),
+    ("dtype: uint16", "dtype: '<u2'", 14, "streams[0].array.dtype", "expected one of bool"),
+    ("fill_value: 7", "fill_value: 70000", 15, "streams[0].array.fill_value", "70000 is not a uint16"),
+    ("fill_value: 7", "fill_valu: 7", 15, "streams[0].array.fill_valu", "is not a known key; expected one of dtype"),
+    ("fill_value: 7", "storage_order: [x, y, t]", 15, "streams[0].array.storage_order", "must end with"),
+    ("cname: zstd", "cname: lz5", 16, "streams[0].array.codec.cname", "'lz4', 'lz4hc', 'zstd' or 'zlib'; got 'lz5'"),
+    ("name: blosc, cname: zstd", "name: zstd, cname: zstd", 16, "streams[0].array.codec.cname", "expected one of name, level"),
+    ("name: blosc", "name: lzma", 16, "streams[0].array.codec.name", "got 'lzma'"),
+    ("name: t, chunk_size: 16", "name: t, chunk_size: 16.5", 18, "streams[0].array.dimensions[0].chunk_size", "got 16.5"),
+    ("name: t, chunk_size: 16", "name: t", 18, "streams[0].array.dimensions[0].chunk_size", "is missing"),
+    ("name: t, chunk_size: 16", "name: x, chunk_size: 16", 17, "streams[0].array.dimensions", "names must differ"),
+    ("name: y, count: 64", "name: y", 17, "streams[0].array.dimensions", "only the first axis may be unlimited"),
+    ("- name: cam0", "- <<: {}\n    name: cam0", 10, "streams[0].<<", "is not a usable key"),
+    ("- name: cam0", "- 5: 6\n    name: cam0", 10, "streams[0].5", "is not a usable key"),
+    ("- name: cam0", "- !!python/object/new:os.system [x]\n  - name: cam0", 10, "streams[0]", "has a tag"),
+    ("name: cam0", "name: !!int x", 10, "streams[0].name", "has a tag"),
+    ("name: cam0", "name: &a [*a]", 10, "streams[0].name", "aliases expand without end"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "field", "says"), BAD, ids=[f"{b[2]}-{b[3]}-{i}" for i, b in enumerate(BAD)])
+def test_a_bad_field_is_named_with_its_line(old: str, new: str, line: int, field: str, says: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ConfigError) as caught:
+        parse_config(GOOD.replace(old, new, 1), file="rig.yaml")
+    assert str(caught.value).startswith(f"rig.yaml:{line}: {field}")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "the file is empty"),
+        ("just words", "not a configuration"),
+        ("- 1", "not a configuration"),
+        ("output: {root: x", "not YAML"),
+        ("output: {root: x}\n\tstreams: []", "rig.yaml:2: not YAML"),
+        ("output: {root: x}\n---\noutput: {root: x}", "not YAML"),
+        ("a: *b", "not YAML: found undefined alias"),
+        ("[" * 5000, "not YAML"),
+        (b"\xff\xfe\x00", "not YAML"),
+        ("output: {root: x}\nmemory: {budget: " + "9" * 50 + "}", "too long a number"),
+    ],
+)
+def test_what_is_no_configuration_at_all(text: str | bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rig.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^rig\.yaml:\d+: ") as caught:
+        load_config(Path("rig.yaml"))
+    assert says in str(caught.value)
+
+
+def test_growing_aliases_are_stopped() -> None:
+    levels = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9))
+    with pytest.raises(ConfigError, match="aliases expand without end"):
+        parse_config(f"a0: &a0 [x]\n{levels}")
+
+
+def test_a_missing_file() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot read the configuration; got No such file"):
+        load_config(Path("nowhere.yaml"))
+
+
+def test_an_endless_file() -> None:
+    with pytest.raises(ConfigError, match="too long for a configuration"):
+        load_config(Path("/dev/zero"))
+
+
+def test_several_problems_are_counted_and_the_first_is_named() -> None:
+    text = GOOD.replace("threads: 3", "threads: 0").replace("name: cam0", "name: ''").replace("count: 64", "count: 0")
+    with pytest.raises(ConfigError, match=r":7: workers\.threads: .*\(3 more fields are wrong\.\)"):
+        parse_config(text)
+
+
+def test_two_streams_of_one_name() -> None:
+    stream = GOOD[GOOD.index("  - name: cam0") :].replace("&side ", "")
+    with pytest.raises(ConfigError, match=r":21: streams\[1\]\.name: must differ .*got 'cam0' twice"):
+        parse_config(GOOD + stream)
+
+
+def test_no_stream_and_no_client_specs_is_no_daemon() -> None:
+    with pytest.raises(ConfigError, match="must name at least one camera"):
+        parse_config("output: {root: x}\ningest: {allow_client_specs: false}")

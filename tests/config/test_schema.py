@@ -1,0 +1,85 @@
+"""The JSON Schema accepts what the loader accepts, and the committed copy is the current one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from shardwright.config.load import load_config, parse_config
+from shardwright.config.schema import DIALECT, json_schema, schema_text
+from shardwright.config.source import Source
+from shardwright.model.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = sorted(CONFIGS.glob("*.yaml"))
+
+
+def accepted_by_schema(document: Any) -> bool:
+    return jsonschema.Draft202012Validator(json_schema()).is_valid(document)
+
+
+def accepted_by_loader(document: Any) -> bool:
+    try:
+        parse_config(yaml.safe_dump(document))
+    except ConfigError:
+        return False
+    return True
+
+
+def with_array(**fields: Any) -> dict[str, Any]:
+    plane = [{"name": "y", "count": 64, "chunk_size": 32}, {"name": "x", "count": 64, "chunk_size": 32}]
+    return {"output": {"root": "d"}, "streams": [{"name": "a", "array": {"dtype": "uint16", "dimensions": plane, **fields}}]}
+
+
+def test_the_schema_is_a_valid_schema_of_its_dialect() -> None:
+    assert json_schema()["$schema"] == DIALECT
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+def test_the_committed_schema_is_what_the_command_prints() -> None:
+    assert (CONFIGS / "shardwright.schema.json").read_text() == schema_text(), "run: shardwright schema > configs/shardwright.schema.json"
+
+
+def test_there_are_shipped_configs() -> None:
+    assert {file.stem for file in SHIPPED} >= {"demo", "lightsheet", "timelapse-5d", "small-fast"}
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_configs_fit_schema_and_loader(file: Path) -> None:
+    assert file.read_text().startswith("# yaml-language-server: $schema=shardwright.schema.json\n")
+    jsonschema.Draft202012Validator(json_schema()).validate(Source.read(file).data)
+    assert load_config(file).config.streams
+
+
+AGREED = [
+    (True, {"output": {"root": "d"}}),
+    (False, {}),
+    (False, {"output": {}}),
+    (False, {"output": {"root": ""}}),
+    (False, {"output": {"root": "d", "more": 1}}),
+    *((True, {"output": {"root": "d"}, "memory": {"budget": b}}) for b in (1, 2**33, "4GiB", "1.5 GiB", "500MB", "8kB")),
+    *((False, {"output": {"root": "d"}, "memory": {"budget": b}}) for b in (0, -1, True, None, "4", "4G", "GiB", 1.5)),
+    *((True, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("auto", 1, 64)),
+    *((False, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("Auto", 0, None, "1", True)),
+    *((True, {"output": {"root": "d"}, "ingest": {"endpoints": [e]}}) for e in ("ipc://a", "ipc:///a/b", "tcp://*:1", "tcp://[::1]:5555", "tcp://eth0:*")),
+    *((False, {"output": {"root": "d"}, "ingest": {"endpoints": e}}) for e in ([], ["ipc://"], ["ipc://@a"], ["tcp://a"], ["udp://a:1"], [5], "ipc://a", None)),
+    (False, {"output": {"root": "d"}, "version": 2}),
+    (True, with_array()),
+    *((True, with_array(codec=c)) for c in ({}, None, "none", {"clevel": 5}, {"name": "zstd"}, {"name": "zstd", "level": -7}, {"name": "gzip", "level": 9})),
+    *((False, with_array(codec=c)) for c in ("blosc", {"level": 1}, {"name": "zstd", "clevel": 1}, {"name": "lzma"}, {"clevel": 10}, [], 5)),
+    *((True, with_array(dtype=d)) for d in ("bool", "int8", "float16", "float64")),
+    *((False, with_array(dtype=d)) for d in ("<u2", "float", "uint12", 5, None)),
+    *((False, with_array(chunk_checksum=c)) for c in (1, "true", None)),
+    (True, with_array(attributes={"a": [1, {"b": None}]})),
+    (False, with_array(dimensions=[])),
+]
+
+
+@pytest.mark.parametrize(("accepted", "document"), AGREED)
+def test_schema_and_loader_agree(accepted: bool, document: dict[str, Any]) -> None:
+    assert accepted_by_schema(document) is accepted
+    assert accepted_by_loader(document) is accepted
