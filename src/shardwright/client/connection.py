@@ -1,0 +1,133 @@
+"""``connect`` and ``Connection``: one daemon, any number of acquisitions."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from shardwright.model.errors import ConfigError, SessionLostError, ShardwrightError, SpecError, error_from_dict
+from shardwright.wire.controls import Open
+
+from .frame_ring import FrameRing, fetch_ring, shared_memory_offered
+from .io_thread import IoThread
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.wire.controls import Transport, Welcome
+
+    from .link import Link
+
+T = TypeVar("T")
+SOFTWARE = "shardwright-python"
+
+
+def connect(endpoint: str, *, timeout_ms: int = 10_000, transport: Literal["auto", "shm", "message"] = "auto") -> Connection:
+    """A connection to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``), waited for at most ``timeout_ms``.
+
+    ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel in the messages.
+    Raises ``SessionLostError`` when nobody answers, ``VersionError`` when the daemon speaks another protocol version and ``ConfigError`` for a bad
+    endpoint.
+    """
+    if transport not in ("auto", "shm", "message"):
+        raise ConfigError("unknown transport", expected="'auto', 'shm' or 'message'", got=repr(transport))
+    return Connection(endpoint, timeout_ms, transport)
+
+
+class Connection:
+    """Made by ``connect``. A context manager; leaving it closes streams that are still open."""
+
+    def __init__(self, endpoint: str, timeout_ms: int, transport: Literal["auto", "shm", "message"]) -> None:
+        self._io = IoThread(endpoint, SOFTWARE)
+        self._requests = itertools.count()
+        self._streams: list[Stream] = []
+        self._closed = False
+        try:
+            self._welcome = self._io.start().result(timeout_ms / 1000)
+            self._transport = self._choose_transport(transport)
+        except FutureTimeoutError:
+            self._io.stop()
+            expected, hint = f"an answer from {endpoint} within {timeout_ms} ms", "Is `shardwright serve` running there?"
+            raise SessionLostError("no daemon answered", expected=expected, hint=hint) from None
+        except BaseException:
+            self._io.stop()
+            raise
+
+    @property
+    def daemon(self) -> Welcome:
+        """What the daemon said about itself and its limits."""
+        return self._welcome
+
+    def _choose_transport(self, wanted: Literal["auto", "shm", "message"]) -> Transport:
+        if wanted == "message" or (wanted == "auto" and not shared_memory_offered(self._welcome)):
+            return "message"
+        if not shared_memory_offered(self._welcome):
+            expected = "a Linux daemon on this machine, its ring socket within reach"
+            raise ConfigError("shared memory cannot be used", expected=expected, got=self._welcome.ring_socket)
+        return "shm"
+
+    def acquire(self, name: str, spec: ArraySpec | None = None, *, stream: str | None = None) -> Stream:
+        """Opens the acquisition ``name``: of an array given here, or as the daemon's configuration describes ``stream``.
+
+        Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``, ``OutputExistsError``, ``BudgetError``,
+        ``SpecError``, ``StorageError``.
+        """
+        if spec is None and stream is None:
+            raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
+        facts = None if spec is None else spec.model_dump(mode="json")
+        link = _answer(self._io.open(Open(next(self._requests), name, facts, stream, self._transport)))
+        try:
+            link.ring = self._ring(link)
+        except BaseException:
+            link.outbox.finish()  # the daemon should not wait for frames that will not come
+            raise
+        opened = Stream(link, link.ring, self._streams.remove)
+        self._streams.append(opened)
+        return opened
+
+    def _ring(self, link: Link) -> FrameRing:
+        if link.opened.transport == "message":
+            return FrameRing.local(link.spec, link.opened.ring_slots)
+        assert self._welcome.ring_socket is not None, "shared memory is asked for only when it is offered"
+        return fetch_ring(self._welcome.ring_socket, link.session, link.opened, link.spec)
+
+    def close(self) -> None:
+        """Closes the streams that are still open (waiting for their receipts), then leaves the daemon. Raises the first stream's error, if any."""
+        if self._closed:
+            return
+        self._closed = True
+        errors: list[ShardwrightError] = []
+        for stream in list(self._streams):
+            try:
+                stream.close()
+            except ShardwrightError as error:
+                errors.append(error)
+        self._io.stop()
+        if errors:
+            raise errors[0]
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        try:
+            self.close()
+        except ShardwrightError as closing:
+            if error is None:
+                raise
+            error.add_note(f"closing the connection also failed: {closing}")
+
+
+def _answer(future: Future[T]) -> T:
+    """What the I/O thread answers: it always does, because it resolves every question when the connection is lost."""
+    try:
+        return future.result()
+    except ShardwrightError as error:
+        raise error_from_dict(error.to_dict()) from None  # raised here, with this thread's traceback
+    except BaseException:
+        future.cancel()
+        raise

@@ -1,0 +1,96 @@
+"""The places frames wait in: local memory (message transport) or the daemon's memfd, fetched over its Unix socket and checked before it is mapped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.model.errors import ProtocolError, SessionLostError
+from shardwright.model.machine import boot_id
+from shardwright.wire import handover
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.wire.controls import Opened, Welcome
+
+HANDOVER_TIMEOUT_S = 10.0
+
+
+class FrameRing:
+    """``frames[slot]`` is one frame's place. Slots lie one after another, ``frame_bytes`` apart, so that a run of slots is one piece of memory."""
+
+    def __init__(self, buffer: Any, spec: ArraySpec, slot_count: int) -> None:
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        self.frames: npt.NDArray[Any] = np.frombuffer(buffer, dtype).reshape(slot_count, *spec.frame_shape)
+        self._bytes = memoryview(buffer).cast("B")
+        self._frame_bytes = spec.frame_bytes
+
+    @classmethod
+    def local(cls, spec: ArraySpec, slot_count: int) -> FrameRing:
+        memory = np.empty(slot_count * spec.frame_bytes, np.uint8)
+        memory.fill(0)  # touches every page now: the first touch is the dear one, and the camera should not wait for it
+        return cls(memory, spec, slot_count)
+
+    def run(self, first_slot: int, slot_count: int) -> memoryview:
+        """The bytes of neighbouring slots, uncopied."""
+        return self._bytes[first_slot * self._frame_bytes : (first_slot + slot_count) * self._frame_bytes]
+
+
+def shared_memory_offered(welcome: Welcome) -> bool:
+    """Whether a ring can be fetched from here: a Linux daemon under the same kernel whose socket this process can reach."""
+    if sys.platform != "linux" or welcome.ring_socket is None or welcome.boot_id is None or welcome.boot_id != boot_id():
+        return False
+    try:
+        _connected(welcome.ring_socket).close()
+    except OSError:
+        return False  # another container or user on the same machine
+    return True
+
+
+def _connected(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(HANDOVER_TIMEOUT_S)
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> FrameRing:
+    """Fetches and maps a session's ring. ``SessionLostError`` when the daemon does not answer, ``ProtocolError`` when it is not as announced."""
+    assert opened.ring_token is not None
+    try:
+        with _connected(path) as connection:
+            connection.sendall(handover.encode_request(session, opened.ring_token))
+            answer, descriptors, _, _ = socket.recv_fds(connection, handover.ANSWER.size, 1)
+    except OSError as error:
+        raise SessionLostError("the daemon did not hand over the ring", expected=f"an answer on {path}", got=str(error)) from None
+    try:
+        ring_bytes = handover.decode_answer(answer)
+        if len(descriptors) != 1 or ring_bytes != opened.ring_slots * opened.slot_bytes or opened.slot_bytes != spec.frame_bytes:
+            raise ProtocolError("a ring that OPENED did not announce", expected=opened, got=f"{len(descriptors)} descriptors, {ring_bytes} bytes")
+        _check_sealed(descriptors[0], ring_bytes)
+        return FrameRing(mmap.mmap(descriptors[0], ring_bytes), spec, opened.ring_slots)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _check_sealed(descriptor: int, ring_bytes: int) -> None:
+    """A ring that could shrink would kill this process with SIGBUS, so it must be sealed before anything touches it."""
+    import fcntl  # here, because Windows has no such module
+
+    needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
+    if seals & needed != needed or size != ring_bytes:
+        expected = f"seals {needed:#x}, {ring_bytes} bytes"
+        raise ProtocolError("an unsealed or wrongly sized ring", expected=expected, got=f"seals {seals:#x}, {size} bytes")
