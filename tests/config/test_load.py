@@ -68,8 +68,10 @@ def test_paths_count_from_the_file_not_from_the_working_directory(tmp_path: Path
 
 
 def test_yaml_12_words_and_numbers() -> None:
-    config = parse_config("output: {root: no}\nstreams: [{name: 'on', frame_rate_hz: 1e3, array: {dtype: uint8, dimensions: "
-                          "[{name: y, count: 0x10, chunk_size: 010}, {name: x, count: 16, chunk_size: 8}]}}]").config
+    config = parse_config(
+        "output: {root: no}\nstreams: [{name: 'on', frame_rate_hz: 1e3, array: {dtype: uint8, dimensions: "
+        "[{name: y, count: 0x10, chunk_size: 010}, {name: x, count: 16, chunk_size: 8}]}}]"
+    ).config
     assert config.output.root.name == "no"
     assert config.streams[0].frame_rate_hz == 1000.0
     assert [d.count for d in config.streams[0].array.dimensions] == [16, 16]

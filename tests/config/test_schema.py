@@ -65,11 +65,20 @@ AGREED = [
     *((False, {"output": {"root": "d"}, "memory": {"budget": b}}) for b in (0, -1, True, None, "4", "4G", "GiB", 1.5)),
     *((True, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("auto", 1, 64)),
     *((False, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("Auto", 0, None, "1", True)),
-    *((True, {"output": {"root": "d"}, "ingest": {"endpoints": [e]}}) for e in ("ipc://a", "ipc:///a/b", "tcp://*:1", "tcp://[::1]:5555", "tcp://eth0:*")),
-    *((False, {"output": {"root": "d"}, "ingest": {"endpoints": e}}) for e in ([], ["ipc://"], ["ipc://@a"], ["tcp://a"], ["udp://a:1"], [5], "ipc://a", None)),
+    *(
+        (True, {"output": {"root": "d"}, "ingest": {"endpoints": [e]}})
+        for e in ("ipc://a", "ipc:///a/b", "tcp://*:1", "tcp://[::1]:5555", "tcp://eth0:*")
+    ),
+    *(
+        (False, {"output": {"root": "d"}, "ingest": {"endpoints": e}})
+        for e in ([], ["ipc://"], ["ipc://@a"], ["tcp://a"], ["udp://a:1"], [5], "ipc://a", None)
+    ),
     (False, {"output": {"root": "d"}, "version": 2}),
     (True, with_array()),
-    *((True, with_array(codec=c)) for c in ({}, None, "none", {"clevel": 5}, {"name": "zstd"}, {"name": "zstd", "level": -7}, {"name": "gzip", "level": 9})),
+    *(
+        (True, with_array(codec=c))
+        for c in ({}, None, "none", {"clevel": 5}, {"name": "zstd"}, {"name": "zstd", "level": -7}, {"name": "gzip", "level": 9})
+    ),
     *((False, with_array(codec=c)) for c in ("blosc", {"level": 1}, {"name": "zstd", "clevel": 1}, {"name": "lzma"}, {"clevel": 10}, [], 5)),
     *((True, with_array(dtype=d)) for d in ("bool", "int8", "float16", "float64")),
     *((False, with_array(dtype=d)) for d in ("<u2", "float", "uint12", 5, None)),

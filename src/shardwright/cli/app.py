@@ -6,13 +6,15 @@ Exit codes: 0 done, 1 the work failed or something is wrong with the data, 2 usa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from shardwright.model.errors import ConfigError, ShardwrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 # name -> (module with a function ``command``, the line that --help shows). A module is imported only when its command is called, so that
 # `shardwright schema` waits neither for numba nor for zmq.
@@ -53,7 +55,11 @@ def _not_loaded() -> None:
 def build_app(arguments: Sequence[str]) -> typer.Typer:
     """The typer application for one command line: the commands it names are loaded, the others only listed."""
     app = typer.Typer(
-        name="shardwright", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+        name="shardwright",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
     for name, (module, summary) in COMMANDS.items():

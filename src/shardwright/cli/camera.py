@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -15,12 +14,19 @@ import typer
 from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Codec, Dimension, Gzip, Zstd
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from shardwright.model.receipt import Receipt
     from shardwright.testing.camera import CameraRun
 
 CHUNK_GOAL_BYTES = 2 << 20
 SHARD_GOAL_BYTES = 256 << 20
 _PLAIN_PROGRESS_INTERVAL_S = 2.0
+_CODEC_SETTINGS: dict[str, tuple[Callable[..., Codec], tuple[str, ...]]] = {
+    "blosc": (Blosc, ("cname", "clevel", "shuffle")),
+    "zstd": (Zstd, ("level",)),
+    "gzip": (Gzip, ("level",)),
+}
 
 
 class TransportChoice(StrEnum):
@@ -52,7 +58,7 @@ def command(
     """
     if stream is not None and (chunk or shard):
         raise typer.BadParameter("the stream has its own layout; leave out --chunk and --shard", param_hint="--stream")
-    rows_columns = None if shape is None else parse_counts(shape, 2, "--shape")
+    rows_columns = None if shape is None else parse_shape(shape)
     if dtype is not None and dtype not in DTYPES:
         raise typer.BadParameter(f"expected one of {', '.join(DTYPES)}, got {dtype!r}", param_hint="--dtype")
     spec = None if stream else camera_spec(rows_columns or (2048, 2048), dtype or "uint16", chunk, shard, codec)
@@ -84,7 +90,13 @@ def parse_counts(text: str, count: int, option: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def camera_spec(shape: tuple[int, ...], dtype: str, chunk: str | None, shard: str | None, codec: str) -> ArraySpec:
+def parse_shape(text: str) -> tuple[int, int]:
+    """(rows, columns) from ``2048x2048``. Raises typer's usage error."""
+    rows, columns = parse_counts(text, 2, "--shape")
+    return rows, columns
+
+
+def camera_spec(shape: tuple[int, int], dtype: str, chunk: str | None, shard: str | None, codec: str) -> ArraySpec:
     """An unlimited t, y, x array for frames of ``shape``. Raises typer's usage error for options that make no array."""
     import numpy as np
 
@@ -114,17 +126,15 @@ def camera_spec(shape: tuple[int, ...], dtype: str, chunk: str | None, shard: st
 def parse_codec(text: str) -> Codec | None:
     """``blosc:zstd:3:bitshuffle``, ``zstd:1``, ``gzip``, ``none``. Raises typer's usage error."""
     name, *settings = text.split(":")
-    fields = {"blosc": (Blosc, ("cname", "clevel", "shuffle")), "zstd": (Zstd, ("level",)), "gzip": (Gzip, ("level",))}
+    if name == "none" and not settings:
+        return None
     try:
-        if name == "none" and not settings:
-            return None
-        model, keys = fields[name]
-        made: Codec = model.model_validate(dict(zip(keys[: len(settings)], settings, strict=True)))
+        model, keys = _CODEC_SETTINGS[name]
+        return model(**dict(zip(keys[: len(settings)], settings, strict=True)))
     except (KeyError, ValueError):
         raise typer.BadParameter(
             f"expected blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none, got {text!r}", param_hint="--codec"
         ) from None
-    return made
 
 
 @contextmanager
@@ -173,5 +183,7 @@ def _print_receipt(receipt: Receipt, run: CameraRun, transport: str) -> None:
         table.add_row(field, f"{value:,}" if isinstance(value, int) else str(value))
     table.add_row("ratio", f"{receipt.ratio:.2f}")
     table.add_row("transport", transport)
-    table.add_row("camera", f"{run.frames_per_second:,.1f} frames/s, {run.bytes_per_second / 1e9:.3f} GB/s, {run.frames_behind} frames behind schedule")
+    table.add_row(
+        "camera", f"{run.frames_per_second:,.1f} frames/s, {run.bytes_per_second / 1e9:.3f} GB/s, {run.frames_behind} frames behind schedule"
+    )
     Console().print(table)

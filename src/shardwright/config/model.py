@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shardwright.array.spec import ArraySpec
+from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
 
-from .quantities import AutoOrCount, Endpoint, Folder, Size
+from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, Size, SocketFile
 
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 
@@ -37,6 +37,10 @@ class Ingest(_Section):
         min_length=1,
         description="ZeroMQ endpoints to bind: ipc://PATH (relative paths count from this file's folder) or tcp://ADDRESS:PORT.",
     )
+    ring_socket: SocketFile = Field(
+        default="auto",
+        description="Unix socket that hands out shared memory; auto is the first ipc endpoint's path with .ring added, or none without one.",
+    )
     heartbeat_ms: int = Field(default=1000, ge=10, le=60_000, description="How often each side says that it is alive.")
     session_timeout_ms: int = Field(default=10_000, ge=100, le=600_000, description="Silence after which a client's acquisition is ended and sealed.")
     max_message_bytes: Size = Field(default=64 * 2**20, description="Longest message accepted; frames sent over TCP must fit into it.")
@@ -45,8 +49,22 @@ class Ingest(_Section):
         default=True, description="Whether clients may bring their own array specification, or only use the streams below."
     )
 
+    @property
+    def ring_socket_path(self) -> str | None:
+        """``ring_socket`` resolved; None where pixels can only travel in messages."""
+        if self.ring_socket != "auto":
+            return self.ring_socket
+        sockets = [endpoint.removeprefix("ipc://") for endpoint in self.endpoints if endpoint.startswith("ipc://")]
+        return sockets[0] + ".ring" if sockets else None
+
     @model_validator(mode="after")
-    def _timeout_covers_heartbeats(self) -> Ingest:
+    def _sockets_and_times_fit(self) -> Ingest:
+        if len(os.fsencode(self.ring_socket_path or "")) > MAX_SOCKET_PATH_BYTES:
+            raise ValueError(
+                f"ring_socket: would be too long for a Unix socket, expected at most {MAX_SOCKET_PATH_BYTES} bytes, got {self.ring_socket_path}"
+            )
+        if self.ring_socket_path in [endpoint.removeprefix("ipc://") for endpoint in self.endpoints]:
+            raise ValueError("ring_socket: must differ from every endpoint")
         if self.session_timeout_ms < 3 * self.heartbeat_ms:
             raise ValueError(
                 f"session_timeout_ms: must cover three heartbeats, expected {3 * self.heartbeat_ms} or more, got {self.session_timeout_ms}"
@@ -72,7 +90,7 @@ class Memory(_Section):
 
 
 class Log(_Section):
-    """How events are written to standard error."""
+    """How events are written to standard output."""
 
     format: Literal["auto", "console", "json"] = Field(default="auto", description="auto: readable on a terminal, else one JSON object a line.")
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least important events that are still written.")

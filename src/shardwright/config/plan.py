@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .load import LoadedConfig
     from .model import Stream
 
-_NEUROGLANCER_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")
-
 
 @dataclass(frozen=True)
 class StreamPlan:
@@ -143,7 +141,7 @@ def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: fl
         limits=limits,
         frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
         shard_files_per_frame=shard_files_per_frame(Grid.of(stream.array)),
-        warnings=(*reader_warnings(stream.array), *layout_warnings(stream.array)),
+        warnings=tuple(layout_warnings(stream.array)),
     )
 
 
@@ -182,16 +180,6 @@ def shard_files_per_frame(grid: Grid) -> float:
         return files_per_group * math.prod(grid.group_counts) / math.prod(grid.counts)
     frames_along_first = grid.chunk[0] * grid.shard_chunks[0]
     return files_per_group * math.prod(grid.group_counts[1:]) / (frames_along_first * math.prod(grid.counts[1:]))
-
-
-def reader_warnings(spec: ArraySpec) -> list[str]:
-    """Who cannot open an array of this layout."""
-    found = []
-    if spec.index_location == "start":
-        found.append("index_location start: zarrita and the browser viewers built on it (vizarr, Avivator) find the index only at the end")
-    if spec.dtype not in _NEUROGLANCER_DTYPES:
-        found.append(f"dtype {spec.dtype}: neuroglancer opens only {', '.join(_NEUROGLANCER_DTYPES)}")
-    return found
 
 
 def machine_memory_bytes() -> int:

@@ -85,6 +85,14 @@ def _absolute(value: Path, info: ValidationInfo) -> Path:
     return Path(_resolved(str(value), info))
 
 
+def _socket_file(value: Any, info: ValidationInfo) -> Any:
+    if value == "auto":
+        return value
+    if not isinstance(value, str) or not value.strip() or value.startswith("@"):
+        raise ValueError("expected 'auto' or the path of a Unix socket")
+    return checked_socket_path(_resolved(value, info))
+
+
 Size = Annotated[
     int,
     BeforeValidator(parse_size_bytes),
@@ -101,6 +109,7 @@ Endpoint = Annotated[
     BeforeValidator(_endpoint_form),
     WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN}),
 ]
+SocketFile = Annotated[str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})]
 Folder = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_folder), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 
 

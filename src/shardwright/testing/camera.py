@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .photons import PhotonFrames
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .photons import PhotonFrames
 
 
 class Appendable(Protocol):
     """What the loop needs of a ``Writer`` or a ``Stream``."""
 
     def append(
-        self, frame: np.ndarray[Any, Any], *, index: tuple[int, ...] | None = None, frame_id: int | None = None, metadata: Mapping[str, float] | None = None
+        self,
+        frame: np.ndarray[Any, Any],
+        *,
+        index: tuple[int, ...] | None = None,
+        frame_id: int | None = None,
+        metadata: Mapping[str, float] | None = None,
     ) -> None: ...
 
 

@@ -38,9 +38,9 @@ def _background(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray[
 def _as_pixels(counts: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Photon counts as camera values: one-byte types saturate, bool is a threshold."""
     if dtype.kind == "b":
-        return counts > np.median(counts)
-    if dtype.kind in "iu":
-        return np.minimum(counts, np.iinfo(dtype).max).astype(dtype)
+        counts = counts > np.median(counts)
+    elif dtype.kind in "iu":
+        counts = np.minimum(counts, np.iinfo(dtype).max)
     return counts.astype(dtype)
 
 

@@ -1,0 +1,84 @@
+"""The command as a user runs it: help, version, usage errors, and how little the quick commands load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardwright.cli.app import COMMANDS, build_app, main
+from shardwright.config.schema import schema_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAVY = ("numba", "llvmlite", "blosc2", "zmq", "structlog")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "shardwright.cli", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_help_lists_every_command() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    for name in COMMANDS:
+        assert name in result.stdout
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("shardwright ")
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    result = run("serv")
+    assert result.returncode == 2
+    assert "serv" in result.stderr
+
+
+def test_schema_prints_the_schema() -> None:
+    result = run("schema")
+    assert result.returncode == 0
+    assert result.stdout == schema_text()
+
+
+@pytest.mark.parametrize("command", ["--help", "schema", "--version"])
+def test_quick_commands_load_nothing_heavy(command: str) -> None:
+    code = f"""
+import sys
+from shardwright.cli.app import main
+try:
+    main([{command!r}])
+except SystemExit as end:
+    assert end.code == 0, end.code
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert "Usage: shardwright" in capsys.readouterr().out
+
+
+def test_commands_that_are_not_asked_for_are_not_imported() -> None:
+    code = "import sys; from shardwright.cli.app import build_app; build_app(['schema']); assert 'shardwright.cli.camera' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert build_app([]).registered_commands, "the commands are listed all the same"
+
+
+def test_a_typed_error_is_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "bad.yaml"
+    config.write_text("output: {root: data}\nstreams: 5\n")
+    result = run("check", str(config))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == f"shardwright: {config}:2: streams: is not valid; expected array; got 5\n"

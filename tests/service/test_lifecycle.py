@@ -1,0 +1,106 @@
+"""Every way a daemon ends, each in a process of its own: which exit code, and what it said."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import Any
+
+# A daemon in small: an ingest thread that ends when it is asked to, unless its mode says otherwise.
+DAEMON = """
+import sys, threading, time
+from shardwright.service.events import EventLog
+from shardwright.service.lifecycle import Lifecycle
+
+mode = sys.argv[1]
+log = EventLog(form="json")
+life = Lifecycle(log.emit)
+life.block_signals()
+life.watch_uncaught()
+
+def ingest():
+    log.emit("ready", {})
+    if mode == "raises":
+        raise RuntimeError("broken")
+    if mode == "system_exit":
+        raise SystemExit(0)
+    if mode == "returns":
+        return
+    life.stop.wait()
+    if mode == "never drains":
+        time.sleep(600)
+    log.emit("drained", {})
+
+def foreign():
+    raise ValueError("a thread of a library")
+
+thread = life.spawn("ingest", ingest)
+if mode == "foreign thread":
+    threading.Thread(target=foreign, name="foreign").start()
+sys.exit(life.supervise(thread, lambda: mode != "dead worker"))
+"""
+
+
+class Daemon:
+    def __init__(self, mode: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", DAEMON, mode], stdout=subprocess.PIPE, text=True)
+
+    def next_event(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        event: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return event
+
+    def end(self) -> tuple[int, list[str]]:
+        """Exit code and the names of the remaining events."""
+        output, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, [json.loads(line)["event"] for line in output.splitlines()]
+
+
+def test_each_ending_signal_drains_and_exits_with_0() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        daemon = Daemon("good")
+        assert daemon.next_event()["event"] == "ready"
+        daemon.process.send_signal(number)
+        stopping = daemon.next_event()
+        assert (stopping["event"], stopping["signal"]) == ("stopping", number.name)
+        assert daemon.end() == (0, ["drained"])
+
+
+def test_a_second_signal_ends_at_once_and_not_with_0() -> None:
+    daemon = Daemon("never drains")
+    assert daemon.next_event()["event"] == "ready"
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.next_event()["event"] == "stopping"
+    daemon.process.send_signal(signal.SIGINT)
+    assert daemon.end() == (128 + signal.SIGINT, ["stopped_by_force_warning"])
+
+
+def died_in(mode: str) -> tuple[str, int]:
+    """The name of the thread that was reported dead, and the exit code."""
+    daemon = Daemon(mode)
+    event = daemon.next_event()
+    while event["event"] != "thread_died":
+        event = daemon.next_event()
+    return event["thread"], daemon.end()[0]
+
+
+def test_an_exception_in_the_ingest_thread_is_told_and_ends_with_1() -> None:
+    assert died_in("raises") == ("ingest", 1)
+
+
+def test_an_ingest_thread_that_just_returns_ends_with_1() -> None:
+    assert died_in("returns") == ("ingest", 1)
+
+
+def test_system_exit_in_a_thread_does_not_pass_for_a_clean_end() -> None:
+    assert died_in("system_exit") == ("ingest", 1)
+
+
+def test_a_dead_worker_drains_and_ends_with_1() -> None:
+    assert died_in("dead worker") == ("worker", 1)
+
+
+def test_an_uncaught_exception_in_any_thread_ends_with_1() -> None:
+    assert died_in("foreign thread") == ("foreign", 1)
