@@ -1,0 +1,32 @@
+"""shardwright: an acquisition writer for microscope rigs.
+
+Frames go in, OME-Zarr 0.5 stores of sharded Zarr v3 arrays come out. ``create`` writes in this process, ``connect`` through the daemon.
+Both are loaded when first used, so that a camera's process on any system imports neither numba nor blosc2 nor anything Linux-only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
+from .model import errors
+from .model.receipt import Receipt
+
+if TYPE_CHECKING:
+    from .client import connect
+    from .pipeline.writer import create
+
+__version__ = "0.1.0"
+__all__ = ["ArraySpec", "Blosc", "Dimension", "Gzip", "Receipt", "Zstd", "connect", "create", "errors"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "create":
+        from .pipeline.writer import create
+
+        return create
+    if name == "connect":
+        from .client import connect
+
+        return connect
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,69 @@
+"""zarr.json of the array and of its group (Zarr v3 core; OME-Zarr 0.5)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from .ome import ome_attributes
+from .spec import ArraySpec
+
+CREATOR_ATTRIBUTE = "shardwright"
+
+
+def fill_value_json(spec: ArraySpec) -> bool | int | float | str:
+    """The fill value as Zarr v3 writes it: non-finite floats by name, floats as numbers, bools as bools."""
+    if spec.dtype == "bool":
+        return bool(spec.fill_value)
+    if not spec.dtype.startswith("float"):
+        return int(spec.fill_value)
+    value = float(np.frombuffer(spec.fill_bytes(), np.dtype(spec.dtype).newbyteorder("<"))[0])
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def array_shape(spec: ArraySpec, first_axis_extent: int) -> list[int]:
+    """Shape on disk (storage order) when the first acquired frame axis has ``first_axis_extent`` elements."""
+    if len(spec.dimensions) == 2:
+        return list(spec.frame_shape)
+    first = spec.dimensions[0].name
+    return [first_axis_extent if d.name == first else (d.count or 0) for d in spec.stored_dimensions]
+
+
+def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[dict[str, Any]]) -> bytes:
+    """zarr.json of the image array. ``chunk_codecs`` are the inner chunk's codecs."""
+    stored = spec.stored_dimensions
+    sharding = {
+        "chunk_shape": [d.chunk_size for d in stored],
+        "codecs": chunk_codecs,
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "index_location": spec.index_location,
+    }
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": array_shape(spec, first_axis_extent),
+        "data_type": spec.dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [d.shard_size for d in stored]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill_value_json(spec),
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "attributes": spec.attributes,
+        "dimension_names": [d.name for d in stored],
+    }
+    return _encode(document)
+
+
+def group_metadata(spec: ArraySpec, name: str) -> bytes:
+    """zarr.json of the OME-Zarr group that holds the image."""
+    return _encode({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}})
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2, allow_nan=False).encode()

@@ -1,0 +1,74 @@
+"""OME-Zarr 0.5 metadata of an image, and what a layout costs in readers that open it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .spec import ArraySpec, Dimension
+
+IMAGE_PATH = "0"
+_CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
+
+
+def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
+    """The ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` channel for each along a channel axis."""
+    stored = spec.stored_dimensions
+    multiscale = {
+        "name": name,
+        "axes": [_axis(d) for d in stored],
+        "datasets": [{"path": IMAGE_PATH, "coordinateTransformations": [{"type": "scale", "scale": [d.scale for d in stored]}]}],
+    }
+    return {"version": "0.5", "multiscales": [multiscale], "omero": {"channels": _channels(spec)}}
+
+
+def _axis(d: Dimension) -> dict[str, str]:
+    axis = {"name": d.name}
+    if d.axis_type != "other":
+        axis["type"] = d.axis_type
+    if d.unit is not None:
+        axis["unit"] = d.unit
+    return axis
+
+
+def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
+    counts = [d.count or 1 for d in spec.stored_dimensions if d.axis_type == "channel"]
+    low, high = _display_range(spec.dtype)
+    window = {"min": low, "max": high, "start": low, "end": high}
+    return [
+        {"label": f"channel {i}", "color": _CHANNEL_COLORS[i % len(_CHANNEL_COLORS)], "active": True, "window": window}
+        for i in range(counts[0] if counts else 1)
+    ]
+
+
+def _display_range(dtype: str) -> tuple[float, float]:
+    """Full range for small integers; floats are taken as 0 to 1. Viewers let the user narrow it."""
+    kind = np.dtype(dtype).kind
+    if kind in "bf":
+        return 0, 1
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def layout_warnings(spec: ArraySpec) -> list[str]:
+    """What readers or validators will not take, one sentence each; empty for the profile that everything opens."""
+    warnings = []
+    if spec.index_location == "start":
+        warnings.append("index_location: start is not read by JavaScript viewers (zarrita, neuroglancer): they look for the index at the end")
+    stored = spec.stored_dimensions
+    ranks = {"time": 0, "channel": 1, "other": 1, "space": 2}
+    order = [ranks[d.axis_type] for d in stored]
+    if order != sorted(order):
+        warnings.append("axes: OME-Zarr 0.5 wants time, then channel, then space; set storage_order, or validators and napari will refuse the image")
+    for kind, most in (("time", 1), ("channel", 1), ("space", 3)):
+        count = sum(d.axis_type == kind for d in stored)
+        if count > most:
+            warnings.append(f"axes: OME-Zarr 0.5 allows {most} {kind} axis, this array has {count}; validators will refuse the image")
+    if not 2 <= len(stored) <= 5:
+        warnings.append(f"axes: OME-Zarr 0.5 allows 2 to 5 axes, this array has {len(stored)}; validators will refuse the image")
+    if sum(d.axis_type == "space" for d in stored) < 2:
+        warnings.append("axes: OME-Zarr 0.5 wants 2 or 3 space axes; name the frame's axes y and x or give them type: space")
+    if spec.dtype in ("float16", "int64", "uint64", "bool"):
+        warnings.append(f"dtype: {spec.dtype} is not shown by every JavaScript viewer")
+    return warnings

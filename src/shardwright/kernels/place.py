@@ -1,0 +1,82 @@
+"""Slab assembly: a batch of frame descriptors to their places in open slabs, one call a batch, no Python per frame.
+
+Stops early when a frame's slab has no open row, since opening one (or deciding that the frame is late) is the caller's business, once a slab.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from .native_calls import CACHE
+
+PLACED, DUPLICATE, LATE = 0, 1, 2  # a frame's fate
+
+
+@njit(nogil=True, cache=CACHE)
+def slab_and_place(position: int, counts: Any, chunk: Any, slab_counts: Any, slab_strides: Any) -> Any:
+    """(slab number, place within the slab in storage order) of a frame position. Tables: int64, one element a frame axis (``Grid``)."""
+    slab, place, scale, rest = 0, 0, 1, position
+    for axis in range(counts.size - 1, -1, -1):
+        if axis == 0:
+            index = rest
+        else:
+            index = rest % counts[axis]
+            rest //= counts[axis]
+        coordinate = index // chunk[axis]
+        slab += coordinate * scale
+        place += (index - coordinate * chunk[axis]) * slab_strides[axis]
+        scale *= slab_counts[axis]
+    return slab, place
+
+
+@njit(nogil=True, cache=CACHE)
+def place_frames(
+    first: int,
+    positions: Any,
+    sequences: Any,
+    addresses: Any,
+    counts: Any,
+    chunk: Any,
+    slab_counts: Any,
+    slab_strides: Any,
+    row_slab: Any,
+    row_addresses: Any,
+    row_sequences: Any,
+    row_frames: Any,
+    row_expected: Any,
+    fates: Any,
+    completed: Any,
+) -> Any:
+    """Place frames first, first+1, ... of a batch.
+
+    positions, sequences, addresses  int64[n]
+    row_slab       int64[R]    which slab a row collects, -1 when free
+    row_addresses  int64[R,P]  0 where no frame has come; row_sequences alike; row_frames, row_expected int64[R] count frames
+    fates          uint8[n]    out: PLACED or DUPLICATE
+    completed      int64[R]    out: rows whose last frame came, in order
+    Returns (frames done, rows completed, slab that has no row or -1).
+    """
+    done_rows, row = 0, 0
+    for i in range(first, positions.size):
+        slab, place = slab_and_place(positions[i], counts, chunk, slab_counts, slab_strides)
+        if row_slab[row] != slab:
+            row = -1
+            for r in range(row_slab.size):
+                if row_slab[r] == slab:
+                    row = r
+                    break
+            if row < 0:
+                return i, done_rows, slab
+        if row_addresses[row, place] != 0:
+            fates[i] = DUPLICATE
+            continue
+        row_addresses[row, place] = addresses[i]
+        row_sequences[row, place] = sequences[i]
+        row_frames[row] += 1
+        fates[i] = PLACED
+        if row_frames[row] == row_expected[row]:
+            completed[done_rows] = row
+            done_rows += 1
+    return positions.size, done_rows, -1

@@ -1,0 +1,43 @@
+"""Compile every kernel, or load it from numba's cache, before the first frame: a compilation in the frame path would cost seconds."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from shardwright.codecs.parameters import KIND_NONE
+
+from .contexts import CompressorContexts
+from .encode import encode_chunks
+from .place import place_frames
+
+
+@cache
+def warm_up() -> None:
+    """Run each kernel once on a tiny input of the types that the pipeline uses."""
+    contexts = CompressorContexts()
+    frame, slot = np.ones(64, np.uint8), np.zeros(4096, np.uint8)
+    codec = np.array([KIND_NONE, 0, 0, 0, 0, 1, 1, 64], np.int64)
+    encode_chunks(
+        np.array([frame.ctypes.data], np.int64),
+        8,
+        np.array([[0, 0, 8, 8]], np.int64),
+        np.array([slot.ctypes.data], np.int64),
+        slot.size,
+        8,
+        8,
+        codec,
+        64,
+        False,
+        np.zeros(8, np.uint8),
+        contexts.addresses,
+        np.zeros(128, np.uint8),
+        np.zeros(1, np.int64),
+        np.zeros(1, np.uint8),
+    )
+    contexts.close()
+    one = np.ones(1, np.int64)
+    place_frames(
+        0, 0 * one, 0 * one, one, one, one, one, one, 0 * one, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), 0 * one, one, np.zeros(1, np.uint8), 0 * one
+    )

@@ -1,0 +1,78 @@
+"""The slab table: which frames each open slab has and waits for. Owned by the acquisition's thread; workers read a row while it is theirs.
+
+A row's life: free -> collecting -> (complete, or closed with holes) at the workers -> free.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.array.grid import Grid
+from shardwright.kernels.place import place_frames
+
+FREE = -1
+
+
+class SlabTable:
+    """``rows`` slabs at once, each with room for ``grid.frames_per_slab`` frames in storage order."""
+
+    def __init__(self, grid: Grid, rows: int) -> None:
+        self._grid = grid
+        self._tables = tuple(np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides))
+        self.slab = np.full(rows, FREE, np.int64)
+        self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)
+        self.sequences = np.zeros((rows, grid.frames_per_slab), np.int64)
+        self.frames = np.zeros(rows, np.int64)
+        self.expected = np.zeros(rows, np.int64)
+        self._free = list(range(rows - 1, -1, -1))
+        self._collecting: dict[int, int] = {}  # slab -> row
+        self._completed = np.zeros(rows, np.int64)
+
+    @property
+    def held_frames(self) -> int:
+        """Frames that wait in incomplete slabs."""
+        return int(self.frames[list(self._collecting.values())].sum())
+
+    def place(self, first: int, positions: np.ndarray, sequences: np.ndarray, addresses: np.ndarray, fates: np.ndarray) -> tuple[int, list[int], int]:
+        """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or -1)."""
+        done, count, missing = place_frames(
+            first, positions, sequences, addresses, *self._tables, self.slab, self.addresses, self.sequences, self.frames, self.expected, fates, self._completed
+        )
+        rows = self._completed[:count].tolist()
+        for row in rows:
+            del self._collecting[int(self.slab[row])]
+        return int(done), rows, int(missing)
+
+    def open(self, slab: int) -> bool:
+        """Give ``slab`` a free row; False when there is none."""
+        if not self._free:
+            return False
+        row = self._free.pop()
+        self.addresses[row] = 0
+        self.frames[row] = 0
+        self.expected[row] = self._grid.frames_in_slab(slab)
+        self.slab[row] = slab
+        self._collecting[slab] = row
+        return True
+
+    def oldest(self) -> int | None:
+        """The incomplete slab that comes first in acquisition order."""
+        return min(self._collecting, default=None)
+
+    def incomplete_of_group(self, group: int) -> list[int]:
+        return [slab for slab in self._collecting if self._grid.group_of_slab(slab) == group]
+
+    def incomplete(self) -> list[int]:
+        return sorted(self._collecting)
+
+    def close(self, slab: int) -> int:
+        """Stop collecting an incomplete slab; its row now belongs to the workers."""
+        return self._collecting.pop(slab)
+
+    def filled(self, row: int) -> np.ndarray:
+        """bool[frames_per_slab]: the places that have a frame."""
+        return self.addresses[row] != 0
+
+    def free(self, row: int) -> None:
+        self.slab[row] = FREE
+        self._free.append(row)

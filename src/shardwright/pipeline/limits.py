@@ -1,0 +1,129 @@
+"""Every limit of one acquisition, derived from its specification into one frozen object before anything is allocated.
+
+    ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being compressed
+    row       bookkeeping of one slab that is open or being compressed
+    group     shard files that are filled at once (preallocated on disk, mapped)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from shardwright.array.grid import Grid
+from shardwright.array.spec import ArraySpec
+from shardwright.codecs.parameters import CodecParameters
+from shardwright.model.errors import BudgetError
+from shardwright.shard.layout import ArrayLayout
+
+TASK_BYTES = 8 << 20  # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between workers
+RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; measured after warm-up
+SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
+MIN_ROWS = 64
+REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
+MAX_RING_FRAMES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All in bytes or counts. ``memory_bytes`` is what cannot be reclaimed; ``mapped_bytes`` is page cache of open shards on top of it."""
+
+    frame_bytes: int
+    frames_per_slab: int
+    slab_bytes: int
+    chunk_bytes: int
+    slot_bytes: int
+    chunks_per_shard: int
+    index_bytes: int
+    shard_file_bytes: int
+    shard_files_per_group: int
+    held_frames: int
+    ring_frames: int
+    ring_bytes: int
+    rows: int
+    open_groups: int
+    chunks_per_task: int
+    scratch_bytes: int
+    table_bytes: int
+    threads: int
+    mapped_bytes: int
+    memory_bytes: int
+    disk_reserved_bytes: int
+
+    @classmethod
+    def derive(
+        cls, spec: ArraySpec, *, threads: int, ring_frames: int | None = None, memory_bytes: int | None = None, batch_frames: int = 1
+    ) -> Limits:
+        """Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or into ``ring_frames``."""
+        grid = Grid.of(spec)
+        codec = CodecParameters.of(spec, grid.chunk_bytes)
+        layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
+        least = least_ring_frames(grid, batch_frames)
+        ring = max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // grid.frame_bytes)) if ring_frames is None else ring_frames
+        if ring < least:
+            raise BudgetError(
+                "ring_frames is too small for this chunking", expected=f"at least {least} frames", got=ring, hint=_smaller_chunks(grid)
+            )
+        rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
+        shard = layout.largest_shard()
+        group_bytes = layout.files_per_group * shard.file_bytes
+        open_groups = grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1)))
+        filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
+        table_bytes = rows * grid.frames_per_slab * 16 + open_groups * layout.files_per_group * shard.chunks * 16
+        memory = RUNTIME_BYTES + ring * grid.frame_bytes + threads * codec.scratch_bytes + table_bytes
+        limits = cls(
+            frame_bytes=grid.frame_bytes,
+            frames_per_slab=grid.frames_per_slab,
+            slab_bytes=grid.frames_per_slab * grid.frame_bytes,
+            chunk_bytes=grid.chunk_bytes,
+            slot_bytes=layout.slot_bytes,
+            chunks_per_shard=layout.chunks_per_shard,
+            index_bytes=shard.index_bytes,
+            shard_file_bytes=shard.file_bytes,
+            shard_files_per_group=layout.files_per_group,
+            held_frames=grid.held_frames,
+            ring_frames=ring,
+            ring_bytes=ring * grid.frame_bytes,
+            rows=rows,
+            open_groups=open_groups,
+            chunks_per_task=max(1, TASK_BYTES // grid.chunk_bytes),
+            scratch_bytes=codec.scratch_bytes,
+            table_bytes=table_bytes,
+            threads=threads,
+            mapped_bytes=filling * group_bytes,
+            memory_bytes=memory,
+            disk_reserved_bytes=(filling + 1) * group_bytes,
+        )
+        limits._check(memory_bytes, grid)
+        return limits
+
+    def _check(self, budget_bytes: int | None, grid: Grid) -> None:
+        assert self.ring_frames > self.held_frames, "else frames in order could fill the ring with slabs that wait for one more frame"
+        assert self.rows > grid.open_slabs, "a slab must be able to open while others are being compressed"
+        assert self.open_groups > grid.open_groups, "the next shard must be able to open before the last is sealed"
+        assert self.slot_bytes >= self.chunk_bytes, "the stored form of a chunk always fits its slot"
+        if budget_bytes is not None and self.memory_bytes > budget_bytes:
+            raise BudgetError(
+                f"the ring of {self.ring_frames} frames ({self.ring_bytes:,} bytes) does not fit the memory budget",
+                expected=f"at most {budget_bytes:,} bytes in all",
+                got=f"{self.memory_bytes:,} bytes",
+                hint=_smaller_chunks(grid),
+            )
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def least_ring_frames(grid: Grid, batch_frames: int = 1) -> int:
+    """Frames that wait in incomplete slabs, plus two slabs being compressed or filled meanwhile, plus a batch on its way."""
+    return grid.held_frames + max(2, min(2 * grid.frames_per_slab, 2 * grid.held_frames)) + batch_frames
+
+
+def _smaller_chunks(grid: Grid) -> str:
+    if grid.open_slabs > 1:
+        return (
+            f"{grid.open_slabs} slabs are open at once, because frames change their chunk on faster axes before a chunk of a slower axis is full: "
+            "give the slower axis a smaller chunk_size, or chunk the faster axes"
+        )
+    deepest = math.prod(grid.chunk)
+    return f"A chunk is {deepest} frames deep: give it a smaller chunk_size, or raise the budget"

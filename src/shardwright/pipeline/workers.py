@@ -1,0 +1,79 @@
+"""The worker pool: threads that run tasks from one queue, each with its own compressor states and scratch memory.
+
+Tasks of all acquisitions share the pool, first come first served. Workers share nothing but the queue; a task reports to its own acquisition.
+"""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Protocol
+
+import numpy as np
+
+from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.warm_up import warm_up
+
+
+class WorkerState:
+    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is then reused."""
+
+    def __init__(self) -> None:
+        self.contexts = CompressorContexts()
+        self._scratch = np.zeros(0, np.uint8)
+
+    def scratch(self, nbytes: int) -> np.ndarray:
+        if self._scratch.size < nbytes:
+            self._scratch = np.zeros(nbytes, np.uint8)
+        return self._scratch
+
+
+class Task(Protocol):
+    def run(self, state: WorkerState) -> None:
+        """Do the work and report the outcome, errors included. An exception that leaves here kills the worker."""
+
+
+class WorkerPool:
+    """``threads`` workers. ``failure`` holds the exception that killed one; the owner must look at ``alive``."""
+
+    def __init__(self, threads: int) -> None:
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.failure: BaseException | None = None
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, name=f"shardwright-worker-{i}", daemon=True) for i in range(threads)]
+
+    @property
+    def threads(self) -> int:
+        return len(self._threads)
+
+    def start(self) -> None:
+        """Compile (or load) the kernels, then start the threads."""
+        warm_up()
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, task: Task) -> None:
+        self._tasks.put(task)
+
+    def alive(self) -> bool:
+        """Whether every worker still runs."""
+        return self.failure is None and all(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """Finish what is queued, then end the threads."""
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def _work(self) -> None:
+        try:
+            state = WorkerState()
+            while (task := self._tasks.get()) is not None:
+                task.run(state)
+            state.contexts.close()
+        except BaseException as error:
+            self.failure = error
+            raise

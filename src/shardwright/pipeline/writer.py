@@ -1,0 +1,173 @@
+"""The in-process writer: frames appended in this process, no daemon. One copy into a ring of recycled frame buffers, then the same pipeline."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.array.spec import ArraySpec
+from shardwright.model.errors import ClosedError, FrameDtypeError, FrameShapeError
+from shardwright.model.receipt import Receipt
+from shardwright.wire.descriptor import DESCRIPTOR, METADATA_FIELDS
+from shardwright.wire.metadata import checked_metadata
+
+from .acquisition import Acquisition, AcquisitionState
+from .limits import Limits
+from .workers import WorkerPool
+
+_POLL_S = 1.0  # how often a blocked append looks whether the workers still live
+
+
+class FrameRing:
+    """Recycled frame buffers: one allocation, touched once, a slot per frame. Belongs to the writer's thread."""
+
+    def __init__(self, spec: ArraySpec, slots: int) -> None:
+        self.frames = np.zeros((slots, *spec.frame_shape), np.dtype(spec.dtype).newbyteorder("<"))
+        self.address = int(self.frames.ctypes.data)
+        self._free = list(range(slots - 1, -1, -1))
+        self._slot_of: dict[int, int] = {}  # sequence -> slot
+
+    def take(self, sequence: int) -> int | None:
+        """A free slot for a frame, None when all are in use."""
+        if not self._free:
+            return None
+        slot = self._slot_of[sequence] = self._free.pop()
+        return slot
+
+    def release(self, sequences: np.ndarray) -> None:
+        self._free.extend([self._slot_of.pop(sequence) for sequence in sequences.tolist()])
+
+
+class Writer:
+    """Made by ``shardwright.create``; a context manager. Not for use from several threads at once."""
+
+    def __init__(self, path: Path, spec: ArraySpec, threads: int, memory_bytes: int | None) -> None:
+        limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
+        self.spec = spec
+        self.limits = limits
+        self._pool = WorkerPool(threads)
+        self._pool.start()
+        try:
+            self._acquisition = Acquisition(path, spec, limits, self._pool, wake=lambda: None)
+        except BaseException:
+            self._pool.stop()
+            raise
+        self._grid = self._acquisition.grid
+        self._ring = FrameRing(spec, limits.ring_frames)
+        self._dtype = np.dtype(spec.dtype)
+        self._count = 0
+        self._descriptor = np.zeros(1, DESCRIPTOR)
+        self._address = np.zeros(1, np.int64)
+        self._receipt: Receipt | None = None
+
+    @property
+    def path(self) -> Path:
+        return self._acquisition.path
+
+    @property
+    def receipt(self) -> Receipt:
+        """The account so far; final once the writer is closed."""
+        return self._receipt or self._acquisition.receipt()
+
+    def append(
+        self,
+        frame: npt.ArrayLike,
+        *,
+        index: tuple[int, ...] | None = None,
+        frame_id: int | None = None,
+        metadata: Mapping[str, float] | None = None,
+    ) -> None:
+        """Store one frame. Its place is ``index`` (acquisition order of the axes before the frame's own), else ``frame_id``, else the count of appends.
+
+        The frame is copied before this returns. Blocks while the ring is full. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
+        ``MetadataError`` (nothing was stored then), ``ClosedError``, or what broke the pipeline.
+        """
+        if self._receipt is not None:
+            raise ClosedError("this writer is closed", hint="Append inside the with block")
+        pixels = np.asarray(frame)
+        self._check(pixels)
+        position = self._position(index, frame_id)
+        self._describe(position, frame_id, metadata)
+        slot = self._free_slot()
+        np.copyto(self._ring.frames[slot], pixels)
+        self._address[0] = self._ring.address + slot * self.limits.frame_bytes
+        self._count += 1
+        self._acquisition.submit(self._descriptor, self._address)
+        self._collect()
+
+    def close(self) -> Receipt:
+        """Seal every shard and write the final metadata; idempotent. Raises what broke the pipeline."""
+        if self._receipt is None:
+            self._acquisition.finish()
+            while self._unsettled():
+                self._collect(_POLL_S)
+            self._receipt = self._acquisition.receipt()
+            self._acquisition.close()
+            self._pool.stop()
+            if self._acquisition.error is not None:
+                raise self._acquisition.error
+        return self._receipt
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+            # The body's own error is the cause the user has to see; the pipeline's is on the same acquisition.
+
+    def _check(self, pixels: np.ndarray) -> None:
+        if pixels.shape != self.spec.frame_shape:
+            raise FrameShapeError("frame has the wrong shape", expected=self.spec.frame_shape, got=pixels.shape)
+        if pixels.dtype != self._dtype:
+            raise FrameDtypeError("frame has the wrong dtype", expected=self.spec.dtype, got=pixels.dtype)
+
+    def _position(self, index: tuple[int, ...] | None, frame_id: int | None) -> int:
+        if index is not None:
+            return self._grid.position_of(tuple(int(i) for i in index))
+        return self._grid.check_position(self._count if frame_id is None else int(frame_id))
+
+    def _describe(self, position: int, frame_id: int | None, metadata: Mapping[str, float] | None) -> None:
+        record = self._descriptor[0]
+        for name in METADATA_FIELDS:
+            record[name] = np.nan
+        if metadata:
+            for name, value in checked_metadata(metadata).items():
+                record[name] = value
+        record["sequence"] = self._count
+        record["position"] = position
+        record["frame_id"] = -1 if frame_id is None else frame_id
+        record["camera_ns"] = time.time_ns()
+        record["monotonic_ns"] = time.monotonic_ns()
+
+    def _free_slot(self) -> int:
+        while (slot := self._ring.take(self._count)) is None:
+            self._collect(_POLL_S)
+        return slot
+
+    def _collect(self, timeout_s: float | None = None) -> None:
+        self._ring.release(self._acquisition.poll(timeout_s))
+        if self._acquisition.error is not None and self._receipt is None and not self._acquisition.in_flight:
+            raise self._acquisition.error
+
+    def _unsettled(self) -> bool:
+        if self._acquisition.state is AcquisitionState.FAILED:
+            return self._acquisition.in_flight > 0
+        return self._acquisition.state is not AcquisitionState.SEALED
+
+
+def create(path: str | os.PathLike[str], spec: ArraySpec, *, threads: int | None = None, memory_bytes: int | None = None) -> Writer:
+    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
+
+    ``threads`` compress (default: one per core); ``memory_bytes`` bounds what the writer may hold (``BudgetError`` when the layout needs more).
+    """
+    return Writer(Path(path).absolute(), spec, threads or len(os.sched_getaffinity(0)), memory_bytes)

@@ -1,0 +1,1 @@
+"""Shards, as FORMAT.md describes them: layout (pure arithmetic), index, the open shard and how it is sealed."""

@@ -1,0 +1,152 @@
+"""Where everything lies in a shard file: pure arithmetic from the chunk grid and the codec's worst case, known before any pixel arrives.
+
+    index at the end:    | slot 0 | slot 1 | ... | slot n-1 | room for the index |      sealed: the index follows the last chunk, the tail is cut
+    index at the start:  | index, to a page edge | slot 0 | slot 1 | ... | slot n-1 |
+
+A *layer* is what one slab puts into one shard file: its chunks are neighbours in slot order, so that a slab is written as one run. Slots exist
+only for chunks that touch the array; chunks past its edge have an index entry (absent) but no slot.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.array.grid import Grid
+
+from .index import index_bytes
+
+PAGE_BYTES = 4096  # slots never share a page of the page cache or a block of the usual filesystems
+
+
+def page_aligned(nbytes: int) -> int:
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+
+
+@dataclass(frozen=True)
+class ShardLayout:
+    """Layout of one shard file. ``chunks`` counts index entries (the whole shard), ``slots`` the chunks that touch the array."""
+
+    chunks: int
+    slots: int
+    slot_bytes: int
+    index_at_start: bool
+
+    @property
+    def index_bytes(self) -> int:
+        return index_bytes(self.chunks)
+
+    @property
+    def data_start(self) -> int:
+        return page_aligned(self.index_bytes) if self.index_at_start else 0
+
+    @property
+    def file_bytes(self) -> int:
+        """What is preallocated: every slot and the index."""
+        tail = 0 if self.index_at_start else page_aligned(self.index_bytes)
+        return self.data_start + self.slots * self.slot_bytes + tail
+
+
+@dataclass(frozen=True)
+class PlaneChunks:
+    """The inner chunks that cover one frame, row-major, as tables. Equal for every slab of an array.
+
+    geometry    int64[n,4]  where each chunk lies in the frame, as ``kernels.gather`` reads it: top row, left byte, rows, width in bytes
+    file        int64[n]    which shard file of the group holds the chunk
+    entry       int64[n]    its index entry within a layer of that file
+    slot        int64[n]    its slot within a layer of that file
+    layer_slots int64[files]  slots of one layer in each file
+    chunk_rows, row_bytes, frame_row_bytes: the row length in which the kernels copy. A chunk as wide as the frame is copied a frame at a time.
+    """
+
+    geometry: np.ndarray
+    file: np.ndarray
+    entry: np.ndarray
+    slot: np.ndarray
+    layer_slots: np.ndarray
+    layer_entries: int
+    chunk_rows: int
+    row_bytes: int
+    frame_row_bytes: int
+
+    @classmethod
+    def of(cls, grid: Grid) -> PlaneChunks:
+        (rows, columns), (cy, cx), (sy, sx) = grid.frame_shape, grid.plane_chunk, grid.plane_shard_chunks
+        ny, nx = grid.plane_chunks
+        shards_y, shards_x = grid.plane_shards
+        gy, gx = (axis.ravel() for axis in np.mgrid[0:ny, 0:nx])
+        file = (gy // sy) * shards_x + gx // sx
+        live_y = np.minimum(sy, ny - np.arange(shards_y) * sy)
+        live_x = np.minimum(sx, nx - np.arange(shards_x) * sx)
+        itemsize = grid.itemsize
+        geometry = np.stack(
+            [gy * cy, gx * cx * itemsize, np.minimum(cy, rows - gy * cy), np.minimum(cx, columns - gx * cx) * itemsize], axis=1
+        ).astype(np.int64)
+        chunk_rows, row_bytes, frame_row_bytes = cy, cx * itemsize, columns * itemsize
+        if cx == columns and rows % cy == 0:
+            chunk_rows, row_bytes = 1, cy * row_bytes
+            frame_row_bytes = row_bytes
+            geometry = np.stack([gy, 0 * gy, 0 * gy + 1, 0 * gy + row_bytes], axis=1).astype(np.int64)
+        return cls(
+            geometry=geometry,
+            file=file.astype(np.int64),
+            entry=((gy % sy) * sx + gx % sx).astype(np.int64),
+            slot=((gy % sy) * live_x[gx // sx] + gx % sx).astype(np.int64),
+            layer_slots=np.multiply.outer(live_y, live_x).ravel().astype(np.int64),
+            layer_entries=sy * sx,
+            chunk_rows=chunk_rows,
+            row_bytes=row_bytes,
+            frame_row_bytes=frame_row_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """Layout of every shard of one array: combines the grid, the plane tables and the slot size."""
+
+    grid: Grid
+    plane: PlaneChunks
+    slot_bytes: int
+    index_at_start: bool
+
+    @classmethod
+    def of(cls, grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ArrayLayout:
+        return cls(grid, PlaneChunks.of(grid), page_aligned(max_encoded_bytes), index_at_start)
+
+    @property
+    def files_per_group(self) -> int:
+        return len(self.plane.layer_slots)
+
+    @property
+    def chunks_per_shard(self) -> int:
+        return math.prod(self.grid.shard_chunks) * self.plane.layer_entries
+
+    def shard(self, group: int, file: int) -> ShardLayout:
+        """The layout of one file of a group; smaller at the array's far edges."""
+        layers = math.prod(self.grid.group_extent_chunks(group))
+        return ShardLayout(self.chunks_per_shard, layers * int(self.plane.layer_slots[file]), self.slot_bytes, self.index_at_start)
+
+    def largest_shard(self) -> ShardLayout:
+        return ShardLayout(
+            self.chunks_per_shard, math.prod(self.grid.shard_chunks) * int(self.plane.layer_slots.max()), self.slot_bytes, self.index_at_start
+        )
+
+    def layer_of_slab(self, slab: int) -> tuple[int, int]:
+        """(rank among index layers, rank among slot layers) of a slab within its group, both in storage order."""
+        grid = self.grid
+        group = grid.group_of_slab(slab)
+        place = grid.stored(tuple(g % s for g, s in zip(grid.slab_coordinates(slab), grid.shard_chunks, strict=True)))
+        whole, live = grid.stored(grid.shard_chunks), grid.stored(grid.group_extent_chunks(group))
+        index_layer = slot_layer = 0
+        for i, all_of_axis, live_of_axis in zip(place, whole, live, strict=True):
+            index_layer = index_layer * all_of_axis + i
+            slot_layer = slot_layer * live_of_axis + i
+        return index_layer, slot_layer
+
+    def shard_key(self, group: int, file: int) -> str:
+        """The Zarr chunk key of one file, e.g. ``c/0/0/1``."""
+        shards_x = self.grid.plane_shards[1]
+        coordinates = (*self.grid.stored(self.grid.group_coordinates(group)), file // shards_x, file % shards_x)
+        return "/".join(["c", *map(str, coordinates)])

@@ -1,0 +1,92 @@
+"""One shard file between its preallocation and its final name.
+
+Workers write chunks into slots and their (offset, nbytes) into ``entries``; no two workers ever touch the same element, so nothing is locked.
+The keeper thread creates and seals it: index -> unmap -> gaps back -> cut -> sync -> rename without replacing -> folder sync.
+Only a complete shard carries a final name; a shard whose seal failed keeps its working name and is never retried in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import MappedFile, make_directories, rename_without_replacing, sync_directory
+
+from .index import EMPTY, empty_index, encode_index
+from .layout import ShardLayout, page_aligned
+
+
+@dataclass(frozen=True)
+class SealedShard:
+    """What a seal made: ``stored_bytes`` counts live chunk bytes and the index; ``path`` is None when every chunk was all fill."""
+
+    path: Path | None
+    stored_bytes: int
+    gap_bytes: int
+
+
+class OpenShard:
+    """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one filesystem."""
+
+    def __init__(self, layout: ShardLayout, working_path: Path, final_path: Path) -> None:
+        self.layout = layout
+        self.final_path = final_path
+        self.entries = empty_index(layout.chunks)
+        self._file = MappedFile(working_path, layout.file_bytes)
+        self.slots_address = self._file.address + layout.data_start
+
+    def slot_address(self, slot: int) -> int:
+        return self.slots_address + slot * self.layout.slot_bytes
+
+    def record(self, entries: np.ndarray, slots: np.ndarray, nbytes: np.ndarray) -> None:
+        """Note what was encoded: int64 arrays of equal length; chunks of 0 bytes stay absent. Called by workers for chunks of their own."""
+        here = nbytes > 0
+        self.entries["offset"][entries[here]] = self.layout.data_start + slots[here] * self.layout.slot_bytes
+        self.entries["nbytes"][entries[here]] = nbytes[here]
+
+    def seal(self) -> SealedShard:
+        """Finish the file under its final name. Raises ``StorageError`` (the shard has then failed) or ``OutputExistsError``."""
+        live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
+        if live.size == 0:
+            self._file.discard()
+            return SealedShard(None, 0, 0)
+        ends = live["offset"] + live["nbytes"]
+        data_end = int(ends[-1])
+        index = encode_index(self.entries)
+        index_offset = 0 if self.layout.index_at_start else data_end
+        reach("shard.before_index")
+        self._file.write(index_offset, index)
+        self._file.unmap()
+        gap_bytes = self._give_gaps_back(live["offset"], ends)
+        self._file.truncate(data_end if self.layout.index_at_start else data_end + len(index))
+        self._file.sync()
+        make_directories(self.final_path.parent)
+        reach("shard.before_rename")
+        rename_without_replacing(self._file.path, self.final_path)
+        sync_directory(self.final_path.parent)
+        self._file.close()
+        return SealedShard(self.final_path, int(live["nbytes"].sum()) + len(index), gap_bytes)
+
+    def _give_gaps_back(self, starts: np.ndarray, ends: np.ndarray) -> int:
+        """Punch the whole pages between one chunk's end and the next one's start; returns the bytes of all gaps."""
+        previous_end = self.layout.index_bytes if self.layout.index_at_start else 0
+        gap_bytes = 0
+        supported = True
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            gap_bytes += start - previous_end
+            hole = page_aligned(previous_end)
+            if supported and start > hole:
+                supported = self._file.punch(hole, start - hole)
+            previous_end = end
+        return gap_bytes
+
+    def discard(self) -> None:
+        """Delete a shard that holds nothing."""
+        self._file.discard()
+
+    def abandon(self) -> None:
+        """Close without sealing; the working file stays for whoever wants to recover it."""
+        self._file.close()

@@ -1,0 +1,1 @@
+"""The seam to the filesystem: preallocate, map, punch, sync, rename, rings; failpoints."""

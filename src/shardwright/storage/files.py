@@ -1,0 +1,186 @@
+"""The seam to the filesystem: preallocate, map, punch, sync, rename. Linux.
+
+Everything that can fail raises ``StorageError`` (or ``StorageFullError``) with the operation, the path and errno's text. Calls that Python does
+not offer go to libc by ctypes, which releases the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
+
+from .failpoints import reach
+
+PAGE_BYTES = mmap.PAGESIZE
+_FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
+_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+
+@contextmanager
+def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
+    """Turn an ``OSError`` inside into the typed error that names what was tried on what."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        hint = "Free some space on this filesystem, or choose another output root" if kind is StorageFullError else None
+        raise kind(f"cannot {operation} {path}: {error.strerror or error}", hint=hint) from error
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def preallocate(descriptor: int, nbytes: int) -> bool:
+    """Reserve real blocks for the first ``nbytes`` of a file. True when the filesystem guarantees them, False when glibc had to write zeros."""
+    try:
+        _check(_libc.fallocate(descriptor, 0, 0, nbytes))
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        os.posix_fallocate(descriptor, 0, nbytes)
+        return False
+    return True
+
+
+def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
+    """Give the blocks of a gap back to the filesystem; the file keeps its size. False where the filesystem cannot: the gap then just stays."""
+    try:
+        _check(_libc.fallocate(descriptor, _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE, offset, nbytes))
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        return False
+    return True
+
+
+def rename_without_replacing(source: Path, target: Path) -> None:
+    """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError`` otherwise."""
+    try:
+        _check(_libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE))
+    except FileExistsError as error:
+        raise OutputExistsError("a file of this name is already there", got=target) from error
+    except OSError as error:
+        with storage_errors("rename to", target):
+            raise error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a folder durable."""
+    with storage_errors("sync folder", path):
+        reach("directory.before_sync")
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_directories(path: Path) -> None:
+    """Create ``path`` and its missing parents, each new name durable in its parent."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        with storage_errors("create folder", directory):
+            directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put ``data`` at ``path`` atomically and durably: a reader sees the old bytes or the new ones."""
+    temporary = path.with_name(f".{path.name}.new")
+    with storage_errors("write", path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            reach("replace.before_sync")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        reach("replace.before_rename")
+        os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+class MappedFile:
+    """A preallocated file mapped for writing. Owns the descriptor and the mapping; one owner thread creates, unmaps and closes it.
+
+    ``address`` stays valid until ``unmap``: whoever handed it to a worker waits for that worker first. Preallocated for real, so that a store
+    into the mapping cannot hit a full disk (SIGBUS).
+    """
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        self.path = path
+        self.nbytes = nbytes
+        with storage_errors("preallocate", path):
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                reach("shard.before_preallocate")
+                self.guaranteed = preallocate(self.descriptor, nbytes)
+                self._mapping = mmap.mmap(self.descriptor, nbytes)
+            except BaseException:
+                os.close(self.descriptor)
+                path.unlink()
+                raise
+        self._bytes: np.ndarray | None = np.frombuffer(self._mapping, np.uint8)
+        self.address = int(self._bytes.ctypes.data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Copy ``data`` into the mapping (by NumPy: a page fault here does not hold the GIL)."""
+        assert self._bytes is not None, "written before unmap"
+        self._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+    def unmap(self) -> None:
+        self._bytes = None
+        self._mapping.close()
+
+    def punch(self, offset: int, nbytes: int) -> bool:
+        with storage_errors("give back a gap of", self.path):
+            return punch_hole(self.descriptor, offset, nbytes)
+
+    def truncate(self, nbytes: int) -> None:
+        """Cut the preallocated tail off; only after ``unmap``, since a mapped page past the end would raise SIGBUS."""
+        assert self._bytes is None, "truncated after unmap"
+        with storage_errors("truncate", self.path):
+            reach("shard.before_truncate")
+            os.ftruncate(self.descriptor, nbytes)
+
+    def sync(self) -> None:
+        with storage_errors("sync", self.path):
+            reach("shard.before_sync")
+            os.fdatasync(self.descriptor)
+
+    def close(self) -> None:
+        if self._bytes is not None:
+            self.unmap()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def discard(self) -> None:
+        """Close and delete: for a shard that was prepared but never used."""
+        self.close()
+        with storage_errors("delete", self.path):
+            self.path.unlink(missing_ok=True)
