@@ -54,8 +54,10 @@ class Daemon:
 
     def end(self) -> tuple[int, list[str]]:
         """Exit code and the names of the remaining events."""
-        output, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, [json.loads(line)["event"] for line in output.splitlines()]
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            events = [json.loads(line)["event"] for line in output]
+        return self.process.wait(timeout=60), events
 
 
 def test_each_ending_signal_drains_and_exits_with_0() -> None:

@@ -48,10 +48,11 @@ def _print_plan(config: Path, plan: Plan) -> None:
     console = Console(highlight=False)
     for stream in plan.streams:
         _print_stream(console, stream)
-    console.print(f"daemon: {plan.threads} worker threads, {len(plan.streams)} streams")
+    console.print(f"daemon: {plan.threads} worker threads, {len(plan.streams)} configured stream{'' if len(plan.streams) == 1 else 's'}")
     console.print(
         f"memory: {format_bytes(plan.memory_peak_bytes)} at most, of a budget of {format_bytes(plan.memory_budget_bytes)};"
-        f" this machine has {format_bytes(plan.machine_memory_bytes)}"
+        f" this machine has {format_bytes(plan.machine_memory_bytes)}; page cache of open shards: {format_bytes(plan.mapped_bytes)}",
+        soft_wrap=True,
     )
     console.print(
         f"disk:   {format_bytes(plan.disk_reserved_bytes)} preallocated ahead in {plan.output_root}; {format_bytes(plan.disk_free_bytes)} are free",
@@ -85,9 +86,14 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
         ("slot", size(limits.slot_bytes), "longest encoded chunk, whole pages"),
         ("slab", size(limits.slab_bytes), f"{limits.frames_per_slab} frames, compressed as one"),
         ("ring", size(limits.ring_bytes), f"{limits.ring_frames:,} frames{_bridged(stream)}"),
-        ("open shards", str(stream.open_shard_files), f"{limits.open_groups} groups of {limits.shard_files_per_group} files"),
+        (
+            "open shards",
+            f"{stream.open_shard_files:,}",
+            f"at most {limits.open_groups * limits.shard_files_per_group:,} when frames come far out of order",
+        ),
         ("shard file", size(limits.shard_file_bytes), f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back"),
-        ("peak memory", size(limits.memory_bytes), f"{size(limits.mapped_bytes)} of it mapped shards"),
+        ("peak memory", size(limits.memory_bytes), f"with the daemon itself; {size(stream.own_memory_bytes)} of it for this stream"),
+        ("page cache", size(limits.mapped_bytes), "open shards, on top; the kernel takes it back as it is written"),
         ("disk ahead", size(limits.disk_reserved_bytes), "preallocated"),
     ]
     if stream.frame_rate_hz is None:

@@ -86,7 +86,9 @@ class Workers(_Section):
 class Memory(_Section):
     """What the daemon may take."""
 
-    budget: Size = Field(default=4 * 2**30, description="Most memory of all acquisitions together, ring buffers and mapped shards included.")
+    budget: Size = Field(
+        default=4 * 2**30, description="Most memory of the whole daemon, frame rings included; the page cache of open shards comes on top."
+    )
 
 
 class Log(_Section):

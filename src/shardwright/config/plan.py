@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError
-from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
 
 from .quantities import format_bytes
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from .load import LoadedConfig
     from .model import Stream
+    from .source import FieldPath
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,13 @@ class StreamPlan:
 
     @property
     def open_shard_files(self) -> int:
-        return self.limits.open_groups * self.limits.shard_files_per_group
+        """Shard files that are filled or sealed at once while frames come in order."""
+        return self.limits.mapped_bytes // self.limits.shard_file_bytes
+
+    @property
+    def own_memory_bytes(self) -> int:
+        """What this stream adds to a running daemon: its ring and its tables."""
+        return self.limits.ring_bytes + self.limits.table_bytes
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -68,8 +75,9 @@ class StreamPlan:
             "shard_files_per_hour": self.shard_files_per_hour,
             "ring_seconds": self.ring_seconds,
             "open_shard_files": self.open_shard_files,
+            "own_memory_bytes": self.own_memory_bytes,
             "array": self.spec.model_dump(mode="json"),
-            "limits": asdict(self.limits),
+            "limits": self.limits.to_dict(),
             "warnings": list(self.warnings),
         }
 
@@ -88,7 +96,14 @@ class Plan:
 
     @property
     def memory_peak_bytes(self) -> int:
-        return sum(s.limits.memory_bytes for s in self.streams)
+        """The daemon itself, the scratch that its workers share, and each stream's own; what the kernel cannot take back."""
+        scratch_bytes = self.threads * max((s.limits.scratch_bytes for s in self.streams), default=0)
+        return RUNTIME_BYTES + scratch_bytes + sum(s.own_memory_bytes for s in self.streams)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Page cache of open shards, on top of the memory: the kernel writes it back and takes it when others need it."""
+        return sum(s.limits.mapped_bytes for s in self.streams)
 
     @property
     def disk_reserved_bytes(self) -> int:
@@ -99,6 +114,7 @@ class Plan:
             "streams": [s.to_dict() for s in self.streams],
             "threads": self.threads,
             "memory_peak_bytes": self.memory_peak_bytes,
+            "mapped_bytes": self.mapped_bytes,
             "memory_budget_bytes": self.memory_budget_bytes,
             "machine_memory_bytes": self.machine_memory_bytes,
             "output_root": str(self.output_root),
@@ -122,7 +138,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         warnings=tuple(_root_warnings(root, create=config.output.create)),
     )
     _refuse_what_does_not_fit(loaded, plan)
-    return plan
+    return replace(plan, warnings=(*plan.warnings, *_memory_warnings(plan)))
 
 
 def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None) -> StreamPlan:
@@ -131,10 +147,11 @@ def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: fl
     try:
         limits = Limits.derive(stream.array, threads=config.workers.count, ring_frames=ring_frames, memory_bytes=config.memory.budget)
     except BudgetError as error:
-        problem = f"streams[{i}] does not fit: {error.message}"
-        raise loaded.source.error(("memory", "budget"), problem, expected=error.expected, got=error.got, hint=error.hint) from None
-    except ValueError as error:
-        raise loaded.source.error(("streams", i, "array"), str(error)) from None
+        path: FieldPath = ("memory", "budget")
+        problem = f"too small for stream {stream.name}: {error.message}"
+        if "ring_frames is too small" in error.message:
+            path, problem = ("streams", i, "ring_frames"), "too small for this chunking"
+        raise loaded.source.error(path, problem, expected=error.expected, got=error.got, hint=error.hint) from None
     return StreamPlan(
         name=stream.name,
         spec=stream.array,
@@ -150,10 +167,12 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
     if peak > plan.memory_budget_bytes:
         raise loaded.source.error(
             ("memory", "budget"),
-            "too small for all streams at the same time",
-            expected=f"at least {format_bytes(peak)} ({', '.join(f'{s.name} {format_bytes(s.limits.memory_bytes)}' for s in plan.streams)})",
+            "too small for the daemon and all streams at the same time",
+            expected=f"at least {format_bytes(peak)} (daemon {format_bytes(peak - sum(s.own_memory_bytes for s in plan.streams))}"
+            + "".join(f", {s.name} {format_bytes(s.own_memory_bytes)}" for s in plan.streams)
+            + ")",
             got=format_bytes(plan.memory_budget_bytes),
-            hint="Raise it, or make shard_size_chunks, chunk_size or ring_frames smaller.",
+            hint="Raise it, or make chunk_size or ring_frames smaller.",
         )
     if peak > plan.machine_memory_bytes:
         raise loaded.source.error(
@@ -161,7 +180,7 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
             "the streams need more memory than this machine has",
             expected=f"at most {format_bytes(plan.machine_memory_bytes)}",
             got=format_bytes(peak),
-            hint="Make shard_size_chunks, chunk_size or ring_frames smaller.",
+            hint="Make chunk_size or ring_frames smaller.",
         )
     if plan.disk_reserved_bytes > plan.disk_free_bytes:
         raise loaded.source.error(
@@ -194,6 +213,18 @@ def machine_memory_bytes() -> int:
 
 def _nearest_existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _memory_warnings(plan: Plan) -> list[str]:
+    needed = plan.memory_peak_bytes + plan.mapped_bytes
+    if needed <= plan.machine_memory_bytes:
+        return []
+    return [
+        (
+            f"open shards are {format_bytes(plan.mapped_bytes)} of page cache; with the memory above that is more than this machine's"
+            f" {format_bytes(plan.machine_memory_bytes)}, and the disk must keep up at every moment; make shard_size_chunks smaller"
+        )
+    ]
 
 
 def _root_warnings(root: Path, *, create: bool) -> list[str]:

@@ -1,0 +1,147 @@
+"""The plan: numbers that can be checked by hand, and each way in which a configuration does not fit."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.array.grid import Grid
+from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.config import plan as plan_module
+from shardwright.config.load import load_config, parse_config
+from shardwright.config.plan import make_plan, shard_files_per_frame
+from shardwright.model.errors import ConfigError
+from shardwright.pipeline.limits import RUNTIME_BYTES
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+def rig(streams: str = "", *, budget: str = "4GiB", root: Path = Path("/tmp")) -> str:
+    return f"output: {{root: {root}}}\nworkers: {{threads: 2}}\nmemory: {{budget: {budget}}}\nstreams:\n{streams}"
+
+
+def stream(name: str, *, more: str = "", chunk: int = 16, index: str = "end", rate: str = "frame_rate_hz: 100,") -> str:
+    plane = "{name: y, count: 512, chunk_size: 256, shard_size_chunks: 1}, {name: x, count: 512, chunk_size: 256, shard_size_chunks: 2}"
+    array = f"{{dtype: uint16, index_location: {index}, dimensions: [{{name: t, chunk_size: {chunk}, shard_size_chunks: 4}}, {plane}]}}"
+    return f"  - {{name: {name}, {rate} {more} array: {array}}}\n"
+
+
+def test_the_numbers_of_one_stream() -> None:
+    plan = make_plan(parse_config(rig(stream("cam0"))))
+    (planned,) = plan.streams
+    limits = planned.limits
+    assert limits.frame_bytes == 512 * 512 * 2
+    assert limits.slab_bytes == 16 * limits.frame_bytes
+    assert planned.data_rate_bytes_per_s == 100 * limits.frame_bytes
+    assert planned.raw_bytes_per_hour == 3600 * 100 * limits.frame_bytes
+    # 64 frames a group, two files (upper and lower half of the frame) a group
+    assert planned.shard_files_per_hour == 100 * 3600 / 64 * 2
+    assert planned.ring_seconds == limits.ring_frames / 100
+    assert planned.warnings == ()
+
+
+def test_streams_share_the_daemon_and_its_scratch() -> None:
+    one = make_plan(parse_config(rig(stream("a"))))
+    two = make_plan(parse_config(rig(stream("a") + stream("b"))))
+    (own,) = (s.own_memory_bytes for s in one.streams)
+    assert one.memory_peak_bytes >= RUNTIME_BYTES + own
+    assert two.memory_peak_bytes == one.memory_peak_bytes + own
+    assert two.disk_reserved_bytes == 2 * one.disk_reserved_bytes
+    assert one.memory_peak_bytes == one.streams[0].limits.memory_bytes
+
+
+def test_a_given_frame_rate_stands_in_for_the_configured_one() -> None:
+    loaded = parse_config(rig(stream("a") + stream("b", rate="")))
+    assert [s.frame_rate_hz for s in make_plan(loaded).streams] == [100, None]
+    assert make_plan(loaded).streams[1].shard_files_per_hour is None
+    assert [s.frame_rate_hz for s in make_plan(loaded, frame_rate_hz=7).streams] == [7, 7]
+
+
+@given(
+    counts=st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    chunks=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    shards=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+)
+def test_files_per_frame_against_counting(counts: tuple[int, int], chunks: tuple[int, int], shards: tuple[int, int]) -> None:
+    """Each frame's shard coordinate, counted one by one, for a limited array and for an unlimited one of whole shards."""
+    for unlimited in (False, True):
+        length = chunks[0] * shards[0] * 3 if unlimited else counts[0]
+        frame_axes = [
+            Dimension(name="t", count=None if unlimited else length, chunk_size=chunks[0], shard_size_chunks=shards[0]),
+            Dimension(name="z", count=counts[1], chunk_size=chunks[1], shard_size_chunks=shards[1]),
+        ]
+        plane = [Dimension(name="y", count=5, chunk_size=2), Dimension(name="x", count=4, chunk_size=2, shard_size_chunks=2)]
+        grid = Grid.of(ArraySpec(dtype="uint8", dimensions=tuple(frame_axes + plane)))
+        frames = [(t, z) for t in range(length) for z in range(counts[1])]
+        groups = {(t // (chunks[0] * shards[0]), z // (chunks[1] * shards[1])) for t, z in frames}
+        assert shard_files_per_frame(grid) == pytest.approx(3 * len(groups) / len(frames))
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(parse_config(text, file="rig.yaml"))
+    return str(caught.value)
+
+
+def test_a_budget_that_one_stream_exceeds() -> None:
+    assert refusal(rig(stream("cam0"), budget="1MiB")).startswith("rig.yaml:3: memory.budget: too small for stream cam0: the ring of ")
+
+
+def test_a_budget_that_all_streams_together_exceed() -> None:
+    fits_one = make_plan(parse_config(rig(stream("a")))).memory_peak_bytes
+    assert make_plan(parse_config(rig(stream("a"), budget=f"{fits_one}B"))).memory_peak_bytes == fits_one
+    message = refusal(rig(stream("a") + stream("b"), budget=f"{fits_one}B"))
+    assert message.startswith("rig.yaml:3: memory.budget: too small for the daemon and all streams at the same time; expected at least ")
+    assert ", a 32.0 MiB, b 32.0 MiB)" in message
+
+
+def test_a_ring_that_is_too_short() -> None:
+    message = refusal(rig(stream("a") + stream("b", more="ring_frames: 16,")))
+    assert message.startswith("rig.yaml:6: streams[1].ring_frames: too small for this chunking; expected at least ")
+    assert "got 16" in message
+
+
+def test_more_memory_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "machine_memory_bytes", lambda: 2**20)
+    assert "rig.yaml:3: memory.budget: the streams need more memory than this machine has; expected at most 1.0 MiB" in refusal(rig(stream("a")))
+
+
+def test_page_cache_beyond_the_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = make_plan(parse_config(rig(stream("a"))))
+    monkeypatch.setattr(plan_module, "machine_memory_bytes", lambda: needed.memory_peak_bytes + 1)
+    (warning,) = make_plan(parse_config(rig(stream("a")))).warnings
+    assert "page cache" in warning
+
+
+def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10, 9, 1))
+    assert "rig.yaml:1: output.root: the disk has no room for the shards that are preallocated; expected " in refusal(rig(stream("a")))
+
+
+def test_a_missing_root_is_a_warning_that_names_it(tmp_path: Path) -> None:
+    missing = tmp_path / "not" / "mounted"
+    (warning,) = make_plan(parse_config(rig(stream("a"), root=missing))).warnings
+    assert str(missing) in warning
+    assert make_plan(parse_config(rig(stream("a"), root=tmp_path))).warnings == ()
+    assert make_plan(parse_config(f"output: {{root: {missing}, create: true}}")).warnings == ()
+
+
+def test_layouts_that_some_readers_refuse_are_named() -> None:
+    (planned,) = make_plan(parse_config(rig(stream("a", index="start")))).streams
+    assert any("index_location" in warning for warning in planned.warnings)
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_shipped_configs_have_a_plan_without_layout_warnings(file: Path) -> None:
+    plan = make_plan(load_config(file))
+    for planned in plan.streams:
+        assert planned.warnings == ()
+        assert planned.shard_files_per_hour is not None
+        assert planned.ring_seconds is not None
+        assert planned.ring_seconds > 0.25, "a rig's disk pauses now and then"
