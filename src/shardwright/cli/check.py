@@ -78,6 +78,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     from shardwright.config.quantities import format_bytes as size
 
     limits, spec = stream.limits, stream.spec
+    most_open = limits.open_groups * limits.shard_files_per_group
     axes = ", ".join(f"{d.name} {d.count or 'unlimited'}" for d in spec.stored_dimensions)
     rows = [
         ("array", spec.dtype, axes),
@@ -89,7 +90,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
         (
             "open shards",
             f"{stream.open_shard_files:,}",
-            f"at most {limits.open_groups * limits.shard_files_per_group:,} when frames come far out of order",
+            f"at most {most_open:,} when frames come far out of order",
         ),
         ("shard file", size(limits.shard_file_bytes), f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back"),
         ("peak memory", size(limits.memory_bytes), f"with the daemon itself; {size(stream.own_memory_bytes)} of it for this stream"),

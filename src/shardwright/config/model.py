@@ -86,9 +86,7 @@ class Workers(_Section):
 class Memory(_Section):
     """What the daemon may take."""
 
-    budget: Size = Field(
-        default=4 * 2**30, description="Most memory of the whole daemon, frame rings included; the page cache of open shards comes on top."
-    )
+    budget: Size = Field(default=4 * 2**30, description="Most memory of the daemon, frame rings included; page cache of open shards comes on top.")
 
 
 class Log(_Section):

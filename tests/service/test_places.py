@@ -1,0 +1,80 @@
+"""Output roots and socket folders that a daemon can or cannot use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwright.model.errors import StorageError
+from shardwright.service.places import prepare_output_root, prepare_socket_folder
+
+
+def test_a_usable_root_is_left_as_it_is(tmp_path: Path) -> None:
+    prepare_output_root(tmp_path, create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_root_is_refused_unless_it_may_be_made(tmp_path: Path) -> None:
+    root = tmp_path / "a" / "b"
+    with pytest.raises(StorageError, match=r"does not exist\. Mount its disk"):
+        prepare_output_root(root, create=False)
+    assert not root.parent.exists()
+    prepare_output_root(root, create=True)
+    assert root.is_dir()
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    root = tmp_path / "file"
+    root.write_text("")
+    for create in (False, True):
+        with pytest.raises(StorageError, match=r"is not a folder|cannot create folder"):
+            prepare_output_root(root, create=create)
+
+
+def test_a_root_of_somebody_else_is_refused_with_both_users(tmp_path: Path) -> None:
+    """In a process of its own: root may write everywhere, so it first becomes somebody else."""
+    tmp_path.chmod(0o755)
+    code = f"""
+import os, sys
+from pathlib import Path
+from shardwright.model.errors import StorageError
+from shardwright.service.places import prepare_output_root
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    prepare_output_root(Path({str(tmp_path)!r}), create=False)
+except StorageError as error:
+    print(error)
+    sys.exit(7)
+"""
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o555)
+    # pytest keeps its folders to their owner: the other user must be able to reach this one
+    outer = tmp_path.parent
+    modes = {folder: folder.stat().st_mode for folder in (outer, outer.parent) if folder.stat().st_uid == os.geteuid()}
+    try:
+        for folder, mode in modes.items():
+            folder.chmod(mode | 0o011)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    finally:
+        for folder, mode in modes.items():
+            folder.chmod(mode & 0o7777)
+        tmp_path.chmod(0o755)
+    assert result.returncode == 7, result.stderr
+    assert "cannot be written; got Permission denied" in result.stdout
+    assert "It belongs to user" in result.stdout
+
+
+def test_a_socket_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    prepare_socket_folder(str(tmp_path / "run" / "ingest.sock"))
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    prepare_socket_folder(str(tmp_path / "run" / "ingest.sock"))
+
+
+def test_a_socket_folder_that_cannot_be_made_is_a_clear_error() -> None:
+    with pytest.raises(StorageError, match="cannot make the folder of socket /proc/nowhere/x.sock"):
+        prepare_socket_folder("/proc/nowhere/x.sock")
