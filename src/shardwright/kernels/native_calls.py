@@ -30,6 +30,9 @@ def _declare(name: str, result: Any, *arguments: Any) -> Any:
 
 memcpy = _declare("memcpy", _I64, _I64, _I64, _I64)  # to, from, bytes
 memcmp = _declare("memcmp", _I32, _I64, _I64, _I64)
+memset = _declare("memset", _I64, _I64, _I32, _I64)  # to, byte, bytes
+pwrite = _declare("pwrite", _I64, _I32, _I64, _I64, _I64)  # descriptor, from, bytes, offset
+errno_location = _declare("__errno_location", _I64)
 
 
 @intrinsic

@@ -11,6 +11,7 @@ from shardwright.codecs.parameters import KIND_NONE
 from .contexts import CompressorContexts
 from .encode import encode_chunks
 from .place import place_frames
+from .write import write_slots
 
 
 @cache
@@ -38,6 +39,7 @@ def warm_up() -> None:
     )
     contexts.close()
     one = np.ones(1, np.int64)
+    write_slots(-one, 0 * one, one, 0 * one, 1)
     place_frames(
         0, 0 * one, 0 * one, one, one, one, one, one, 0 * one, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), 0 * one, one, np.zeros(1, np.uint8), 0 * one
     )

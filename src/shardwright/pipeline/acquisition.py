@@ -24,6 +24,7 @@ from shardwright.array.spec import ArraySpec
 from shardwright.kernels.place import DUPLICATE, LATE, slab_and_place
 from shardwright.model.errors import ShardwrightError, WorkerError
 from shardwright.model.receipt import Receipt
+from shardwright.storage.slot_file import IoMode
 
 from .assembly import SlabTable
 from .encoding import SlabDone, SlabEncoder, SlabTask
@@ -67,7 +68,7 @@ class _Counters:
 class Acquisition:
     """Creates the store and prepares its first shards before it returns. Raises ``OutputExistsError``, ``StorageError``, ``StorageFullError``."""
 
-    def __init__(self, path: Path, spec: ArraySpec, limits: Limits, pool: WorkerPool, wake: Callable[[], None]) -> None:
+    def __init__(self, path: Path, spec: ArraySpec, limits: Limits, pool: WorkerPool, wake: Callable[[], None], io: IoMode = "auto") -> None:
         self.path = path
         self.spec = spec
         self.limits = limits
@@ -96,7 +97,7 @@ class Acquisition:
         self._frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
         self._finish_asked = False
         self._store_asked = False
-        self._keeper = ShardKeeper(path, spec, self._encoder.layout, self._report)
+        self._keeper = ShardKeeper(path, spec, self._encoder.layout, io, self._report)
         self._prepare_first_group()
 
     # ------------------------------------------------------------------ the owner's calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,8 +14,11 @@ from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import encode_chunks
-from shardwright.shard.layout import ArrayLayout
+from shardwright.kernels.write import write_slots
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import storage_errors
 
 from .workers import WorkerState
 
@@ -60,13 +64,15 @@ class SlabEncoder:
         file = plane.file[part]
         slot = slot_layer * plane.layer_slots[file] + plane.slot[part]
         entry = index_layer * plane.layer_entries + plane.entry[part]
-        bases = np.array([shard.slots_address for shard in shards], np.int64)
+        offset = np.array([shard.layout.data_start for shard in shards], np.int64)[file] + slot * slot_bytes
+        mapped = [shard.slots_address for shard in shards]
+        targets = self._mapped_slots(mapped, file, slot) if None not in mapped else state.slots(stop - first, slot_bytes)
         nbytes, forms = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8)
         encode_chunks(
             frames,
             plane.frame_row_bytes,
             plane.geometry[part],
-            bases[file] + slot * slot_bytes,
+            targets,
             slot_bytes,
             plane.chunk_rows,
             plane.row_bytes,
@@ -79,10 +85,23 @@ class SlabEncoder:
             nbytes,
             forms,
         )
+        if None in mapped:
+            self._write(np.array([shard.descriptor for shard in shards], np.int64)[file], offset, targets, nbytes)
         for number, shard in enumerate(shards):
             mine = file == number
             shard.record(entry[mine], slot[mine], nbytes[mine])
         return int(nbytes.sum())
+
+    def _mapped_slots(self, addresses: list[int | None], file: np.ndarray, slot: np.ndarray) -> np.ndarray:
+        return np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes
+
+    def _write(self, descriptors: np.ndarray, offsets: np.ndarray, addresses: np.ndarray, nbytes: np.ndarray) -> None:
+        """From the worker's buffer into the files. Raises ``StorageError``."""
+        with storage_errors("write chunks of", "a shard"):
+            reach("slots.before_write")
+            number = write_slots(descriptors, offsets, addresses, nbytes, PAGE_BYTES)
+            if number:
+                raise OSError(number, os.strerror(number))
 
     def task_ranges(self, chunks_per_task: int) -> list[tuple[int, int]]:
         """The chunk ranges that a slab is cut into, of about equal size."""

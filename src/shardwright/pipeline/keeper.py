@@ -26,6 +26,7 @@ from shardwright.model.errors import OutputExistsError, ShardwrightError, Worker
 from shardwright.shard.layout import ArrayLayout
 from shardwright.shard.open_shard import OpenShard
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
+from shardwright.storage.slot_file import IoMode, resolve_io
 
 WORKSPACE = ".shardwright"
 
@@ -50,7 +51,7 @@ class StoreFinished:
 class ShardKeeper:
     """Commands may come from the acquisition's thread only; reports go to ``report`` from the keeper's thread."""
 
-    def __init__(self, path: Path, spec: ArraySpec, layout: ArrayLayout, report: Callable[[GroupSealed | StoreFinished], None]) -> None:
+    def __init__(self, path: Path, spec: ArraySpec, layout: ArrayLayout, io: IoMode, report: Callable[[GroupSealed | StoreFinished], None]) -> None:
         self.path = path
         self._spec = spec
         self._layout = layout
@@ -58,6 +59,7 @@ class ShardKeeper:
         self._extent = 0
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._create_store()
+        self.io = resolve_io(io, path / WORKSPACE)
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{path.name}", daemon=True)
         self._thread.start()
 
@@ -175,7 +177,7 @@ class ShardKeeper:
             for file in range(self._layout.files_per_group):
                 key = self._layout.shard_key(group, file)
                 working = self.path / WORKSPACE / f"{key.replace('/', '.')}.partial"
-                opened.append(OpenShard(self._layout.shard(group, file), working, self.path / IMAGE_PATH / key))
+                opened.append(OpenShard(self._layout.shard(group, file), working, self.path / IMAGE_PATH / key, self.io))
         except BaseException:
             for shard in opened:
                 shard.discard()

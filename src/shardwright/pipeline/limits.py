@@ -44,6 +44,7 @@ class Limits:
     open_groups: int
     chunks_per_task: int
     scratch_bytes: int
+    buffer_bytes: int
     table_bytes: int
     threads: int
     mapped_bytes: int
@@ -69,8 +70,10 @@ class Limits:
         group_bytes = layout.files_per_group * shard.file_bytes
         open_groups = grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1)))
         filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
+        chunks_per_task = min(max(1, TASK_BYTES // grid.chunk_bytes), math.prod(grid.plane_chunks))
+        buffer_bytes = chunks_per_task * layout.slot_bytes  # of one worker, when shards are not mapped
         table_bytes = rows * grid.frames_per_slab * 16 + open_groups * layout.files_per_group * shard.chunks * 16
-        memory = RUNTIME_BYTES + ring * grid.frame_bytes + threads * codec.scratch_bytes + table_bytes
+        memory = RUNTIME_BYTES + ring * grid.frame_bytes + threads * (codec.scratch_bytes + buffer_bytes) + table_bytes
         limits = cls(
             frame_bytes=grid.frame_bytes,
             frames_per_slab=grid.frames_per_slab,
@@ -86,8 +89,9 @@ class Limits:
             ring_bytes=ring * grid.frame_bytes,
             rows=rows,
             open_groups=open_groups,
-            chunks_per_task=max(1, TASK_BYTES // grid.chunk_bytes),
+            chunks_per_task=chunks_per_task,
             scratch_bytes=codec.scratch_bytes,
+            buffer_bytes=buffer_bytes,
             table_bytes=table_bytes,
             threads=threads,
             mapped_bytes=filling * group_bytes,

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.warm_up import warm_up
+from shardwright.shard.layout import PAGE_BYTES, page_aligned
 
 
 class WorkerState:
@@ -21,6 +22,14 @@ class WorkerState:
     def __init__(self) -> None:
         self.contexts = CompressorContexts()
         self._scratch = np.zeros(0, np.uint8)
+        self._slots = np.zeros(0, np.uint8)
+
+    def slots(self, count: int, slot_bytes: int) -> np.ndarray:
+        """int64[count] addresses of page-aligned slots in this worker's own buffer, for shards that are not mapped."""
+        needed = count * slot_bytes + PAGE_BYTES
+        if self._slots.size < needed:
+            self._slots = np.zeros(needed, np.uint8)
+        return page_aligned(int(self._slots.ctypes.data)) + slot_bytes * np.arange(count, dtype=np.int64)
 
     def scratch(self, nbytes: int) -> np.ndarray:
         if self._scratch.size < nbytes:

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.spec import ArraySpec
-from shardwright.model.errors import ClosedError, FrameDtypeError, FrameShapeError
+from shardwright.model.errors import ClosedError, FrameDtypeError, FrameShapeError, SpecError
 from shardwright.model.receipt import Receipt
+from shardwright.storage.slot_file import IO_MODES, IoMode
 from shardwright.wire.descriptor import DESCRIPTOR, METADATA_FIELDS
 from shardwright.wire.metadata import checked_metadata
 
@@ -47,14 +48,14 @@ class FrameRing:
 class Writer:
     """Made by ``shardwright.create``; a context manager. Not for use from several threads at once."""
 
-    def __init__(self, path: Path, spec: ArraySpec, threads: int, memory_bytes: int | None) -> None:
+    def __init__(self, path: Path, spec: ArraySpec, threads: int, memory_bytes: int | None, io: IoMode) -> None:
         limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
         self.spec = spec
         self.limits = limits
         self._pool = WorkerPool(threads)
         self._pool.start()
         try:
-            self._acquisition = Acquisition(path, spec, limits, self._pool, wake=lambda: None)
+            self._acquisition = Acquisition(path, spec, limits, self._pool, wake=lambda: None, io=io)
         except BaseException:
             self._pool.stop()
             raise
@@ -165,9 +166,14 @@ class Writer:
         return self._acquisition.state is not AcquisitionState.SEALED
 
 
-def create(path: str | os.PathLike[str], spec: ArraySpec, *, threads: int | None = None, memory_bytes: int | None = None) -> Writer:
+def create(
+    path: str | os.PathLike[str], spec: ArraySpec, *, threads: int | None = None, memory_bytes: int | None = None, io: IoMode = "auto"
+) -> Writer:
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
 
-    ``threads`` compress (default: one per core); ``memory_bytes`` bounds what the writer may hold (``BudgetError`` when the layout needs more).
+    ``threads`` compress (default: one per core); ``memory_bytes`` bounds what the writer may hold (``BudgetError`` when the layout needs more);
+    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
     """
-    return Writer(Path(path).absolute(), spec, threads or len(os.sched_getaffinity(0)), memory_bytes)
+    if io not in IO_MODES:
+        raise SpecError("unknown io mode", expected=f"one of {', '.join(IO_MODES)}", got=repr(io))
+    return Writer(Path(path).absolute(), spec, threads or len(os.sched_getaffinity(0)), memory_bytes, io)

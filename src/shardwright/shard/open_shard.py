@@ -1,7 +1,7 @@
 """One shard file between its preallocation and its final name.
 
 Workers write chunks into slots and their (offset, nbytes) into ``entries``; no two workers ever touch the same element, so nothing is locked.
-The keeper thread creates and seals it: index -> unmap -> gaps back -> cut -> sync -> rename without replacing -> folder sync.
+The keeper thread creates and seals it: index -> end filling (unmap) -> gaps back -> cut -> sync -> rename without replacing -> folder sync.
 Only a complete shard carries a final name; a shard whose seal failed keeps its working name and is never retried in place.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import MappedFile, make_directories, rename_without_replacing, sync_directory
+from shardwright.storage.files import make_directories, rename_without_replacing, sync_directory
+from shardwright.storage.slot_file import IoMode, SlotFile
 
 from .index import EMPTY, empty_index, encode_index
 from .layout import ShardLayout, page_aligned
@@ -31,15 +32,20 @@ class SealedShard:
 class OpenShard:
     """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one filesystem."""
 
-    def __init__(self, layout: ShardLayout, working_path: Path, final_path: Path) -> None:
+    def __init__(self, layout: ShardLayout, working_path: Path, final_path: Path, io: IoMode) -> None:
         self.layout = layout
         self.final_path = final_path
         self.entries = empty_index(layout.chunks)
-        self._file = MappedFile(working_path, layout.file_bytes)
-        self.slots_address = self._file.address + layout.data_start
+        self._file = SlotFile(working_path, layout.file_bytes, io)
 
-    def slot_address(self, slot: int) -> int:
-        return self.slots_address + slot * self.layout.slot_bytes
+    @property
+    def slots_address(self) -> int | None:
+        """Where slot 0 is mapped; None when slots are written through ``descriptor``."""
+        return None if self._file.address is None else self._file.address + self.layout.data_start
+
+    @property
+    def descriptor(self) -> int:
+        return self._file.descriptor
 
     def record(self, entries: np.ndarray, slots: np.ndarray, nbytes: np.ndarray) -> None:
         """Note what was encoded: int64 arrays of equal length; chunks of 0 bytes stay absent. Called by workers for chunks of their own."""
@@ -59,7 +65,7 @@ class OpenShard:
         index_offset = 0 if self.layout.index_at_start else data_end
         reach("shard.before_index")
         self._file.write(index_offset, index)
-        self._file.unmap()
+        self._file.end_filling()
         gap_bytes = self._give_gaps_back(live["offset"], ends)
         self._file.truncate(data_end if self.layout.index_at_start else data_end + len(index))
         self._file.sync()

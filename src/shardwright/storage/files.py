@@ -1,4 +1,4 @@
-"""The seam to the filesystem: preallocate, map, punch, sync, rename. Linux.
+"""The seam to the filesystem: preallocate, punch, sync, rename, replace. Linux.
 
 Everything that can fail raises ``StorageError`` (or ``StorageFullError``) with the operation, the path and errno's text. Calls that Python does
 not offer go to libc by ctypes, which releases the GIL.
@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
 
 from .failpoints import reach
 
-PAGE_BYTES = mmap.PAGESIZE
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
@@ -122,65 +118,3 @@ def replace_file(path: Path, data: bytes) -> None:
         reach("replace.before_rename")
         os.replace(temporary, path)
     sync_directory(path.parent)
-
-
-class MappedFile:
-    """A preallocated file mapped for writing. Owns the descriptor and the mapping; one owner thread creates, unmaps and closes it.
-
-    ``address`` stays valid until ``unmap``: whoever handed it to a worker waits for that worker first. Preallocated for real, so that a store
-    into the mapping cannot hit a full disk (SIGBUS).
-    """
-
-    def __init__(self, path: Path, nbytes: int) -> None:
-        self.path = path
-        self.nbytes = nbytes
-        with storage_errors("preallocate", path):
-            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            try:
-                reach("shard.before_preallocate")
-                self.guaranteed = preallocate(self.descriptor, nbytes)
-                self._mapping = mmap.mmap(self.descriptor, nbytes)
-            except BaseException:
-                os.close(self.descriptor)
-                path.unlink()
-                raise
-        self._bytes: np.ndarray | None = np.frombuffer(self._mapping, np.uint8)
-        self.address = int(self._bytes.ctypes.data)
-
-    def write(self, offset: int, data: bytes) -> None:
-        """Copy ``data`` into the mapping (by NumPy: a page fault here does not hold the GIL)."""
-        assert self._bytes is not None, "written before unmap"
-        self._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
-
-    def unmap(self) -> None:
-        self._bytes = None
-        self._mapping.close()
-
-    def punch(self, offset: int, nbytes: int) -> bool:
-        with storage_errors("give back a gap of", self.path):
-            return punch_hole(self.descriptor, offset, nbytes)
-
-    def truncate(self, nbytes: int) -> None:
-        """Cut the preallocated tail off; only after ``unmap``, since a mapped page past the end would raise SIGBUS."""
-        assert self._bytes is None, "truncated after unmap"
-        with storage_errors("truncate", self.path):
-            reach("shard.before_truncate")
-            os.ftruncate(self.descriptor, nbytes)
-
-    def sync(self) -> None:
-        with storage_errors("sync", self.path):
-            reach("shard.before_sync")
-            os.fdatasync(self.descriptor)
-
-    def close(self) -> None:
-        if self._bytes is not None:
-            self.unmap()
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-    def discard(self) -> None:
-        """Close and delete: for a shard that was prepared but never used."""
-        self.close()
-        with storage_errors("delete", self.path):
-            self.path.unlink(missing_ok=True)

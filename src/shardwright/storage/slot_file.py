@@ -1,0 +1,137 @@
+"""The file under a shard in progress: preallocated, filled slot by slot, then cut, synced and renamed. Three ways to fill it behind one interface.
+
+    mapped   the file is mapped and chunks are encoded straight into it; a page fault and a journal entry for every 4 KiB page
+    pwrite   chunks are encoded into a worker's buffer and written through the page cache; errors come back as errno
+    direct   the same with O_DIRECT: no page cache, durable as it goes
+
+Measured with two threads and 1 MiB pieces, final sync counted: mapped 0.6 to 1.4 GB/s at 0.9 to 2.5 CPU seconds per GB, pwrite 2.0 to 2.9 at 0.33,
+direct 2.1 to 2.8 at 0.03. Hence ``auto`` takes direct where the filesystem offers it, and mapped elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from .failpoints import reach
+from .files import preallocate, punch_hole, storage_errors
+
+IoMode = Literal["auto", "mmap", "pwrite", "direct"]
+IO_MODES: tuple[IoMode, ...] = ("auto", "mmap", "pwrite", "direct")
+DIRECT_ALIGNMENT_BYTES = 4096
+
+
+class SlotFile:
+    """Owns the descriptor and, when mapped, the mapping. One owner thread creates, ends and closes it; workers fill slots in between.
+
+    ``address`` is where the file is mapped, None when slots are written through ``descriptor``. It stays valid until ``end_filling``: whoever
+    handed it to a worker waits for that worker first. Preallocated for real, so that neither way can meet a full disk.
+    """
+
+    def __init__(self, path: Path, nbytes: int, mode: IoMode) -> None:
+        assert mode != "auto", "resolved by resolve_io"
+        self.path = path
+        self.nbytes = nbytes
+        self._mapping: mmap.mmap | None = None
+        self._bytes: np.ndarray | None = None
+        self.address: int | None = None
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | (os.O_DIRECT if mode == "direct" else 0)
+        with storage_errors("preallocate", path):
+            self.descriptor = os.open(path, flags, 0o644)
+            try:
+                reach("shard.before_preallocate")
+                self.guaranteed = preallocate(self.descriptor, nbytes)
+                if mode == "mmap":
+                    self._map()
+            except BaseException:
+                os.close(self.descriptor)
+                path.unlink()
+                raise
+
+    def _map(self) -> None:
+        self._mapping = mmap.mmap(self.descriptor, self.nbytes)
+        self._bytes = np.frombuffer(self._mapping, np.uint8)
+        self.address = int(self._bytes.ctypes.data)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write small things (the index) anywhere; only the owner thread, after the workers are done."""
+        if self._bytes is not None:
+            # NumPy copies without the GIL, so a page fault that waits for the disk stops nobody else.
+            self._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+            return
+        with storage_errors("write", self.path):
+            reach("shard.before_write")
+            self._drop_direct()
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(self.descriptor, view, offset)
+                view, offset = view[written:], offset + written
+
+    def _drop_direct(self) -> None:
+        """From here on writes of any alignment are allowed; direct writes before this are complete, so both see the same bytes."""
+        flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
+        if flags & os.O_DIRECT:
+            fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+    def end_filling(self) -> None:
+        """Unmap; no slot is touched after this."""
+        self._bytes = None
+        self.address = None
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
+
+    def punch(self, offset: int, nbytes: int) -> bool:
+        """Give a gap back; False where the filesystem cannot."""
+        with storage_errors("give back a gap of", self.path):
+            return punch_hole(self.descriptor, offset, nbytes)
+
+    def truncate(self, nbytes: int) -> None:
+        """Cut the preallocated tail off; only when unmapped, since a mapped page past the end would raise SIGBUS."""
+        assert self._mapping is None, "unmapped before truncate"
+        with storage_errors("truncate", self.path):
+            reach("shard.before_truncate")
+            os.ftruncate(self.descriptor, nbytes)
+
+    def sync(self) -> None:
+        with storage_errors("sync", self.path):
+            reach("shard.before_sync")
+            os.fdatasync(self.descriptor)
+
+    def close(self) -> None:
+        self.end_filling()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def discard(self) -> None:
+        """Close and delete: for a shard that was prepared but never used."""
+        self.close()
+        with storage_errors("delete", self.path):
+            self.path.unlink(missing_ok=True)
+
+
+def resolve_io(mode: IoMode, folder: Path) -> IoMode:
+    """``mode`` itself, or what ``auto`` means in this folder: direct where one aligned O_DIRECT write works, else mmap."""
+    if mode != "auto":
+        return mode
+    probe = folder / ".direct-probe"
+    try:
+        descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_DIRECT, 0o600)
+    except OSError:
+        probe.unlink(missing_ok=True)
+        return "mmap"
+    try:
+        with mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as page:
+            os.pwrite(descriptor, page, 0)
+    except OSError:
+        return "mmap"
+    finally:
+        os.close(descriptor)
+        probe.unlink()
+    return "direct"
