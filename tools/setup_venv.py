@@ -55,7 +55,14 @@ def run_logged(command: list[str], progress: Callable[[str], None] | None = None
         log.flush()
         try:
             process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                close_fds=False,  # the child shares the lock: should we be killed, the next set-up waits until it is gone too
+                text=True,
+                errors="replace",
             )
         except OSError as error:
             log.write(f"{error}\n")
@@ -205,6 +212,7 @@ def only_one() -> Iterator[None]:
         except BlockingIOError:
             say("waiting for another set-up of this checkout")
             fcntl.flock(lock, fcntl.LOCK_EX)
+        os.set_inheritable(lock.fileno(), True)
         yield
 
 
