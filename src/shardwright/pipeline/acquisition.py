@@ -21,7 +21,7 @@ import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec
-from shardwright.kernels.place import DUPLICATE, LATE, slab_and_place
+from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slab_and_place
 from shardwright.model.errors import ShardwrightError, WorkerError
 from shardwright.model.receipt import Receipt
 from shardwright.storage.slot_file import IoMode
@@ -46,6 +46,7 @@ class AcquisitionState(enum.Enum):
 class _Batch:
     """Frames that were submitted; ``first`` is the next one to place."""
 
+    descriptors: np.ndarray
     positions: np.ndarray
     sequences: np.ndarray
     addresses: np.ndarray
@@ -128,7 +129,7 @@ class Acquisition:
         counters.received += positions.size
         if positions.size:
             counters.received_extent = max(counters.received_extent, int(positions.max()) // self._frames_per_step + 1)
-        self._pending.append(_Batch(positions, sequences, addresses.astype(np.int64), np.zeros(positions.size, np.uint8)))
+        self._pending.append(_Batch(descriptors.copy(), positions, sequences, addresses.astype(np.int64), np.zeros(positions.size, np.uint8)))
         self._advance()
 
     def poll(self, timeout_s: float | None = None) -> np.ndarray:
@@ -187,7 +188,8 @@ class Acquisition:
         if self.state is AcquisitionState.FAILED:
             return
         while self._pending and self._place(self._pending[0]):
-            self._pending.popleft()
+            batch = self._pending.popleft()
+            self._keeper.record(batch.descriptors[batch.fates == PLACED])
         self._relieve_ring()
         if self._finish_asked and not self._pending:
             self._finish_step()
@@ -219,7 +221,9 @@ class Acquisition:
         _, place = slab_and_place(int(batch.positions[i]), *tables)
         if self._holes.fate(slab, place) == LATE:
             self._counters.late += 1
+            batch.fates[i] = LATE
         else:
+            batch.fates[i] = DUPLICATE
             self._counters.duplicate += 1
         self._settle(batch.sequences[i : i + 1])
         batch.first = i + 1

@@ -6,7 +6,8 @@ The store's folder:
     NAME.ome.zarr/zarr.json          group, written once
     NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards
     NAME.ome.zarr/0/c/...            sealed shards
-    NAME.ome.zarr/.shardwright/      shards in progress; gone when the acquisition has ended
+    NAME.ome.zarr/frames/            frame table, written at the end
+    NAME.ome.zarr/.shardwright/      shards in progress and frame records; gone when the acquisition has ended
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
+
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.spec import ArraySpec
@@ -27,6 +30,8 @@ from shardwright.shard.layout import ArrayLayout
 from shardwright.shard.open_shard import OpenShard
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.slot_file import IoMode, resolve_io
+
+from .frame_records import FrameRecords
 
 WORKSPACE = ".shardwright"
 
@@ -60,6 +65,7 @@ class ShardKeeper:
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._create_store()
         self.io = resolve_io(io, path / WORKSPACE)
+        self._records = FrameRecords(path, path / WORKSPACE, spec)
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{path.name}", daemon=True)
         self._thread.start()
 
@@ -110,6 +116,10 @@ class ShardKeeper:
 
         self._commands.put(run)
 
+    def record(self, descriptors: np.ndarray) -> None:
+        """Keep the descriptors of frames that were placed; the array must not change afterwards."""
+        self._commands.put(lambda: self._records.add(descriptors))
+
     def grow(self, extent: int) -> None:
         """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it."""
         self._commands.put(lambda: self._write_extent(extent))
@@ -121,6 +131,7 @@ class ShardKeeper:
             error: Exception | None = None
             try:
                 self._write_extent(extent)
+                self._records.write_table()
                 self._remove_workspace()
             except Exception as failure:
                 error = failure
@@ -143,6 +154,8 @@ class ShardKeeper:
         except BaseException as error:
             failure = error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper died: {error!r}")
             self._report(StoreFinished(failure))
+        finally:
+            self._records.close()
 
     def _create_store(self) -> None:
         """Raises ``OutputExistsError`` when something is there already."""
