@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import shardwright
+
 from shardwright.cli.app import COMMANDS, build_app, main
 from shardwright.config.schema import schema_text
 
@@ -31,7 +33,7 @@ def test_help_lists_every_command() -> None:
 def test_version() -> None:
     result = run("--version")
     assert result.returncode == 0
-    assert result.stdout.startswith("shardwright ")
+    assert result.stdout == f"shardwright {shardwright.__version__}\n"
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

@@ -6,11 +6,12 @@ Exit codes: 0 done, 1 the work failed or something is wrong with the data, 2 usa
 from __future__ import annotations
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from shardwright import __version__
 from shardwright.model.errors import ConfigError, ShardwrightError
 
 if TYPE_CHECKING:
@@ -28,17 +29,9 @@ COMMANDS = {
 }
 
 
-def version() -> str:
-    """The installed version; that of a source tree that was never installed is ``0+unknown``."""
-    try:
-        return metadata.version("shardwright")
-    except metadata.PackageNotFoundError:
-        return "0+unknown"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"shardwright {version()}")
+        typer.echo(f"shardwright {__version__}")
         raise typer.Exit
 
 

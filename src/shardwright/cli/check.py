@@ -94,7 +94,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
         ),
         ("shard file", size(limits.shard_file_bytes), f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back"),
         ("peak memory", size(limits.memory_bytes), f"with the daemon itself; {size(stream.own_memory_bytes)} of it for this stream"),
-        ("page cache", size(limits.mapped_bytes), "open shards, on top; the kernel takes it back as it is written"),
+        ("page cache", size(limits.mapped_bytes), "open shards, on top, where they are mapped (output.io)"),
         ("disk ahead", size(limits.disk_reserved_bytes), "preallocated"),
     ]
     if stream.frame_rate_hz is None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
+from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, Size, SocketFile
 
@@ -26,6 +27,10 @@ class Output(_Section):
     """Where stores are written."""
 
     root: Folder = Field(description="Folder that holds the stores; relative paths count from this file's folder.")
+    io: IoMode = Field(
+        default="auto",
+        description="How shards are written: direct (past the page cache), mmap, pwrite (network filesystems); auto tries direct, else mmap.",
+    )
     create: bool = Field(default=False, description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.")
 
 

@@ -96,13 +96,19 @@ class Plan:
 
     @property
     def memory_peak_bytes(self) -> int:
-        """The daemon itself, the scratch that its workers share, and each stream's own; what the kernel cannot take back."""
-        scratch_bytes = self.threads * max((s.limits.scratch_bytes for s in self.streams), default=0)
-        return RUNTIME_BYTES + scratch_bytes + sum(s.own_memory_bytes for s in self.streams)
+        """The daemon itself, what its workers own and share, and each stream's own; what the kernel cannot take back."""
+        return self.daemon_memory_bytes + sum(s.own_memory_bytes for s in self.streams)
+
+    @property
+    def daemon_memory_bytes(self) -> int:
+        """The part that does not grow with the number of streams: workers keep room for the most demanding one."""
+        scratch_bytes = max((s.limits.scratch_bytes for s in self.streams), default=0)
+        buffer_bytes = max((s.limits.buffer_bytes for s in self.streams), default=0)
+        return RUNTIME_BYTES + self.threads * (scratch_bytes + buffer_bytes)
 
     @property
     def mapped_bytes(self) -> int:
-        """Page cache of open shards, on top of the memory: the kernel writes it back and takes it when others need it."""
+        """Page cache of open shards where they are mapped, on top of the memory: the kernel writes it back and takes it when others need it."""
         return sum(s.limits.mapped_bytes for s in self.streams)
 
     @property
@@ -138,7 +144,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         warnings=tuple(_root_warnings(root, create=config.output.create)),
     )
     _refuse_what_does_not_fit(loaded, plan)
-    return replace(plan, warnings=(*plan.warnings, *_memory_warnings(plan)))
+    return replace(plan, warnings=(*plan.warnings, *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ())))
 
 
 def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None) -> StreamPlan:
@@ -168,7 +174,7 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
         raise loaded.source.error(
             ("memory", "budget"),
             "too small for the daemon and all streams at the same time",
-            expected=f"at least {format_bytes(peak)} (daemon {format_bytes(peak - sum(s.own_memory_bytes for s in plan.streams))}"
+            expected=f"at least {format_bytes(peak)} (daemon {format_bytes(plan.daemon_memory_bytes)}"
             + "".join(f", {s.name} {format_bytes(s.own_memory_bytes)}" for s in plan.streams)
             + ")",
             got=format_bytes(plan.memory_budget_bytes),
@@ -215,13 +221,13 @@ def _nearest_existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _memory_warnings(plan: Plan) -> list[str]:
+def _page_cache_warnings(plan: Plan) -> list[str]:
     needed = plan.memory_peak_bytes + plan.mapped_bytes
     if needed <= plan.machine_memory_bytes:
         return []
     return [
         (
-            f"open shards are {format_bytes(plan.mapped_bytes)} of page cache; with the memory above that is more than this machine's"
+            f"open shards, where they are mapped, are {format_bytes(plan.mapped_bytes)} of page cache; with the memory above that is more than this machine's"
             f" {format_bytes(plan.machine_memory_bytes)}, and the disk must keep up at every moment; make shard_size_chunks smaller"
         )
     ]
