@@ -101,4 +101,4 @@ else:
             value ^= np.uint32(data[i])
             for _ in range(8):
                 value = np.uint32(value >> np.uint32(1)) ^ (np.uint32(0xEDB88320) if value & np.uint32(1) else np.uint32(0))
-        return value ^ np.uint32(0xFFFFFFFF)
+        return np.uint32(value ^ np.uint32(0xFFFFFFFF))  # uint64 here would make the caller's crc a float64

@@ -1,0 +1,186 @@
+"""The plain NumPy twin of every kernel: short, slow, and right at a glance. The tests hold each kernel to its twin; nothing else imports this.
+
+Frames are uint8 arrays of (rows, bytes of a row), or None where no frame came. ``chunk`` is one row of the plane table: top row, left byte, rows,
+width in bytes. The twin of ``encode_chunks`` is ``chunk_bytes``: whatever the codec did, the encoded chunk must decode to exactly these bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, DEFLATE_STORED_BLOCK_BYTES, ZSTD_RAW_BLOCK_BYTES
+
+Frames = Sequence[np.ndarray | None]
+
+# ------------------------------------------------------------------ gather
+
+
+def chunk_bytes(frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray) -> bytes:
+    """The decoded inner chunk: its frames one after the other, fill where a frame, row or column is not there."""
+    top, left, rows, width = (int(number) for number in chunk)
+    block = np.empty((len(frames), chunk_rows, row_bytes), np.uint8)
+    block[:] = fill_row
+    for place, frame in enumerate(frames):
+        if frame is not None:
+            block[place, :rows, :width] = frame[top : top + rows, left : left + width]
+    return block.tobytes()
+
+
+def gather_range(frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray, start: int, stop: int) -> bytes:
+    return chunk_bytes(frames, chunk, chunk_rows, row_bytes, fill_row)[start:stop]
+
+
+def is_all_fill(frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray) -> bool:
+    return chunk_bytes(frames, chunk, chunk_rows, row_bytes, fill_row) == fill_row.tobytes() * (len(frames) * chunk_rows)
+
+
+# ------------------------------------------------------------------ filters
+
+
+def shuffle(data: bytes, typesize: int) -> bytes:
+    """All first bytes of the elements, then all second bytes, and so on."""
+    return np.frombuffer(data, np.uint8).reshape(-1, typesize).T.tobytes()
+
+
+def bitshuffle(data: bytes, typesize: int) -> bytes:
+    """All lowest bits of the elements, then all second bits, and so on. Blosc 1 leaves a block alone whose elements are no multiple of 8."""
+    elements = np.frombuffer(data, np.uint8).reshape(-1, typesize)
+    if len(elements) % 8:
+        return data
+    return np.packbits(np.unpackbits(elements, axis=1, bitorder="little").T, axis=1, bitorder="little").tobytes()
+
+
+# ------------------------------------------------------------------ stored forms
+
+
+def store_plain(data: bytes) -> bytes:
+    return data
+
+
+def store_blosc(data: bytes, typesize: int, format_number: int, block_bytes: int) -> bytes:
+    """A Blosc 1 chunk with the memcpyed flag."""
+    flags = 0x02 | format_number << 5
+    return struct.pack("<4B3I", 2, 1, flags, typesize, len(data), block_bytes, len(data) + BLOSC_HEADER_BYTES) + data
+
+
+def store_zstd(data: bytes) -> bytes:
+    """One zstd frame of raw blocks (RFC 8878, 3.1.1)."""
+    parts = [struct.pack("<IBI", 0xFD2FB528, 0xA0, len(data))]
+    for start in range(0, len(data), ZSTD_RAW_BLOCK_BYTES):
+        block = data[start : start + ZSTD_RAW_BLOCK_BYTES]
+        last = start + len(block) == len(data)
+        parts += [(len(block) << 3 | last).to_bytes(3, "little"), block]
+    return b"".join(parts)
+
+
+def store_gzip(data: bytes) -> bytes:
+    """One gzip member of stored deflate blocks (RFC 1952; RFC 1951, 3.2.4)."""
+    parts = [bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255))]
+    for start in range(0, len(data), DEFLATE_STORED_BLOCK_BYTES):
+        block = data[start : start + DEFLATE_STORED_BLOCK_BYTES]
+        last = start + len(block) == len(data)
+        parts += [struct.pack("<BHH", last, len(block), len(block) ^ 0xFFFF), block]
+    return b"".join([*parts, struct.pack("<II", zlib.crc32(data), len(data))])
+
+
+# ------------------------------------------------------------------ reading a Blosc 1 chunk's framing
+
+
+@dataclass(frozen=True)
+class BloscChunk:
+    """The header's fields and, unless the chunk is memcpyed, the stream of each block."""
+
+    version: int
+    format_version: int
+    flags: int
+    typesize: int
+    nbytes: int
+    block_bytes: int
+    encoded_bytes: int
+    streams: tuple[bytes, ...]
+
+    @property
+    def memcpyed(self) -> bool:
+        return bool(self.flags & 0x02)
+
+
+def parse_blosc(data: bytes) -> BloscChunk:
+    """Raises ``AssertionError`` when blocks do not follow each other without a gap up to the chunk's last byte."""
+    version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes = struct.unpack_from("<4B3I", data)
+    streams = []
+    if not flags & 0x02:
+        blocks = -(-nbytes // block_bytes)
+        position = BLOSC_HEADER_BYTES + 4 * blocks
+        for start in struct.unpack_from(f"<{blocks}I", data, BLOSC_HEADER_BYTES):
+            (length,) = struct.unpack_from("<I", data, start)
+            assert start == position, f"block starts at {start}, the one before ends at {position}"
+            position = start + 4 + length
+            streams.append(data[start + 4 : position])
+        assert position == encoded_bytes == len(data), f"blocks end at {position}, header says {encoded_bytes}, chunk has {len(data)}"
+    return BloscChunk(version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes, tuple(streams))
+
+
+# ------------------------------------------------------------------ checksum
+
+
+def crc32c(data: bytes) -> int:
+    """Bit by bit (RFC 3720, B.4)."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+# ------------------------------------------------------------------ placing frames
+
+
+def slab_and_place(position: int, counts: Sequence[int], chunk: Sequence[int], slab_counts: Sequence[int], slab_strides: Sequence[int]) -> tuple[int, int]:
+    """Unravel the position over the frame axes, split each index into chunk and remainder, ravel both again. ``counts[0]`` is not needed."""
+    index: list[int] = []
+    for count in reversed(counts[1:]):
+        position, i = divmod(position, count)
+        index.insert(0, i)
+    if len(counts):
+        index.insert(0, position)
+    slab = 0
+    for i, c, n in zip(index, chunk, slab_counts, strict=True):
+        slab = slab * n + i // c
+    return slab, sum(i % c * stride for i, c, stride in zip(index, chunk, slab_strides, strict=True))
+
+
+@dataclass
+class SlabRow:
+    """One open slab: sequence and address by place."""
+
+    expected: int
+    frames: dict[int, tuple[int, int]]
+
+
+def place_frames(
+    rows: dict[int, SlabRow], first: int, frames: Sequence[tuple[int, int, int]], tables: tuple[Sequence[int], ...]
+) -> tuple[int, list[int], int, dict[int, bool]]:
+    """Put (position, sequence, address) first, first+1, ... into the rows, which are named by their slab, until a slab has no row.
+
+    Returns (frames done, slabs completed, slab without a row or -1, for each frame done whether it was a duplicate).
+    """
+    completed: list[int] = []
+    duplicate: dict[int, bool] = {}
+    for i in range(first, len(frames)):
+        position, sequence, address = frames[i]
+        slab, place = slab_and_place(position, *tables)
+        if slab not in rows:
+            return i, completed, slab, duplicate
+        row = rows[slab]
+        duplicate[i] = place in row.frames
+        if not duplicate[i]:
+            row.frames[place] = (sequence, address)
+            if len(row.frames) == row.expected:
+                completed.append(slab)
+    return len(frames), completed, -1, duplicate
