@@ -1,0 +1,45 @@
+"""The rooms import only downward (the contracts of pyproject.toml), and each outside library stays in the rooms that own it."""
+
+from pathlib import Path
+
+import grimp
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+OWNERS = {
+    "zmq": {"ingest", "client"},
+    "numba": {"kernels"},
+    "llvmlite": {"kernels"},
+    "blosc2": {"codecs", "kernels"},
+    "pydantic": {"array", "config"},
+    "yaml": {"config"},
+    "mmap": {"storage", "client"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "structlog": {"service"},
+}
+
+
+@pytest.fixture(scope="module")
+def imports():
+    return grimp.build_graph("shardwright", include_external_packages=True, cache_dir=None)
+
+
+def test_rooms_import_only_downward(monkeypatch):
+    monkeypatch.chdir(PYPROJECT.parent)
+    assert lint_imports(config_filename=str(PYPROJECT), no_cache=True, verbose=False) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_only_its_rooms_import_a_library(imports, library):
+    importers = imports.find_modules_that_directly_import(library) if library in imports.modules else set()
+    rooms = {module.split(".")[1] for module in importers if "." in module}
+    assert rooms <= OWNERS[library], f"{library} is imported by {sorted(importers)}"
+
+
+def test_the_root_package_imports_no_heavy_room(imports):
+    """``import shardwright`` on a camera's machine must stay light; ``create`` and ``connect`` are loaded when first used."""
+    eager = {module.split(".")[1] for module in imports.find_modules_directly_imported_by("shardwright") if module.startswith("shardwright.")}
+    assert eager - {"client", "pipeline"} <= {"array", "model"}
