@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
+from shardwright.pipeline.limits import default_threads
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, Size, SocketFile
@@ -80,12 +81,12 @@ class Ingest(_Section):
 class Workers(_Section):
     """Threads that slice and compress."""
 
-    threads: AutoOrCount = Field(default="auto", description="Worker threads; auto is one for each CPU that the daemon may use.")
+    threads: AutoOrCount = Field(default="auto", description="Worker threads; auto is two more than the CPUs that the daemon may use.")
 
     @property
     def count(self) -> int:
         """Threads to start; ``auto`` resolved for this machine."""
-        return len(os.sched_getaffinity(0)) if self.threads == "auto" else self.threads
+        return default_threads() if self.threads == "auto" else self.threads
 
 
 class Memory(_Section):

@@ -19,7 +19,7 @@ from shardwright.wire.descriptor import DESCRIPTOR, METADATA_FIELDS
 from shardwright.wire.metadata import checked_metadata
 
 from .acquisition import Acquisition, AcquisitionState
-from .limits import Limits
+from .limits import Limits, default_threads
 from .workers import WorkerPool
 
 _POLL_S = 1.0  # how often a blocked append looks whether the workers still live
@@ -171,9 +171,9 @@ def create(
 ) -> Writer:
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
 
-    ``threads`` compress (default: one per core); ``memory_bytes`` bounds what the writer may hold (``BudgetError`` when the layout needs more);
+    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what the writer may hold (``BudgetError`` when the layout needs more);
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
     """
     if io not in IO_MODES:
         raise SpecError("unknown io mode", expected=f"one of {', '.join(IO_MODES)}", got=repr(io))
-    return Writer(Path(path).absolute(), spec, threads or len(os.sched_getaffinity(0)), memory_bytes, io)
+    return Writer(Path(path).absolute(), spec, threads or default_threads(), memory_bytes, io)
