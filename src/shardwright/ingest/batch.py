@@ -1,0 +1,57 @@
+"""One FRAMES message: checked as a whole with NumPy, and the address of each frame's first byte. Pure; no Python object a frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, ProtocolError
+from shardwright.wire.messages import MAX_POSITION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from shardwright.array.grid import Grid
+    from shardwright.array.spec import ArraySpec
+    from shardwright.wire.messages import Batch
+
+
+def check_content(batch: Batch, spec: ArraySpec, grid: Grid, next_sequence: int) -> None:
+    """Everything but slots: dtype, shape, and each descriptor's fields. Raises the error that names what is wrong."""
+    if batch.dtype != spec.dtype:
+        raise FrameDtypeError("wrong frame dtype", expected=spec.dtype, got=batch.dtype)
+    if (batch.height, batch.width) != spec.frame_shape:
+        raise FrameShapeError("wrong frame shape", expected=spec.frame_shape, got=(batch.height, batch.width))
+    frames = batch.descriptors
+    count = len(frames)
+    if not np.array_equal(frames["sequence"], np.arange(next_sequence, next_sequence + count, dtype=np.uint64)):
+        raise ProtocolError("frame sequences are missing or repeated", expected=f"{next_sequence} and on", got=frames["sequence"][:4].tolist())
+    if frames["flags"].any() or frames["reserved"].any() or (frames["frame_id"] < -1).any():
+        raise ProtocolError("a descriptor with reserved bits", expected="flags 0, reserved 0, frame_id -1 or more")
+    last = MAX_POSITION if grid.total_frames is None else min(grid.total_frames - 1, MAX_POSITION)
+    outside = (frames["position"] < 0) | (frames["position"] > last)
+    if outside.any():
+        raise FrameIndexError("frame index outside the array", expected=f"position 0 to {last}", got=int(frames["position"][outside][0]))
+
+
+def check_ring_slots(slots: npt.NDArray[np.uint32], slot_in_flight: npt.NDArray[np.bool_]) -> None:
+    """Ring slots must exist, be free, and differ."""
+    count = len(slot_in_flight)
+    if (slots >= count).any() or slot_in_flight[slots].any() or np.unique(slots).size != slots.size:
+        raise ProtocolError("ring slots that are not free", expected=f"different free slots below {count}", got=slots[:4].tolist())
+
+
+def addresses_in_parts(parts: Sequence[memoryview], slots: npt.NDArray[np.uint32], frame_bytes: int) -> npt.NDArray[np.int64]:
+    """Message transport: each part holds whole frames, together exactly ``len(slots)``."""
+    counts = [len(part) // frame_bytes for part in parts]
+    whole = all(len(part) == n * frame_bytes and n > 0 for part, n in zip(parts, counts, strict=True))
+    if not whole or sum(counts) != len(slots):
+        expected = f"{len(slots)} frames of {frame_bytes} bytes, none cut"
+        raise ProtocolError("pixel parts that do not hold the frames", expected=expected, got=[len(part) for part in parts[:4]])
+    if not np.array_equal(slots, np.arange(len(slots), dtype=np.uint32)):
+        raise ProtocolError("slots must number the frames of the message", expected="0, 1, 2, ...", got=slots[:4].tolist())
+    starts = [np.frombuffer(part, np.uint8).ctypes.data + frame_bytes * np.arange(n, dtype=np.int64) for part, n in zip(parts, counts, strict=True)]
+    return np.concatenate(starts)

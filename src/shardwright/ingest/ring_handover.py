@@ -1,0 +1,83 @@
+"""Hands rings to clients on this machine: a Unix stream socket, one request and one answer a connection, the memfd as SCM_RIGHTS.
+
+Non-blocking, served from the ingest loop. A connection that says nothing for ``PATIENCE_S`` is dropped, and only a few may wait at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from shardwright.model.errors import ProtocolError
+from shardwright.wire import handover
+
+from .endpoints import bind_unix_listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from pathlib import Path
+
+    from shardwright.storage.ring import Ring
+
+PATIENCE_S = 5.0
+MAX_WAITING = 32
+
+
+class RingHandover:
+    """``take(session, token)`` gives the ring that a token stands for, once. Registers its sockets with ``poller`` and answers in ``serve``."""
+
+    def __init__(self, path: Path, take: Callable[[int, str], Ring | None], poller: zmq.Poller) -> None:
+        self._path = path
+        self._take = take
+        self._poller = poller
+        self._waiting: dict[int, tuple[socket.socket, float]] = {}  # by descriptor: connection and when patience ends
+        self._listener = bind_unix_listener(path)
+        poller.register(self._listener.fileno(), zmq.POLLIN)
+
+    def serve(self, ready: Container[Any]) -> None:
+        """Takes new connections and answers those that have asked."""
+        for descriptor in [d for d in self._waiting if d in ready]:
+            self._answer(descriptor)
+        now_s = time.monotonic()
+        for descriptor in [d for d, (_, until_s) in self._waiting.items() if until_s < now_s]:
+            self._drop(descriptor)
+        if self._listener.fileno() in ready:
+            self._accept(now_s)
+
+    def _accept(self, now_s: float) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # gone again, or out of descriptors: the client will hear nothing and say so
+        if len(self._waiting) >= MAX_WAITING:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._waiting[connection.fileno()] = (connection, now_s + PATIENCE_S)
+        self._poller.register(connection.fileno(), zmq.POLLIN)
+
+    def _answer(self, descriptor: int) -> None:
+        connection, _ = self._waiting[descriptor]
+        with contextlib.suppress(OSError, ProtocolError):  # whoever asks wrongly or leaves is dropped
+            session, token = handover.decode_request(connection.recv(handover.REQUEST.size + 1))
+            ring = self._take(session, token)
+            if ring is None:
+                connection.send(handover.encode_answer(handover.REFUSED, 0))
+            else:
+                socket.send_fds(connection, [handover.encode_answer(handover.GIVEN, ring.ring_bytes)], [ring.descriptor])
+        self._drop(descriptor)
+
+    def _drop(self, descriptor: int) -> None:
+        self._poller.unregister(descriptor)
+        self._waiting.pop(descriptor)[0].close()
+
+    def close(self) -> None:
+        for descriptor in list(self._waiting):
+            self._drop(descriptor)
+        self._poller.unregister(self._listener.fileno())
+        self._listener.close()
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,394 @@
+"""The ingest loop: one thread, one poller over the ROUTER, the ring socket and a wake-up descriptor.
+
+    round    wait -> wakes -> ring handovers -> messages -> acquisitions that opened -> each session's pipeline -> heartbeats and silence
+
+Nothing in a round waits for a disk: acquisitions (store, first shards, ring memory) are opened in a helper thread. An exception in the loop leaves
+``run``; whoever started it must end the process with an error.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError
+from shardwright.model.machine import boot_id
+from shardwright.pipeline.acquisition import Acquisition
+from shardwright.pipeline.limits import Limits
+from shardwright.storage.ring import Ring
+from shardwright.wire.controls import Hello, Open, Problem, Welcome
+from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
+from shardwright.wire.session import DaemonEvent
+
+from .admission import Admission, Admitted
+from .endpoints import bind_router
+from .ring_handover import RingHandover
+from .session import AcquisitionLike, Session
+from .settings import IngestSettings, StreamPolicy
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Mapping
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.pipeline.workers import WorkerPool
+
+    OpenAcquisition = Callable[..., AcquisitionLike]  # (path, spec, limits, pool, wake)
+
+__all__ = ["IngestServer", "IngestSettings", "StreamPolicy"]
+
+SOFTWARE = "shardwright-daemon"
+MESSAGES_A_ROUND = 256  # above max_connections, so that ZeroMQ's fair queueing gives every client a turn in each round
+MAX_WAIT_MS = 100  # how late a stop is noticed
+LINGER_MS = 1000
+
+
+@dataclass
+class Client:
+    """One connection that said HELLO. ``unreachable``: why nothing can be sent to it any more."""
+
+    identity: bytes
+    hello: Hello
+    counter: Counter
+    last_heard_s: float
+    sessions: set[int] = field(default_factory=set)
+    unreachable: str | None = None
+    gone: bool = False
+
+
+@dataclass
+class _Opening:
+    client: Client
+    admitted: Admitted
+    answer: Future[tuple[AcquisitionLike, Ring | None]]
+
+
+class IngestServer:
+    """``bind``, then ``run`` in one thread. ``wake`` and ``snapshot`` may be called from any thread."""
+
+    def __init__(
+        self,
+        settings: IngestSettings,
+        streams: Iterable[StreamPolicy],
+        pool: WorkerPool,
+        *,
+        open_acquisition: OpenAcquisition = Acquisition,
+        limits_of: Callable[[ArraySpec, int | None], Limits] | None = None,
+        on_event: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._open_acquisition = open_acquisition
+        self._on_event = on_event
+        self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
+        self._clients: dict[bytes, Client] = {}
+        self._sessions: dict[int, Session] = {}
+        self._openings: list[_Opening] = []
+        self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
+        self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._router: zmq.Socket[bytes] | None = None
+        self._handover: RingHandover | None = None
+        self._next_heartbeat_s = 0.0
+        self._stopping = False
+        self._foreign_messages = 0
+        self._frames_of_ended = 0
+
+    # Any thread -----------------------------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """A worker has something for ``poll``."""
+        os.eventfd_write(self._wake_descriptor, 1)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a status page shows. Each number is current; together they are not one instant."""
+        sessions = list(self._sessions.values())
+        return {
+            "clients": len(self._clients),
+            "stopping": self._stopping,
+            "foreign_messages": self._foreign_messages,
+            "frames_received": self._frames_of_ended + sum(session.frames_received for session in sessions),
+            "memory_bytes": sum(session.admitted.limits.memory_bytes for session in sessions),
+            "acquisitions": [
+                {
+                    "path": str(session.admitted.path),
+                    "state": session.state.value,
+                    "frames_received": session.frames_received,
+                    "frames_in_flight": session.frames_in_flight,
+                    "frames_stored": session.acquisition.stored_watermark,
+                    "frames_durable": session.acquisition.durable_watermark,
+                }
+                for session in sessions
+            ],
+        }
+
+    # The ingest thread ----------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The bound endpoints; a ``*`` port is replaced by the real one (of the last such endpoint)."""
+        assert self._router is not None, "bind first"
+        last = self._router.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(last, bytes)
+        return (*self._settings.endpoints[:-1], last.rstrip(b"\0").decode())
+
+    def bind(self) -> None:
+        """Binds all sockets. Raises ``ConfigError`` naming the one that cannot be bound."""
+        self._router = bind_router(self._context, self._settings.endpoints, self._settings.max_message_bytes)
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._wake_descriptor, zmq.POLLIN)
+        if self._settings.ring_socket is not None:
+            self._handover = RingHandover(self._settings.ring_socket, self._take_ring, self._poller)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serves until ``stop`` is set and every acquisition is sealed. Bind first."""
+        linger_ms = 0
+        try:
+            while not (self._stopping and not self._sessions and not self._openings):
+                if stop.is_set() and not self._stopping:
+                    self._begin_stop()
+                self._round()
+            for client in list(self._clients.values()):
+                self._dismiss(client, SessionLostError("the daemon is stopping"))
+            linger_ms = LINGER_MS
+            os.close(self._wake_descriptor)  # every acquisition is closed: no worker wakes us any more
+        finally:
+            self._close(linger_ms)
+
+    def _begin_stop(self) -> None:
+        self._stopping = True
+        self._on_event("draining", {"acquisitions": len(self._sessions) + len(self._openings)})
+        for session in self._sessions.values():
+            session.stop()
+
+    def _close(self, linger_ms: int) -> None:
+        self._opener.shutdown(wait=False, cancel_futures=True)
+        if self._handover is not None:
+            self._handover.close()
+        self._context.destroy(linger=linger_ms)
+
+    def _round(self) -> None:
+        ready = dict(self._poller.poll(self._wait_ms()))
+        if self._wake_descriptor in ready:
+            os.eventfd_read(self._wake_descriptor)
+        if self._handover is not None:
+            self._handover.serve(ready)
+        drained = self._receive_some()
+        self._take_opened()
+        for session in list(self._sessions.values()):
+            session.advance()
+            if session.ended:
+                self._forget(session)
+        self._keep_alive(time.monotonic(), drained=drained)
+
+    def _wait_ms(self) -> int:
+        until_heartbeat_ms = (self._next_heartbeat_s - time.monotonic()) * 1000
+        return max(0, min(MAX_WAIT_MS, round(until_heartbeat_ms + 0.5)))
+
+    # Messages -------------------------------------------------------------------------------------------------------------------------------
+
+    def _receive_some(self) -> bool:
+        """Takes what has come, up to a bound; returns whether that was all."""
+        assert self._router is not None
+        for _ in range(MESSAGES_A_ROUND):
+            try:
+                identity, *parts = self._router.recv_multipart(flags=zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return True
+            self._receive(bytes(identity.buffer), [part.buffer for part in parts])
+        return False
+
+    def _receive(self, identity: bytes, parts: list[memoryview]) -> None:
+        client = self._clients.get(identity)
+        try:
+            header = decode_header(parts[0] if parts else b"")
+            check_parts(header, [len(part) for part in parts[1:]])
+            body = parts[1] if len(parts) > 1 else memoryview(b"")
+            if client is None:
+                self._hello(identity, header, body)
+                return
+            client.last_heard_s = time.monotonic()
+            if header.session == CONNECTION:
+                client.counter.accept(header)
+                self._receive_for_connection(client, header, body)
+                return
+        except ShardwrightError as error:
+            self._foreign_messages += 1
+            self._dismiss(client or _stranger(identity), error)
+            return
+        session = self._sessions.get(header.session)
+        if session is None or header.session not in client.sessions:
+            self._refuse_token(client, header)
+        else:
+            session.receive(header, body, parts[2:])
+
+    def _hello(self, identity: bytes, header: Header, body: memoryview) -> None:
+        if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
+            raise SessionLostError("this connection is not known here (any more)", expected="HELLO first", got=header.kind.name)
+        if self._stopping:
+            raise SessionLostError("the daemon is stopping")
+        if len(self._clients) >= self._settings.max_connections:
+            raise BudgetError("too many connections", expected=f"at most {self._settings.max_connections}")
+        client = Client(identity, Hello.from_body(self._control(body)), Counter(CONNECTION), time.monotonic())
+        client.counter.accept(header)
+        self._clients[identity] = client
+        settings = self._settings
+        welcome = Welcome(
+            boot_id=boot_id() if settings.ring_socket is not None else None,
+            ring_socket=None if settings.ring_socket is None else str(settings.ring_socket),
+            heartbeat_ms=settings.heartbeat_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            max_message_bytes=settings.max_message_bytes,
+            max_control_bytes=settings.max_control_bytes,
+            max_batch_frames=settings.max_batch_frames,
+            software=SOFTWARE,
+        )
+        self._send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
+        self._on_event("client_connected", {"host": client.hello.host, "pid": client.hello.pid, "software": client.hello.software})
+
+    def _control(self, body: memoryview) -> dict[str, Any]:
+        if len(body) > self._settings.max_control_bytes:
+            raise ProtocolError("a control body that is too long", expected=f"at most {self._settings.max_control_bytes} bytes", got=len(body))
+        return decode_control(body)
+
+    def _receive_for_connection(self, client: Client, header: Header, body: memoryview) -> None:
+        if header.kind is Kind.OPEN:
+            self._open(client, Open.from_body(self._control(body)))
+        elif header.kind is Kind.ERROR:
+            self._lose(client, Problem.from_body(self._control(body)).error)  # it leaves
+        elif header.kind is not Kind.HEARTBEAT:
+            raise ProtocolError(f"{header.kind.name} came out of turn", expected="OPEN, HEARTBEAT or ERROR on session 0")
+
+    def _refuse_token(self, client: Client, header: Header) -> None:
+        """A session that has ended, or is another client's. Said once a message; the connection goes on."""
+        error = SessionLostError("this session has ended or is not yours", got=f"session {header.session:#x}")
+        problem = Problem(error, fatal=True)
+        self._send(client, Counter(header.session).control(Kind.ERROR, problem.to_body()))
+
+    # Opening --------------------------------------------------------------------------------------------------------------------------------
+
+    def _open(self, client: Client, request: Open) -> None:
+        try:
+            if self._stopping:
+                raise SessionLostError("the daemon is stopping")  # noqa: TRY301
+            taken = [s.admitted for s in self._sessions.values()] + [o.admitted for o in self._openings]
+            admitted = self._admission.admit(request, taken)
+        except Exception as error:  # noqa: BLE001 - a defect that a client's spec can provoke must not end the others
+            self._refuse(client, request, error)
+            return
+        answer = self._opener.submit(self._prepare, admitted)
+        answer.add_done_callback(lambda _: self.wake())
+        self._openings.append(_Opening(client, admitted, answer))
+
+    def _prepare(self, admitted: Admitted) -> tuple[AcquisitionLike, Ring | None]:
+        """In the opener's thread: the ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
+        ring = Ring(admitted.limits.ring_bytes) if admitted.request.transport == "shm" else None
+        try:
+            return self._open_acquisition(admitted.path, admitted.spec, admitted.limits, self._pool, self.wake), ring
+        except BaseException:
+            if ring is not None:
+                ring.close()
+            raise
+
+    def _take_opened(self) -> None:
+        done = [opening for opening in self._openings if opening.answer.done()]
+        for opening in done:
+            self._openings.remove(opening)
+            client, admitted = opening.client, opening.admitted
+            error = opening.answer.exception()
+            if error is not None:
+                self._refuse(client, admitted.request, error)
+                continue
+            acquisition, ring = opening.answer.result()
+            token = secrets.randbits(63) | 1 << 63
+            session = Session(token, admitted, acquisition, ring, partial(self._send, client))
+            self._sessions[token] = session
+            client.sessions.add(token)
+            session.say_opened()
+            self._on_event("acquisition_opened", {"path": str(admitted.path), "host": client.hello.host, "transport": admitted.request.transport})
+            if client.gone:
+                session.end_early(DaemonEvent.CLIENT_GONE, SessionLostError("the client left while its acquisition was being opened"))
+            elif self._stopping:
+                session.stop()
+
+    def _refuse(self, client: Client, request: Open, error: BaseException) -> None:
+        known = isinstance(error, ShardwrightError)
+        told = error if isinstance(error, ShardwrightError) else ShardwrightError("the daemon failed to open this acquisition", got=repr(error))
+        facts = {"name": request.name, "host": client.hello.host, **told.to_dict()}
+        self._on_event("acquisition_refused" if known else "acquisition_open_failed", facts if known else {**facts, "exc_info": error})
+        self._send(client, client.counter.control(Kind.ERROR, Problem(told, fatal=False, request=request.request).to_body()))
+
+    def _take_ring(self, token: int, ring_token: str) -> Ring | None:
+        session = self._sessions.get(token)
+        return None if session is None else session.take_ring(ring_token)
+
+    # Ends -----------------------------------------------------------------------------------------------------------------------------------
+
+    def _forget(self, session: Session) -> None:
+        del self._sessions[session.token]
+        self._frames_of_ended += session.frames_received
+        for client in self._clients.values():
+            client.sessions.discard(session.token)
+        failed = session.acquisition.error
+        why = failed or session.reason
+        facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}
+        self._on_event("acquisition_ended" if failed is None else "acquisition_failed", facts)
+
+    def _dismiss(self, client: Client, error: ShardwrightError) -> None:
+        """Tells a connection that it is over, and ends its sessions."""
+        self._send(client, client.counter.control(Kind.ERROR, Problem(error, fatal=True).to_body()))
+        self._lose(client, error)
+
+    def _lose(self, client: Client, error: ShardwrightError) -> None:
+        """The client is gone: its acquisitions are sealed with what arrived."""
+        if self._clients.pop(client.identity, None) is None:
+            return
+        client.gone = True
+        orderly = error.code == "closed" or self._stopping
+        self._on_event("client_left" if orderly else "client_lost", {"host": client.hello.host, "pid": client.hello.pid, "reason": str(error)})
+        for token in client.sessions:
+            if token in self._sessions:
+                self._sessions[token].end_early(DaemonEvent.CLIENT_GONE, error)
+
+    def _keep_alive(self, now_s: float, *, drained: bool) -> None:
+        if now_s >= self._next_heartbeat_s:
+            self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
+            for client in self._clients.values():
+                self._send(client, client.counter.control(Kind.HEARTBEAT))
+        for client in list(self._clients.values()):
+            silence_s = now_s - client.last_heard_s
+            if silence_s * 1000 > self._settings.session_timeout_ms:
+                expected = f"a message within {self._settings.session_timeout_ms} ms"
+                self._dismiss(client, SessionLostError("the client fell silent", expected=expected, got=f"{silence_s:.1f} s of silence"))
+            elif client.unreachable is not None and drained:  # what it sent before it went has been taken by now
+                self._lose(client, SessionLostError("the client is gone", got=client.unreachable))
+
+    def _send(self, client: Client, parts: list[bytes]) -> None:
+        if client.gone or client.unreachable is not None:
+            return
+        assert self._router is not None
+        try:
+            self._router.send_multipart([client.identity, *parts], flags=zmq.NOBLOCK)
+        except zmq.Again:
+            client.unreachable = "it does not read what it is sent"
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            client.unreachable = "its connection was closed"
+
+
+def _limits(threads: int, budget_bytes: int, spec: ArraySpec, ring_frames: int | None) -> Limits:
+    return Limits.derive(spec, threads=threads, ring_frames=ring_frames, memory_bytes=budget_bytes)
+
+
+def _stranger(identity: bytes) -> Client:
+    """Somebody to answer who never said HELLO."""
+    return Client(identity, Hello("", "", 0), Counter(CONNECTION), 0.0)

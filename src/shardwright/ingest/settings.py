@@ -1,0 +1,39 @@
+"""What an ingest server may do: endpoints, limits and the streams it knows by name. Frozen; filled by whoever reads the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all open acquisitions together."""
+
+    endpoints: tuple[str, ...]
+    output_root: Path
+    memory_budget_bytes: int
+    ring_socket: Path | None = None
+    heartbeat_ms: int = 1000
+    session_timeout_ms: int = 10_000
+    max_message_bytes: int = 64 << 20
+    max_control_bytes: int = 256 << 10
+    max_batch_frames: int = 1024
+    max_sessions: int = 16
+    max_connections: int = 64
+    allow_client_specs: bool = True
+
+
+@dataclass(frozen=True)
+class StreamPolicy:
+    """A camera known by name. ``spec`` None: the client brings the array, only the place and the ring are settled here."""
+
+    name: str
+    spec: ArraySpec | None
+    output_root: Path
+    ring_frames: int | None = None
