@@ -8,12 +8,16 @@ zarr-python and pandas make a table of it in one line:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .grid import Grid
-from .spec import ArraySpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .spec import ArraySpec
 
 TABLE_PATH = "frames"
 ROWS_PER_CHUNK = 1 << 16

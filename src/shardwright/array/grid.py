@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import FrameIndexError
 
-from .spec import ArraySpec
+if TYPE_CHECKING:
+    from .spec import ArraySpec
 
 
 def _ceil_div(a: int, b: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .ome import ome_attributes
-from .spec import ArraySpec
+
+if TYPE_CHECKING:
+    from .spec import ArraySpec
 
 CREATOR_ATTRIBUTE = "shardwright"
 

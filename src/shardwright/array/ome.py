@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .spec import ArraySpec, Dimension
+if TYPE_CHECKING:
+    from .spec import ArraySpec, Dimension
 
 IMAGE_PATH = "0"
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")

@@ -77,9 +77,7 @@ def _codec_tag(value: Any) -> str:
     return str(value.get("name", "blosc") if isinstance(value, dict) else getattr(value, "name", value))
 
 
-Codec = Annotated[
-    Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] | Annotated[Gzip, Tag("gzip")], Discriminator(_codec_tag)
-]
+Codec = Annotated[Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] | Annotated[Gzip, Tag("gzip")], Discriminator(_codec_tag)]
 
 
 class ArraySpec(_Frozen):
@@ -103,7 +101,7 @@ class ArraySpec(_Frozen):
     @classmethod
     def _known_dtype(cls, value: Any) -> str:
         try:
-            name = np.dtype(value).newbyteorder("=").name
+            name = str(np.dtype(value).newbyteorder("=").name)
         except TypeError:
             name = str(value)
         if name not in DTYPES:
@@ -136,7 +134,9 @@ class ArraySpec(_Frozen):
                 raise ValueError(f"storage_order: must end with the frame's own axes {names[-2:]}, got {list(self.storage_order)}")
         chunk_bytes = math.prod(d.chunk_size for d in self.dimensions) * self.itemsize
         if chunk_bytes > MAX_CHUNK_BYTES:
-            raise ValueError(f"dimensions: one inner chunk would have {chunk_bytes} bytes, the codecs end at {MAX_CHUNK_BYTES}; make chunk_size smaller")
+            raise ValueError(
+                f"dimensions: one inner chunk would have {chunk_bytes} bytes, the codecs end at {MAX_CHUNK_BYTES}; make chunk_size smaller"
+            )
         self.fill_bytes()  # raises when the fill value does not fit the dtype
         return self
 
@@ -148,7 +148,8 @@ class ArraySpec(_Frozen):
     def frame_shape(self) -> tuple[int, int]:
         """(rows, columns) of one frame."""
         y, x = self.dimensions[-2].count, self.dimensions[-1].count
-        assert y is not None and x is not None, "validated: only the first axis of three or more may be unlimited"
+        assert y is not None, "validated: only the first axis of three or more may be unlimited"
+        assert x is not None, "likewise"
         return y, x
 
     @property

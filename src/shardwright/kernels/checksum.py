@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from .native_calls import CACHE, _as_pointer
+from .native_calls import CACHE, as_pointer
 
 POLYNOMIAL = 0x82F63B78  # reflected
 LANE_BYTES = 4096
@@ -58,10 +58,10 @@ _SHIFT_ONE_LANE = _shift_tables(LANE_BYTES)
 
 
 @intrinsic
-def _crc_of_word(typingctx, crc, word):  # type: ignore[no-untyped-def]
+def _crc_of_word(typingctx: Any, crc: Any, word: Any) -> Any:
     """One hardware step: crc (uint64 holding 32 bits) and 8 bytes -> crc."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)
         narrow = platform.machine() == "aarch64"  # Arm's takes and gives 32 bits, x86's 64
         kind = ir.FunctionType(i32 if narrow else i64, [i32 if narrow else i64, i64])
@@ -82,7 +82,7 @@ def _shift_lane(crc: Any, shift: Any) -> Any:
 @njit(nogil=True, cache=CACHE)
 def _update_hardware(crc: Any, address: int, count: int, slices: Any, shift: Any) -> Any:
     lane = LANE_BYTES // 8
-    words = carray(_as_pointer(address), (count // 8,), np.uint64)
+    words = carray(as_pointer(address), (count // 8,), np.uint64)
     done = 0
     while words.size - done >= 3 * lane:
         a, b, c = np.uint64(crc), np.uint64(0), np.uint64(0)
@@ -101,7 +101,7 @@ def _update_hardware(crc: Any, address: int, count: int, slices: Any, shift: Any
 
 @njit(nogil=True, cache=CACHE)
 def _update_tables(crc: Any, address: int, count: int, slices: Any, shift: Any) -> Any:
-    words = carray(_as_pointer(address), (count // 8,), np.uint64)
+    words = carray(as_pointer(address), (count // 8,), np.uint64)
     for i in range(words.size):
         word = words[i] ^ np.uint64(crc)
         crc = np.uint32(0)
@@ -118,7 +118,7 @@ def crc32c_at(address: int, count: int) -> Any:
     """crc32c of ``count`` bytes in memory, as uint32."""
     slices, shift = _SLICES, _SHIFT_ONE_LANE
     crc = _update_words(np.uint32(0xFFFFFFFF), address, count, slices, shift)
-    tail = carray(_as_pointer(address), (count,), np.uint8)
+    tail = carray(as_pointer(address), (count,), np.uint8)
     for i in range(count - count % 8, count):
         crc = (crc >> np.uint32(8)) ^ slices[0, (crc ^ tail[i]) & np.uint32(0xFF)]
     return crc ^ np.uint32(0xFFFFFFFF)

@@ -18,7 +18,9 @@ PLANE_TOP, PLANE_LEFT_BYTES, PLANE_ROWS, PLANE_WIDTH_BYTES = range(4)
 
 
 @njit(nogil=True, cache=CACHE)
-def gather_range(frames: Any, frame_row_bytes: int, chunk: Any, chunk_rows: int, row_bytes: int, fill_row: int, start: int, stop: int, to: int) -> None:
+def gather_range(
+    frames: Any, frame_row_bytes: int, chunk: Any, chunk_rows: int, row_bytes: int, fill_row: int, start: int, stop: int, to: int
+) -> None:
     """Copy bytes [start, stop) of a chunk to address ``to``. ``chunk`` is one row of the plane table, ``fill_row`` the address of one row of fill."""
     top, left, rows, width = chunk[PLANE_TOP], chunk[PLANE_LEFT_BYTES], chunk[PLANE_ROWS], chunk[PLANE_WIDTH_BYTES]
     row = start // row_bytes

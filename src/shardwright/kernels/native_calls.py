@@ -36,8 +36,10 @@ errno_location = _declare("__errno_location", _I64)
 
 
 @intrinsic
-def _as_pointer(typingctx, address):  # type: ignore[no-untyped-def]
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def as_pointer(typingctx: Any, address: Any) -> Any:
+    """An int64 address as a pointer that ``carray`` takes."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
 
     return types.voidptr(types.int64), codegen
@@ -46,7 +48,7 @@ def _as_pointer(typingctx, address):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def bytes_at(address: int, count: int) -> Any:
     """uint8[count] view of memory; with bounds checking on, writes past ``count`` raise."""
-    return carray(_as_pointer(address), (count,), np.uint8)
+    return carray(as_pointer(address), (count,), np.uint8)
 
 
 @njit(inline="always")
@@ -60,7 +62,8 @@ if NATIVE_AVAILABLE:
     binding.load_library_permanently(str(native.library_path()))
     shuffle = _declare("blosc2_shuffle", _I32, _I32, _I32, _I64, _I64)  # typesize, bytes, from, to
     bitshuffle = _declare("blosc2_bitshuffle", _I32, _I32, _I32, _I64, _I64)
-    lz4_compress_fast = _declare("LZ4_compress_fast_extState", _I32, _I64, _I64, _I64, _I32, _I32, _I32)  # state, from, to, bytes, capacity, acceleration
+    # state, from, to, bytes, capacity, acceleration or level
+    lz4_compress_fast = _declare("LZ4_compress_fast_extState", _I32, _I64, _I64, _I64, _I32, _I32, _I32)
     lz4_compress_hc = _declare("LZ4_compress_HC_extStateHC", _I32, _I64, _I64, _I64, _I32, _I32, _I32)
     zstd_compress = _declare("ZSTD_compressCCtx", _I64, _I64, _I64, _I64, _I64, _I64, _I32)  # context, to, capacity, from, bytes, level
     zstd_is_error = _declare("ZSTD_isError", _U32, _I64)
@@ -93,7 +96,7 @@ else:
         return -1
 
     @njit
-    def zlib_crc32(crc: int, source: int, count: int) -> int:
+    def zlib_crc32(crc: int, source: int, count: int) -> Any:
         """CRC-32 of RFC 1952, bit by bit: slow, and only for the gzip stored form without the library."""
         data = bytes_at(source, count)
         value = np.uint32(crc) ^ np.uint32(0xFFFFFFFF)

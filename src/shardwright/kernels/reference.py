@@ -141,7 +141,9 @@ def crc32c(data: bytes) -> int:
 # ------------------------------------------------------------------ placing frames
 
 
-def slab_and_place(position: int, counts: Sequence[int], chunk: Sequence[int], slab_counts: Sequence[int], slab_strides: Sequence[int]) -> tuple[int, int]:
+def slab_and_place(
+    position: int, counts: Sequence[int], chunk: Sequence[int], slab_counts: Sequence[int], slab_strides: Sequence[int]
+) -> tuple[int, int]:
     """Unravel the position over the frame axes, split each index into chunk and remainder, ravel both again. ``counts[0]`` is not needed."""
     index: list[int] = []
     for count in reversed(counts[1:]):
@@ -184,3 +186,12 @@ def place_frames(
             if len(row.frames) == row.expected:
                 completed.append(slab)
     return len(frames), completed, -1, duplicate
+
+
+# ------------------------------------------------------------------ writing
+
+
+def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> None:
+    """Put one chunk into its slot, zeros up to the next multiple of ``alignment``; nothing for an empty chunk."""
+    padded = data + bytes(-len(data) % alignment)
+    file[offset : offset + len(padded)] = padded

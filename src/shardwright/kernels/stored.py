@@ -40,7 +40,7 @@ def store_blosc(out: Any, address: int, typesize: int, format_number: int, block
     frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
     put_blosc_header(out, BLOSC_MEMCPYED | (format_number << 5), typesize, chunk_bytes, block_bytes, chunk_bytes + BLOSC_HEADER_BYTES)
     gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, address + BLOSC_HEADER_BYTES)
-    return chunk_bytes + BLOSC_HEADER_BYTES
+    return int(chunk_bytes + BLOSC_HEADER_BYTES)
 
 
 @njit(nogil=True, cache=CACHE)

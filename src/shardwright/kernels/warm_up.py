@@ -40,6 +40,5 @@ def warm_up() -> None:
     contexts.close()
     one = np.ones(1, np.int64)
     write_slots(-one, 0 * one, one, 0 * one, 1)
-    place_frames(
-        0, 0 * one, 0 * one, one, one, one, one, one, 0 * one, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), 0 * one, one, np.zeros(1, np.uint8), 0 * one
-    )
+    table = np.zeros((1, 1), np.int64)
+    place_frames(0, 0 * one, 0 * one, one, one, one, one, one, 0 * one, table, table.copy(), 0 * one, one, np.zeros(1, np.uint8), 0 * one)

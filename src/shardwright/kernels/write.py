@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from .native_calls import CACHE, _as_pointer, errno_location, memset, pwrite
+from .native_calls import CACHE, as_pointer, errno_location, memset, pwrite
 
 EINTR, EIO = 4, 5
 
@@ -31,7 +31,7 @@ def write_slots(descriptors: Any, offsets: Any, addresses: Any, nbytes: Any, ali
             if written > 0:
                 done += written
                 continue
-            number = carray(_as_pointer(errno_location()), (1,), np.int32)[0] if written < 0 else EIO
+            number = carray(as_pointer(errno_location()), (1,), np.int32)[0] if written < 0 else EIO
             if number != EINTR:
                 return int(number)
     return 0

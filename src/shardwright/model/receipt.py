@@ -42,4 +42,5 @@ class Receipt:
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Receipt:
         """Raises ``KeyError`` when a field is missing; unknown fields are ignored (a newer daemon may send more)."""
-        return cls(**{f.name: str(facts[f.name]) if f.name == "path" else int(facts[f.name]) for f in fields(cls)})
+        counts = {f.name: int(facts[f.name]) for f in fields(cls) if f.name != "path"}
+        return cls(path=str(facts["path"]), **counts)

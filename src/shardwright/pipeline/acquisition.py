@@ -12,27 +12,32 @@ from __future__ import annotations
 import enum
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.array.grid import Grid
-from shardwright.array.spec import ArraySpec
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slab_and_place
 from shardwright.model.errors import ShardwrightError, WorkerError
 from shardwright.model.receipt import Receipt
-from shardwright.storage.slot_file import IoMode
 
 from .assembly import SlabTable
 from .encoding import SlabDone, SlabEncoder, SlabTask
 from .groups import Group, GroupState, HoleMemory, VisibleExtent
 from .keeper import GroupSealed, ShardKeeper, StoreFinished
-from .limits import Limits
 from .watermark import Watermark
-from .workers import WorkerPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.storage.slot_file import IoMode
+
+    from .limits import Limits
+    from .workers import WorkerPool
 
 
 class AcquisitionState(enum.Enum):
@@ -216,9 +221,7 @@ class Acquisition:
 
     def _reject_one(self, batch: _Batch, slab: int) -> None:
         i = batch.first
-        grid = self.grid
-        tables = (np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides))
-        _, place = slab_and_place(int(batch.positions[i]), *tables)
+        _, place = slab_and_place(int(batch.positions[i]), *self._table.grid_tables)
         if self._holes.fate(slab, place) == LATE:
             self._counters.late += 1
             batch.fates[i] = LATE
@@ -298,7 +301,8 @@ class Acquisition:
             if all(g.state is GroupState.OPEN for g in self._groups.values()):
                 self._close_group(self._groups[min(self._groups)])
             return False
-        self._groups[number] = self._prepared.pop(number, None) or self._new_group(number)
+        prepared = self._prepared.pop(number, None)
+        self._groups[number] = self._new_group(number) if prepared is None else prepared
         following = self.grid.next_group(number)
         if following is not None and following not in self._groups and following not in self._prepared and not self._group_closed(following):
             for other in self._prepared.values():

@@ -5,10 +5,14 @@ A row's life: free -> collecting -> (complete, or closed with holes) at the work
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from shardwright.array.grid import Grid
 from shardwright.kernels.place import place_frames
+
+if TYPE_CHECKING:
+    from shardwright.array.grid import Grid
 
 FREE = -1
 
@@ -18,7 +22,9 @@ class SlabTable:
 
     def __init__(self, grid: Grid, rows: int) -> None:
         self._grid = grid
-        self._tables = tuple(np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides))
+        self.grid_tables: tuple[np.ndarray, ...] = tuple(
+            np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
+        )
         self.slab = np.full(rows, FREE, np.int64)
         self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)
         self.sequences = np.zeros((rows, grid.frames_per_slab), np.int64)
@@ -35,9 +41,8 @@ class SlabTable:
 
     def place(self, first: int, positions: np.ndarray, sequences: np.ndarray, addresses: np.ndarray, fates: np.ndarray) -> tuple[int, list[int], int]:
         """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or -1)."""
-        done, count, missing = place_frames(
-            first, positions, sequences, addresses, *self._tables, self.slab, self.addresses, self.sequences, self.frames, self.expected, fates, self._completed
-        )
+        state = (self.slab, self.addresses, self.sequences, self.frames, self.expected)
+        done, count, missing = place_frames(first, positions, sequences, addresses, *self.grid_tables, *state, fates, self._completed)
         rows = self._completed[:count].tolist()
         for row in rows:
             del self._collecting[int(self.slab[row])]
@@ -71,7 +76,8 @@ class SlabTable:
 
     def filled(self, row: int) -> np.ndarray:
         """bool[frames_per_slab]: the places that have a frame."""
-        return self.addresses[row] != 0
+        filled: np.ndarray = self.addresses[row] != 0
+        return filled
 
     def free(self, row: int) -> None:
         self.slab[row] = FREE

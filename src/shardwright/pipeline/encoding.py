@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.grid import Grid
-from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import encode_chunks
 from shardwright.kernels.write import write_slots
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
-from shardwright.shard.open_shard import OpenShard
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors
 
-from .workers import WorkerState
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from shardwright.array.grid import Grid
+    from shardwright.array.spec import ArraySpec
+    from shardwright.shard.open_shard import OpenShard
+
+    from .workers import WorkerState
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class SlabEncoder:
         return int(nbytes.sum())
 
     def _mapped_slots(self, addresses: list[int | None], file: np.ndarray, slot: np.ndarray) -> np.ndarray:
-        return np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes
+        targets: np.ndarray = np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes
+        return targets
 
     def _write(self, descriptors: np.ndarray, offsets: np.ndarray, addresses: np.ndarray, nbytes: np.ndarray) -> None:
         """From the worker's buffer into the files. Raises ``StorageError``."""
@@ -107,7 +110,7 @@ class SlabEncoder:
         """The chunk ranges that a slab is cut into, of about equal size."""
         tasks = math.ceil(self.chunks_per_slab / chunks_per_task)
         edges = [self.chunks_per_slab * i // tasks for i in range(tasks + 1)]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(pairwise(edges))
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class SlabTask:
     def run(self, state: WorkerState) -> None:
         try:
             stored_bytes = self.encoder.encode(self.frames, self.slab, self.shards.result(), self.first, self.stop, state)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
             self.report(SlabDone(self.row, 0, error))
         else:
             self.report(SlabDone(self.row, stored_bytes, None))

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import gzip
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.array.frame_table import ROWS_PER_CHUNK, TABLE_PATH, column_metadata, column_names, columns, table_metadata
-from shardwright.array.spec import ArraySpec
 from shardwright.storage.files import make_directories, replace_file, storage_errors
 from shardwright.wire.descriptor import DESCRIPTOR, METADATA_FIELDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
 
 
 class FrameRecords:

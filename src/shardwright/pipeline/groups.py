@@ -1,9 +1,9 @@
 """The shard groups of one acquisition: which are open, which wait for their last slabs, which are sealed, and what became of every place in them.
 
-    OPEN     takes frames
-    CLOSING  takes no more frames; slabs of it are still being compressed
-    SEALING  handed to the keeper
-    (gone)   sealed; only its holes are remembered, so that a late frame can be told from a duplicate
+OPEN     takes frames
+CLOSING  takes no more frames; slabs of it are still being compressed
+SEALING  handed to the keeper
+(gone)   sealed; only its holes are remembered, so that a late frame can be told from a duplicate
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from __future__ import annotations
 import enum
 import math
 from collections import OrderedDict
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE
-from shardwright.shard.open_shard import OpenShard
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import numpy as np
+
+    from shardwright.array.grid import Grid
+    from shardwright.shard.open_shard import OpenShard
 
 REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as late
 

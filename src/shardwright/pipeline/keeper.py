@@ -13,25 +13,29 @@ The store's folder:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import codec_metadata
 from shardwright.model.errors import OutputExistsError, ShardwrightError, WorkerError
-from shardwright.shard.layout import ArrayLayout
 from shardwright.shard.open_shard import OpenShard
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.slot_file import IoMode, resolve_io
 
 from .frame_records import FrameRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy as np
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.shard.layout import ArrayLayout
 
 WORKSPACE = ".shardwright"
 
@@ -76,7 +80,7 @@ class ShardKeeper:
         def run() -> None:
             try:
                 future.set_result(self._open_group(group))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (travels in the future)
                 future.set_exception(error)
 
         self._commands.put(run)
@@ -88,7 +92,7 @@ class ShardKeeper:
         def run() -> None:
             try:
                 sealed = [shard.seal() for shard in shards.result()]
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (travels in the report)
                 self._report(GroupSealed(group, 0, 0, error))
             else:
                 named = [s for s in sealed if s.path is not None]
@@ -133,7 +137,7 @@ class ShardKeeper:
                 self._write_extent(extent)
                 self._records.write_table()
                 self._remove_workspace()
-            except Exception as failure:
+            except Exception as failure:  # noqa: BLE001  (travels in the report)
                 error = failure
             self._report(StoreFinished(error))
 
@@ -151,7 +155,7 @@ class ShardKeeper:
         try:
             while (command := self._commands.get()) is not None:
                 command()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (the owner must hear of a dead keeper)
             failure = error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper died: {error!r}")
             self._report(StoreFinished(failure))
         finally:

@@ -1,8 +1,8 @@
 """Every limit of one acquisition, derived from its specification into one frozen object before anything is allocated.
 
-    ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being compressed
-    row       bookkeeping of one slab that is open or being compressed
-    group     shard files that are filled at once (preallocated on disk, mapped)
+ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being compressed
+row       bookkeeping of one slab that is open or being compressed
+group     shard files that are filled at once (preallocated on disk, mapped)
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from shardwright.array.grid import Grid
-from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError
 from shardwright.shard.layout import ArrayLayout
+
+if TYPE_CHECKING:
+    from shardwright.array.spec import ArraySpec
 
 TASK_BYTES = 8 << 20  # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between workers
 RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; measured after warm-up
@@ -63,9 +66,7 @@ class Limits:
         least = least_ring_frames(grid, batch_frames)
         ring = max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // grid.frame_bytes)) if ring_frames is None else ring_frames
         if ring < least:
-            raise BudgetError(
-                "ring_frames is too small for this chunking", expected=f"at least {least} frames", got=ring, hint=_smaller_chunks(grid)
-            )
+            raise BudgetError("ring_frames is too small for this chunking", expected=f"at least {least} frames", got=ring, hint=_smaller_chunks(grid))
         rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
         shard = layout.largest_shard()
         group_bytes = layout.files_per_group * shard.file_bytes

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.spec import ArraySpec
 from shardwright.model.errors import ClosedError, FrameDtypeError, FrameShapeError, SpecError
-from shardwright.model.receipt import Receipt
 from shardwright.storage.slot_file import IO_MODES, IoMode
 from shardwright.wire.descriptor import DESCRIPTOR, METADATA_FIELDS
 from shardwright.wire.metadata import checked_metadata
@@ -21,6 +17,14 @@ from shardwright.wire.metadata import checked_metadata
 from .acquisition import Acquisition, AcquisitionState
 from .limits import Limits, default_threads
 from .workers import WorkerPool
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.model.receipt import Receipt
 
 _POLL_S = 1.0  # how often a blocked append looks whether the workers still live
 
@@ -84,7 +88,7 @@ class Writer:
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
     ) -> None:
-        """Store one frame. Its place is ``index`` (acquisition order of the axes before the frame's own), else ``frame_id``, else the count of appends.
+        """Store one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else ``frame_id``, else the count of appends.
 
         The frame is copied before this returns. Blocks while the ring is full. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
         ``MetadataError`` (nothing was stored then), ``ClosedError``, or what broke the pipeline.
@@ -171,7 +175,7 @@ def create(
 ) -> Writer:
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
 
-    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what the writer may hold (``BudgetError`` when the layout needs more);
+    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more);
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
     """
     if io not in IO_MODES:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.array.grid import Grid
-
 from .index import index_bytes
+
+if TYPE_CHECKING:
+    from shardwright.array.grid import Grid
 
 PAGE_BYTES = 4096  # slots never share a page of the page cache or a block of the usual filesystems
 

@@ -8,7 +8,7 @@ Only a complete shard carries a final name; a shard whose seal failed keeps its 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from shardwright.storage.slot_file import IoMode, SlotFile
 
 from .index import EMPTY, empty_index, encode_index
 from .layout import ShardLayout, page_aligned
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)

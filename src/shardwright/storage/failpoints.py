@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _hooks: dict[str, Callable[[], None]] = {}
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
 
 from .failpoints import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
 _RENAME_NOREPLACE = 1
@@ -74,9 +77,9 @@ def rename_without_replacing(source: Path, target: Path) -> None:
         _check(_libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE))
     except FileExistsError as error:
         raise OutputExistsError("a file of this name is already there", got=target) from error
-    except OSError as error:
+    except OSError:
         with storage_errors("rename to", target):
-            raise error
+            raise
 
 
 def sync_directory(path: Path) -> None:
@@ -116,5 +119,5 @@ def replace_file(path: Path, data: bytes) -> None:
         finally:
             os.close(descriptor)
         reach("replace.before_rename")
-        os.replace(temporary, path)
+        temporary.replace(path)
     sync_directory(path.parent)

@@ -13,13 +13,15 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from .failpoints import reach
 from .files import preallocate, punch_hole, storage_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IoMode = Literal["auto", "mmap", "pwrite", "direct"]
 IO_MODES: tuple[IoMode, ...] = ("auto", "mmap", "pwrite", "direct")
