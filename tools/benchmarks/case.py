@@ -1,0 +1,91 @@
+"""What every contender writes: 2048 x 2048 uint16 photon noise, inner chunks of 16 x 256 x 256, shards of 64 x 2048 x 2048."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright import ArraySpec, Blosc, Dimension
+
+Frames = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Case:
+    """``frames`` are written each round; they cycle through ``distinct`` different ones. ``shard`` counts pixels, not chunks."""
+
+    frames: int = 256
+    distinct: int = 16
+    shape: tuple[int, int] = (2048, 2048)
+    chunk: tuple[int, int, int] = (16, 256, 256)
+    shard: tuple[int, int, int] = (64, 2048, 2048)
+    cname: str = "lz4"
+    clevel: int = 1
+    shuffle: str = "shuffle"
+    threads: int = 2
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        assert self.frames % self.shard[0] == 0, "whole shards only: peers write a shard at a time"
+        assert self.distinct % self.chunk[0] == 0, "a slab repeats whole, so that one read proves all"
+
+    @property
+    def raw_bytes(self) -> int:
+        return self.frames * self.shape[0] * self.shape[1] * 2
+
+    @property
+    def shape_of_array(self) -> tuple[int, int, int]:
+        return (self.frames, *self.shape)
+
+    def spec(self) -> ArraySpec:
+        """As shardwright sees it."""
+        names, counts = "tyx", (None, *self.shape)
+        dimensions = [
+            Dimension(name=n, count=count, chunk_size=c, shard_size_chunks=s // c)
+            for n, count, c, s in zip(names, counts, self.chunk, self.shard, strict=True)
+        ]
+        codec = Blosc.model_validate({"cname": self.cname, "clevel": self.clevel, "shuffle": self.shuffle})
+        return ArraySpec(dtype="uint16", dimensions=tuple(dimensions), codec=codec)
+
+    def codecs(self) -> list[dict[str, Any]]:
+        """The ``codecs`` of zarr.json."""
+        blosc = {"cname": self.cname, "clevel": self.clevel, "shuffle": self.shuffle, "typesize": 2, "blocksize": 0}
+        little = {"name": "bytes", "configuration": {"endian": "little"}}
+        sharding = {
+            "chunk_shape": list(self.chunk),
+            "codecs": [little, {"name": "blosc", "configuration": blosc}],
+            "index_codecs": [little, {"name": "crc32c"}],
+            "index_location": "end",
+        }
+        return [{"name": "sharding_indexed", "configuration": sharding}]
+
+    def draw(self) -> Frames:
+        """The distinct frames: Poisson noise on a background of haze and bright spots, an sCMOS-like offset of 100 counts."""
+        rng = np.random.default_rng(self.seed)
+        rows, columns = self.shape
+        y, x = np.mgrid[0:rows, 0:columns].astype(np.float32)
+        background = np.full(self.shape, 20.0, np.float32)
+        for _ in range(40):
+            center_y, center_x, width = rng.uniform(0, rows), rng.uniform(0, columns), rng.uniform(20, 150)
+            background += rng.uniform(30, 250) * np.exp(-((y - center_y) ** 2 + (x - center_x) ** 2) / (2 * width**2))
+        frames = np.empty((self.distinct, *self.shape), np.uint16)
+        for frame in frames:
+            frame[:] = rng.poisson(background) + 100
+        return frames
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()})
+
+
+def load_frames(path: Path, case: Case) -> Frames:
+    """The frames that the parent drew, in this process's own memory."""
+    return np.fromfile(path, np.uint16).reshape(case.distinct, *case.shape)

@@ -1,0 +1,35 @@
+"""shardwright in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import shardwright as sw
+from shardwright.pipeline.limits import Limits
+
+from ..contender import Contender, check_last_shard
+
+
+class InProcess(Contender):
+    kind = "ours"
+    io: Literal["auto", "mmap"] = "auto"
+
+    def write(self, path: Path) -> int:
+        with sw.create(path, self.case.spec(), threads=self.case.threads, io=self.io) as writer:
+            for i in range(self.case.frames):
+                writer.append(self.frame(i))
+        assert writer.receipt.frames_durable == self.case.frames
+        return writer.receipt.bytes_stored
+
+    def verify(self, path: Path) -> None:
+        check_last_shard(path / "0", self)
+
+    def planned_memory_bytes(self) -> int:
+        return Limits.derive(self.case.spec(), threads=self.case.threads).memory_bytes
+
+
+class InProcessMapped(InProcess):
+    """Through the page cache, as peers that do not use O_DIRECT."""
+
+    io = "mmap"

@@ -1,0 +1,38 @@
+"""zarr-python, alone and with the codec pipeline of zarrs: whole shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from ..contender import Contender, check_last_shard, tree_bytes
+
+
+class ZarrPython(Contender):
+    def start(self, folder: Path) -> None:
+        zarr.config.set({"threading.max_workers": self.case.threads, "async.concurrency": 2 * self.case.threads})
+        self._buffer = np.zeros(self.case.shard, np.uint16)
+
+    def write(self, path: Path) -> int:
+        case = self.case
+        blosc = zarr.codecs.BloscCodec(cname=case.cname, clevel=case.clevel, shuffle=case.shuffle, typesize=2)
+        array = zarr.create_array(
+            path, shape=case.shape_of_array, dtype="uint16", chunks=case.chunk, shards=case.shard, compressors=blosc, filters=None, fill_value=0
+        )
+        for i in range(case.frames):
+            place = i % case.shard[0]
+            self._buffer[place] = self.frame(i)
+            if place == case.shard[0] - 1:
+                array[i + 1 - case.shard[0] : i + 1] = self._buffer
+        return tree_bytes(path)
+
+    def verify(self, path: Path) -> None:
+        check_last_shard(path, self)
+
+
+class Zarrs(ZarrPython):
+    def start(self, folder: Path) -> None:
+        zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"})
+        super().start(folder)
