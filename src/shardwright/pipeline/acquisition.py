@@ -178,6 +178,8 @@ class Acquisition:
     def close(self) -> None:
         """Wait for the keeper's thread; after SEALED, or FAILED with nothing in flight."""
         if self.state is not AcquisitionState.SEALED:
+            for group in (*self._groups.values(), *self._prepared.values()):
+                self._keeper.abandon(group.shards)
             self._keeper.stop()
         self._keeper.join()
 

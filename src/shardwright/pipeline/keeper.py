@@ -152,12 +152,14 @@ class ShardKeeper:
         self._thread.join()
 
     def _work(self) -> None:
+        """A command that fails ends the acquisition, not this thread: others wait for the futures that later commands fulfil."""
         try:
             while (command := self._commands.get()) is not None:
-                command()
-        except BaseException as error:  # noqa: BLE001  (the owner must hear of a dead keeper)
-            failure = error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper died: {error!r}")
-            self._report(StoreFinished(failure))
+                try:
+                    command()
+                except Exception as error:  # noqa: BLE001  (travels in the report)
+                    failure = error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")
+                    self._report(StoreFinished(failure))
         finally:
             self._records.close()
 
