@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, rename_without_replacing, sync_directory
+from shardwright.storage.files import make_directories, rename_without_replacing, storage_errors, sync_directory
 from shardwright.storage.slot_file import IoMode, SlotFile
 
 from .index import EMPTY, empty_index, encode_index
@@ -66,18 +66,22 @@ class OpenShard:
         data_end = int(ends[-1])
         index = encode_index(self.entries)
         index_offset = 0 if self.layout.index_at_start else data_end
-        reach("shard.before_index")
+        self._reach("shard.before_index")
         self._file.write(index_offset, index)
         self._file.end_filling()
         gap_bytes = self._give_gaps_back(live["offset"], ends)
         self._file.truncate(data_end if self.layout.index_at_start else data_end + len(index))
         self._file.sync()
         make_directories(self.final_path.parent)
-        reach("shard.before_rename")
+        self._reach("shard.before_rename")
         rename_without_replacing(self._file.path, self.final_path)
         sync_directory(self.final_path.parent)
         self._file.close()
         return SealedShard(self.final_path, int(live["nbytes"].sum()) + len(index), gap_bytes)
+
+    def _reach(self, point: str) -> None:
+        with storage_errors("seal", self._file.path):
+            reach(point)
 
     def _give_gaps_back(self, starts: np.ndarray, ends: np.ndarray) -> int:
         """Punch the whole pages between one chunk's end and the next one's start; returns the bytes of all gaps."""

@@ -17,7 +17,7 @@ from shardwright.model.errors import OutputExistsError, StorageError, StorageFul
 from .failpoints import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
@@ -42,16 +42,18 @@ def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
         raise kind(f"cannot {operation} {path}: {error.strerror or error}", hint=hint) from error
 
 
-def _check(result: int) -> None:
-    if result != 0:
+def _call(function: Callable[..., int], *arguments: int | bytes) -> None:
+    """Call libc, again after a signal, as Python does with calls of its own. Raises ``OSError``."""
+    while function(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
 
 
 def preallocate(descriptor: int, nbytes: int) -> bool:
     """Reserve real blocks for the first ``nbytes`` of a file. True when the filesystem guarantees them, False when glibc had to write zeros."""
     try:
-        _check(_libc.fallocate(descriptor, 0, 0, nbytes))
+        _call(_libc.fallocate, descriptor, 0, 0, nbytes)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
@@ -63,7 +65,7 @@ def preallocate(descriptor: int, nbytes: int) -> bool:
 def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
     """Give the blocks of a gap back to the filesystem; the file keeps its size. False where the filesystem cannot: the gap then just stays."""
     try:
-        _check(_libc.fallocate(descriptor, _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE, offset, nbytes))
+        _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE, offset, nbytes)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
@@ -74,7 +76,7 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
 def rename_without_replacing(source: Path, target: Path) -> None:
     """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError`` otherwise."""
     try:
-        _check(_libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE))
+        _call(_libc.renameat2, _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE)
     except FileExistsError as error:
         raise OutputExistsError("a file of this name is already there", got=target) from error
     except OSError:
@@ -106,18 +108,26 @@ def make_directories(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path`` atomically and durably: a reader sees the old bytes or the new ones."""
+    """Put ``data`` at ``path`` atomically and durably: a reader sees the old bytes or the new ones. A failure leaves the old ones and nothing else."""
     temporary = path.with_name(f".{path.name}.new")
     with storage_errors("write", path):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            reach("replace.before_sync")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        reach("replace.before_rename")
-        temporary.replace(path)
+            _write_synced(temporary, data)
+            reach("replace.before_rename")
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # on a full disk it would hold the last free blocks
+            raise
     sync_directory(path.parent)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        reach("replace.before_sync")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

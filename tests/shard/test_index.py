@@ -1,0 +1,54 @@
+"""The shard index: what zarr-python writes, round trips, and every way in which it can be wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.shard.index import EMPTY, INDEX_ENTRY, decode_index, empty_index, encode_index, index_bytes
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=20))
+def test_round_trip(pairs):
+    entries = np.array(pairs, INDEX_ENTRY)
+    data = encode_index(entries)
+    assert len(data) == index_bytes(len(pairs)) == 16 * len(pairs) + 4
+    assert decode_index(data, len(pairs)).tolist() == pairs
+
+
+def test_the_bytes_are_little_endian_pairs_and_their_crc32c():
+    data = encode_index(np.array([(1, 2), (EMPTY, EMPTY)], INDEX_ENTRY))
+    assert data[:16] == b"\x01" + bytes(7) + b"\x02" + bytes(7)
+    assert data[16:32] == b"\xff" * 16
+    assert int.from_bytes(data[32:], "little") == bitwise_crc32c(data[:32])
+
+
+def bitwise_crc32c(data: bytes) -> int:
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+def test_an_empty_index_is_all_absent():
+    assert empty_index(3).tolist() == [(EMPTY, EMPTY)] * 3
+
+
+def test_every_flipped_bit_is_noticed():
+    data = encode_index(np.array([(0, 7), (4096, 9)], INDEX_ENTRY))
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ShardFormatError, match="crc32c"):
+            decode_index(bytes(damaged), 2)
+
+
+@pytest.mark.parametrize("size", [0, 3, 4, 35, 37, 52])
+def test_a_wrong_size_is_named(size):
+    with pytest.raises(ShardFormatError, match=rf"expected 36 bytes; got {size} bytes"):
+        decode_index(bytes(size), 2)

@@ -1,0 +1,110 @@
+"""Where things lie in a shard file: relations that must hold for every layout, checked slot by slot."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.array.grid import Grid
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, PlaneChunks, page_aligned
+
+
+@st.composite
+def grids(draw, limited=False):
+    axes = draw(st.integers(0, 3))
+    counts = [draw(st.integers(1, 6)) for _ in range(axes)]
+    if axes and not limited and draw(st.booleans()):
+        counts[0] = 0
+    small = st.integers(1, 3)
+    return Grid(
+        counts=tuple(counts),
+        chunk=tuple(draw(small) for _ in range(axes)),
+        shard_chunks=tuple(draw(small) for _ in range(axes)),
+        stored_axes=tuple(draw(st.permutations(range(axes)))),
+        frame_shape=(draw(st.integers(1, 9)), draw(st.integers(1, 9))),
+        plane_chunk=(draw(st.integers(1, 4)), draw(st.integers(1, 10))),
+        plane_shard_chunks=(draw(small), draw(small)),
+        itemsize=draw(st.sampled_from([1, 2, 4, 8])),
+    )
+
+
+def slabs_of_group(grid: Grid, group: int) -> list[int]:
+    """Brute force: every slab of a few whose group this is."""
+    most = math.prod(grid.slab_counts) if not grid.unlimited else 4 * max(1, math.prod(grid.slab_counts[1:])) * grid.shard_chunks[0]
+    return [slab for slab in range(most) if grid.group_of_slab(slab) == group]
+
+
+@settings(deadline=None)
+@given(grid=grids(), max_encoded=st.integers(1, 3 * PAGE_BYTES), at_start=st.booleans(), data=st.data())
+def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
+    layout = ArrayLayout.of(grid, max_encoded, at_start)
+    groups = math.prod(grid.group_counts) if not grid.unlimited else 3 * max(1, math.prod(grid.group_counts[1:]))
+    group = data.draw(st.integers(0, groups - 1))
+    plane = layout.plane
+    for file in range(layout.files_per_group):
+        shard = layout.shard(group, file)
+        slots, entries = [], []
+        for slab in slabs_of_group(grid, group):
+            index_layer, slot_layer = layout.layer_of_slab(slab)
+            mine = plane.file == file
+            slots += (slot_layer * plane.layer_slots[file] + plane.slot[mine]).tolist()
+            entries += (index_layer * plane.layer_entries + plane.entry[mine]).tolist()
+        assert sorted(slots) == list(range(shard.slots)), "every slot belongs to exactly one chunk"
+        assert len(set(entries)) == len(entries) == shard.slots
+        assert max(entries) < shard.chunks == math.prod(grid.shard_chunks) * math.prod(grid.plane_shard_chunks)
+        assert [e for _, e in sorted(zip(slots, entries, strict=True))] == sorted(entries), "slots lie in the order of the index"
+        assert shard.slot_bytes % PAGE_BYTES == 0
+        assert max_encoded <= shard.slot_bytes < max_encoded + PAGE_BYTES
+        assert shard.data_start % PAGE_BYTES == 0
+        assert (shard.data_start >= shard.index_bytes) == at_start
+        room_behind = shard.file_bytes - shard.data_start - shard.slots * shard.slot_bytes
+        assert room_behind == (0 if at_start else page_aligned(shard.index_bytes))
+        assert shard.slots <= layout.largest_shard().slots
+        assert shard.file_bytes <= layout.largest_shard().file_bytes
+
+
+@settings(deadline=None)
+@given(grid=grids(limited=True))
+def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
+    """Each chunk's shard key and index entry against plain arithmetic on the chunk's coordinates in storage order."""
+    layout = ArrayLayout.of(grid, 1, False)
+    plane = layout.plane
+    stored_shard = (*grid.stored(grid.shard_chunks), *grid.plane_shard_chunks)
+    chunks_y, chunks_x = grid.plane_chunks
+    for slab in range(math.prod(grid.slab_counts)):
+        frame_chunk = grid.stored(grid.slab_coordinates(slab))
+        index_layer, _ = layout.layer_of_slab(slab)
+        for i, (y, x) in enumerate(itertools.product(range(chunks_y), range(chunks_x))):
+            chunk = (*frame_chunk, y, x)
+            key = "/".join(["c", *(str(c // s) for c, s in zip(chunk, stored_shard, strict=True))])
+            inside = tuple(c % s for c, s in zip(chunk, stored_shard, strict=True))
+            assert layout.shard_key(grid.group_of_slab(slab), int(plane.file[i])) == key
+            assert index_layer * plane.layer_entries + plane.entry[i] == np.ravel_multi_index(inside, stored_shard)
+
+
+@settings(deadline=None)
+@given(grid=grids())
+def test_plane_geometry_covers_each_pixel_once(grid):
+    plane = PlaneChunks.of(grid)
+    rows, columns = grid.frame_shape
+    seen = np.zeros(rows * columns * grid.itemsize, int)
+    for top, left, height, width in plane.geometry.tolist():
+        assert 1 <= height <= plane.chunk_rows
+        assert 1 <= width <= plane.row_bytes
+        for row in range(top, top + height):
+            seen[row * plane.frame_row_bytes + left : row * plane.frame_row_bytes + left + width] += 1
+    assert (seen == 1).all()
+    assert plane.chunk_rows * plane.row_bytes == math.prod(grid.plane_chunk) * grid.itemsize
+    assert plane.layer_slots.sum() == len(plane.file)
+
+
+def test_edge_shards_are_smaller():
+    grid = Grid((5,), (2,), (2,), (0,), (5, 4), (2, 2), (2, 1), 1)
+    layout = ArrayLayout.of(grid, 100, False)
+    # 3 slabs in groups of 2; 3 x 2 chunks a frame in files of 2 x 1: group 0 and group 1, upper and lower files
+    assert [[layout.shard(group, file).slots for file in range(4)] for group in range(2)] == [[4, 4, 2, 2], [2, 2, 1, 1]]
+    assert {layout.shard(group, file).chunks for file in range(4) for group in range(2)} == {4}

@@ -1,0 +1,149 @@
+"""The seam to the filesystem: replacing, renaming, folders, preallocation, holes; each with a failure in the middle."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
+from shardwright.storage import failpoints, files
+from shardwright.storage.files import make_directories, preallocate, punch_hole, rename_without_replacing, replace_file, storage_errors
+
+
+@pytest.fixture
+def failing():
+    points = []
+
+    def fail(name: str) -> None:
+        def hook() -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        points.append(name)
+        failpoints.set_hook(name, hook)
+
+    yield fail
+    for name in points:
+        failpoints.set_hook(name, None)
+
+
+def test_replace_file_writes_and_replaces(tmp_path):
+    path = tmp_path / "zarr.json"
+    replace_file(path, b"one")
+    replace_file(path, b"two" * 100_000)
+    assert path.read_bytes() == b"two" * 100_000
+    assert [p.name for p in tmp_path.iterdir()] == ["zarr.json"]
+
+
+@pytest.mark.parametrize("point", ["replace.before_sync", "replace.before_rename"])
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_replace_that_fails_keeps_the_old_and_leaves_nothing_else(tmp_path, failing, point, old):
+    path = tmp_path / "zarr.json"
+    if old is not None:
+        path.write_bytes(old)
+    failing(point)
+    with pytest.raises(StorageError, match=r"cannot write .*zarr\.json: Input/output error"):
+        replace_file(path, b"new")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({} if old is None else {"zarr.json": old})
+
+
+def test_rename_without_replacing(tmp_path):
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.write_bytes(b"mine")
+    rename_without_replacing(source, target)
+    assert (source.exists(), target.read_bytes()) == (False, b"mine")
+    source.write_bytes(b"second")
+    with pytest.raises(OutputExistsError, match="already there"):
+        rename_without_replacing(source, target)
+    assert (source.read_bytes(), target.read_bytes()) == (b"second", b"mine")
+
+
+def test_a_rename_of_nothing_names_the_target(tmp_path):
+    with pytest.raises(StorageError, match=r"rename to .*/b: No such file"):
+        rename_without_replacing(tmp_path / "a", tmp_path / "b")
+
+
+def test_make_directories_makes_what_is_missing_and_syncs_each_parent(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    make_directories(tmp_path / "a" / "b" / "c")
+    assert (tmp_path / "a" / "b" / "c").is_dir()
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    make_directories(tmp_path / "a" / "b" / "c")
+    assert len(synced) == 3
+
+
+def test_make_directories_through_a_file_is_refused(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(StorageError, match="create folder"):
+        make_directories(tmp_path / "a" / "b")
+    with pytest.raises(StorageError, match="create folder"):
+        make_directories(tmp_path / "a")
+
+
+def test_preallocate_takes_blocks_and_punch_gives_them_back(tmp_path):
+    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    try:
+        assert preallocate(descriptor, 1 << 20) is True
+        assert os.fstat(descriptor).st_size == 1 << 20
+        assert os.fstat(descriptor).st_blocks * 512 >= 1 << 20
+        os.pwrite(descriptor, b"x" * (1 << 20), 0)
+        assert punch_hole(descriptor, 4096, (1 << 20) - 8192) is True
+        assert os.fstat(descriptor).st_size == 1 << 20
+        assert os.fstat(descriptor).st_blocks * 512 <= 8192 + 4096
+        data = os.pread(descriptor, 1 << 20, 0)
+        assert data == b"x" * 4096 + bytes((1 << 20) - 8192) + b"x" * 4096
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, StorageFullError), (errno.EDQUOT, StorageFullError), (errno.EIO, StorageError)])
+def test_errors_are_typed_and_name_what_was_tried(number, kind):
+    with pytest.raises(StorageError, match=r"cannot polish /a/b: ") as caught, storage_errors("polish", "/a/b"):
+        raise OSError(number, os.strerror(number))
+    assert type(caught.value) is kind
+    assert os.strerror(number) in str(caught.value)
+
+
+@pytest.mark.parametrize("call", ["fallocate", "punch"])
+def test_a_filesystem_without_the_call_is_served_all_the_same(tmp_path, monkeypatch, call):
+    """Preallocation falls back to glibc's, which writes zeros; a gap just stays."""
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no such thing")
+
+    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    try:
+        monkeypatch.setattr(files, "_call", unsupported)
+        if call == "fallocate":
+            assert preallocate(descriptor, 8192) is False
+            assert os.fstat(descriptor).st_size == 8192
+        else:
+            os.ftruncate(descriptor, 8192)
+            assert punch_hole(descriptor, 0, 4096) is False
+    finally:
+        os.close(descriptor)
+
+
+def test_a_signal_does_not_fail_a_preallocation(tmp_path, monkeypatch):
+    """Python retries its own calls after EINTR; the ones through ctypes are ours to retry."""
+    answers = [errno.EINTR, errno.EINTR, 0]
+    real = files._libc.fallocate
+
+    class Interrupted:
+        def fallocate(self, *arguments):
+            number = answers.pop(0)
+            if number:
+                files.ctypes.set_errno(number)
+                return -1
+            return real(*arguments)
+
+    monkeypatch.setattr(files, "_libc", Interrupted())
+    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    try:
+        assert preallocate(descriptor, 8192) is True
+        assert os.fstat(descriptor).st_size == 8192
+    finally:
+        os.close(descriptor)
+    assert answers == []
