@@ -1,0 +1,73 @@
+"""``shardwright verify``: decode and check every chunk; exit 1 and a list when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from shardwright.read.verify import VerifyReport
+
+_PLAIN_STEPS = 10  # lines of progress where there is no terminal
+
+
+def command(
+    store: Path = typer.Argument(..., help="A store, an array in it, or one shard file.", metavar="STORE"),
+    as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
+    threads: int | None = typer.Option(None, "--threads", min=1, help="Decoding threads. One for each core unless given."),
+) -> None:
+    """Decode and check every chunk of a store. Exits with 1 and a list of what is wrong."""
+    from shardwright.read.verify import verify_store
+
+    if as_json:
+        report = verify_store(store, threads=threads)
+        typer.echo(json.dumps(report.to_dict()))
+    else:
+        report = _verify_with_bar(store, threads) if sys.stderr.isatty() else verify_store(store, threads=threads, progress=_PlainProgress())
+        _print_report(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _verify_with_bar(store: Path, threads: int | None) -> VerifyReport:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    from shardwright.read.verify import verify_store
+
+    columns = ("verify", BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("verify", total=None)
+        return verify_store(store, threads=threads, progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+
+class _PlainProgress:
+    """Prints a line for each tenth of the bytes."""
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        step = _PLAIN_STEPS * done // max(total, 1)
+        if step > self._step:
+            self._step = step
+            typer.echo(f"{100 * step // _PLAIN_STEPS} % of {total} bytes", err=True)
+
+
+def _print_report(report: VerifyReport) -> None:
+    from shardwright.config.quantities import format_bytes
+
+    for problem in report.problems:
+        typer.echo(str(problem))
+    if report.problems_not_kept:
+        typer.echo(f"and {report.problems_not_kept} more")
+    found = len(report.problems) + report.problems_not_kept
+    typer.echo(
+        f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to {format_bytes(report.decoded_bytes)};"
+        f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; "
+        + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
+    )

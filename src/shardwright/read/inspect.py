@@ -1,0 +1,202 @@
+"""What lies where in a shard: slots, the gaps between them, how each chunk was encoded, the index. Reads the index and each chunk's first bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.layout import PAGE_BYTES
+
+from .shard_file import ShardFile, check_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .store import Store, StoredArray
+
+
+@dataclass(frozen=True)
+class ChunkReport:
+    """One chunk that is present. ``gap_bytes``: unused bytes between it and whatever follows it in the file."""
+
+    chunk: int
+    coordinates: tuple[int, ...]
+    offset: int
+    nbytes: int
+    page_aligned: bool
+    gap_bytes: int
+    form: str
+
+
+@dataclass
+class ShardReport:
+    """One shard file. ``allocated_bytes`` is what the filesystem holds for it, ``hole_bytes`` what it does not hold of ``file_bytes``."""
+
+    key: str
+    coordinates: tuple[int, ...]
+    file_bytes: int = 0
+    allocated_bytes: int = 0
+    index_location: str = "end"
+    index_offset: int = 0
+    index_bytes: int = 0
+    index_checksum_ok: bool = False
+    chunks: int = 0
+    chunks_in_shape: int = 0
+    chunks_present: int = 0
+    chunks_page_aligned: int = 0
+    encoded_bytes: int = 0
+    decoded_bytes: int = 0
+    gaps: int = 0
+    gap_bytes: int = 0
+    largest_gap_bytes: int = 0
+    forms: dict[str, int] = field(default_factory=dict)
+    chunk_reports: list[ChunkReport] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def hole_bytes(self) -> int:
+        return max(0, self.file_bytes - self.allocated_bytes)
+
+    @property
+    def chunks_empty(self) -> int:
+        """Chunks inside the array's shape that are absent and read as fill value."""
+        return max(0, self.chunks_in_shape - self.chunks_present)
+
+    @property
+    def ratio(self) -> float:
+        return self.decoded_bytes / self.encoded_bytes if self.encoded_bytes else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "hole_bytes": self.hole_bytes, "chunks_empty": self.chunks_empty, "ratio": self.ratio}
+
+
+@dataclass
+class Totals:
+    """Sums over the shards of one array."""
+
+    shards: int = 0
+    file_bytes: int = 0
+    allocated_bytes: int = 0
+    chunks_in_shape: int = 0
+    chunks_present: int = 0
+    encoded_bytes: int = 0
+    decoded_bytes: int = 0
+    gap_bytes: int = 0
+    problems: int = 0
+    forms: Counter[str] = field(default_factory=Counter)
+
+    def add(self, shard: ShardReport) -> None:
+        self.shards += 1
+        self.file_bytes += shard.file_bytes
+        self.allocated_bytes += shard.allocated_bytes
+        self.chunks_in_shape += shard.chunks_in_shape
+        self.chunks_present += shard.chunks_present
+        self.encoded_bytes += shard.encoded_bytes
+        self.decoded_bytes += shard.decoded_bytes
+        self.gap_bytes += shard.gap_bytes
+        self.problems += len(shard.problems)
+        self.forms.update(shard.forms)
+
+    @property
+    def ratio(self) -> float:
+        return self.decoded_bytes / self.encoded_bytes if self.encoded_bytes else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "forms": dict(self.forms), "ratio": self.ratio}
+
+
+def describe_array(array: StoredArray) -> dict[str, Any]:
+    """The array's metadata in plain values, ready for JSON."""
+    return {
+        "path": str(array.path),
+        "shape": array.shape,
+        "dtype": array.dtype.name,
+        "dimension_names": array.dimension_names,
+        "fill_value": array.fill_value,
+        "shard_shape": array.shard_shape,
+        "chunk_shape": array.chunk_shape,
+        "chunk_bytes": array.chunk_bytes,
+        "chunks_per_shard": array.chunks_per_shard,
+        "shards_in_shape": array.shards_in_shape,
+        "codecs": array.codec_metadata,
+        "index_location": array.index_location,
+    }
+
+
+def inspect_shards(store: Store, array: StoredArray, *, chunks: bool = False) -> Iterator[ShardReport]:
+    """A report for each shard file of ``array`` (for the one that the store was opened by, if it was), one at a time."""
+    if store.shard is not None:
+        yield inspect_shard(array, store.shard, chunks=chunks)
+        return
+    for _, coordinates in array.shard_files():
+        if coordinates is not None:
+            yield inspect_shard(array, coordinates, chunks=chunks)
+
+
+def inspect_shard(array: StoredArray, coordinates: tuple[int, ...], *, chunks: bool = False) -> ShardReport:
+    """Look at one shard file. What is wrong with it goes into ``problems``, nothing is raised for it. ``chunks`` keeps a record of each chunk."""
+    key = array.shard_key(coordinates)
+    report = ShardReport(key, coordinates, index_location=array.index_location, index_bytes=array.index_bytes, chunks=array.chunks_per_shard)
+    report.chunks_in_shape = array.chunks_inside(coordinates)
+    try:
+        with ShardFile(array, array.path / key) as file:
+            report.file_bytes, report.allocated_bytes = file.file_bytes, file.allocated_bytes
+            entries = file.read_index()
+            report.index_checksum_ok, report.index_offset = True, file.index_offset
+            _look_at_chunks(report, file, entries, chunks)
+    except (ShardFormatError, StorageError) as error:
+        report.problems.append(str(error))
+    return report
+
+
+def _look_at_chunks(report: ShardReport, file: ShardFile, entries: npt.NDArray[np.void], keep: bool) -> None:
+    array = file.array
+    check = check_entries(array, report.coordinates, entries, file.data_range)
+    report.problems += [f"chunk {chunk}: {fault}" for chunk, fault in check.faults]
+    live = np.flatnonzero(check.sound)
+    report.chunks_present = int(check.present.sum())
+    report.chunks_page_aligned = int((entries["offset"][live] % PAGE_BYTES == 0).sum())
+    report.encoded_bytes = int(entries["nbytes"][live].sum())
+    report.decoded_bytes = len(live) * array.chunk_bytes
+    gap_after, leading = _gaps(entries[live], file.data_range)
+    sizes = np.append(gap_after, leading)
+    report.gaps, report.gap_bytes, report.largest_gap_bytes = int((sizes > 0).sum()), int(sizes.sum()), int(sizes.max())
+    forms: Counter[str] = Counter()
+    for chunk, gap in zip(live.tolist(), gap_after.tolist(), strict=True):
+        offset, nbytes = int(entries["offset"][chunk]), int(entries["nbytes"][chunk])
+        form = _form(report, file, chunk, offset, nbytes)
+        forms[form] += 1
+        if keep:
+            where = array.chunk_coordinates(report.coordinates, chunk)
+            report.chunk_reports.append(ChunkReport(chunk, where, offset, nbytes, offset % PAGE_BYTES == 0, gap, form))
+    report.forms = dict(forms.most_common())
+
+
+def _gaps(live: npt.NDArray[np.void], data_range: tuple[int, int]) -> tuple[npt.NDArray[np.int64], int]:
+    """Unused bytes after each live chunk, and before the first one. Chunks that overlap leave no gap."""
+    start, stop = data_range
+    if not len(live):
+        return np.empty(0, np.int64), stop - start
+    offsets, ends = live["offset"].astype(np.int64), (live["offset"] + live["nbytes"]).astype(np.int64)
+    order = np.argsort(offsets, kind="stable")
+    reach = np.maximum.accumulate(ends[order])
+    following = np.append(offsets[order][1:], stop)
+    after = np.zeros(len(live), np.int64)
+    after[order] = np.maximum(0, following - reach)
+    return after, int(offsets[order[0]]) - start
+
+
+def _form(report: ShardReport, file: ShardFile, chunk: int, offset: int, nbytes: int) -> str:
+    head = bytearray(min(HEAD_BYTES, nbytes))
+    try:
+        file.read_into(offset, memoryview(head))
+        return str(describe_chunk(head, nbytes, file.array.codecs, file.array.chunk_bytes))
+    except ShardFormatError as error:
+        report.problems.append(f"chunk {chunk}: {error}")
+        return "unreadable"

@@ -1,0 +1,134 @@
+"""One shard file, read with pread: its index, which of its entries are sound, and the bytes of one chunk at a time."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.index import EMPTY, decode_index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from .store import StoredArray
+
+
+class ShardFile:
+    """Open for reading; a context manager. Raises ``StorageError`` when the system refuses, ``ShardFormatError`` for what cannot be a shard."""
+
+    def __init__(self, array: StoredArray, path: Path) -> None:
+        self.array = array
+        self.path = path
+        try:
+            # O_NONBLOCK: opening a named pipe that lies there must not wait for a writer.
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}") from error
+        status = os.fstat(self._fd)
+        self.file_bytes = status.st_size
+        self.allocated_bytes = status.st_blocks * 512
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise ShardFormatError(f"{path} is not a regular file")
+
+    def __enter__(self) -> ShardFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @property
+    def index_offset(self) -> int:
+        return 0 if self.array.index_location == "start" else self.file_bytes - self.array.index_bytes
+
+    @property
+    def data_range(self) -> tuple[int, int]:
+        """[start, stop) of the bytes that chunks may lie in: the file without its index."""
+        if self.array.index_location == "start":
+            return self.array.index_bytes, self.file_bytes
+        return 0, self.index_offset
+
+    def read_index(self) -> npt.NDArray[np.void]:
+        """INDEX_ENTRY[chunks_per_shard], its crc32c checked."""
+        size = self.array.index_bytes
+        if self.file_bytes < size:
+            raise ShardFormatError("shard is shorter than its index", expected=f"{size} bytes or more", got=self.file_bytes)
+        data = bytearray(size)
+        self.read_into(self.index_offset, memoryview(data))
+        return decode_index(bytes(data), self.array.chunks_per_shard)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset``. The file may have been cut short behind our back: then ``ShardFormatError``."""
+        done = 0
+        while done < len(buffer):
+            try:
+                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+            except OSError as error:
+                raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
+            if count == 0:
+                raise ShardFormatError("shard ends too early", expected=f"{len(buffer)} bytes at {offset}", got=done)
+            done += count
+
+
+@dataclass(frozen=True)
+class EntryCheck:
+    """What the index alone tells. ``present``, ``sound``: bool[chunks]; a sound entry may be read. ``faults``: (chunk number, what is wrong)."""
+
+    present: npt.NDArray[np.bool_]
+    sound: npt.NDArray[np.bool_]
+    faults: list[tuple[int, str]]
+
+
+def check_entries(array: StoredArray, shard: tuple[int, ...], entries: npt.NDArray[np.void], data_range: tuple[int, int]) -> EntryCheck:
+    """Hold every index entry against the file, the codec's worst case, the array's shape and all other entries."""
+    start, stop = map(np.uint64, data_range)
+    offsets, sizes = entries["offset"], entries["nbytes"]
+    present = (offsets != EMPTY) | (sizes != EMPTY)
+    half = (offsets == EMPTY) ^ (sizes == EMPTY)
+    # sizes are cut to stop first, so that the subtraction cannot wrap around
+    outside = present & ~half & ((sizes > stop) | (offsets < start) | (offsets > stop - np.minimum(sizes, stop)))
+    limit = array.codecs.max_encoded_bytes(array.chunk_bytes)
+    long = present & ~half & ~outside & (sizes > limit)
+    nothing = present & ~half & ~outside & (sizes == 0)
+    sound = present & ~half & ~outside & ~long & ~nothing
+    faults = [(int(k), "index entry is half empty: only one of offset and size is 2^64-1") for k in np.flatnonzero(half)]
+    faults += [
+        (int(k), f"chunk lies outside the data of its shard: {sizes[k]} bytes at {offsets[k]}, not in [{start}, {stop})")
+        for k in np.flatnonzero(outside)
+    ]
+    faults += [(int(k), f"chunk is longer than its codec can make it: {sizes[k]} bytes, at most {limit}") for k in np.flatnonzero(long)]
+    faults += [(int(k), "chunk has a size of 0") for k in np.flatnonzero(nothing)]
+    faults += _overlaps(entries, np.flatnonzero(present & ~half & ~outside & ~nothing))
+    faults += [(int(k), "chunk is stored but lies wholly outside the array's shape") for k in np.flatnonzero(present & ~_inside_shape(array, shard))]
+    return EntryCheck(present, sound, faults)
+
+
+def _overlaps(entries: npt.NDArray[np.void], chunks: npt.NDArray[np.intp]) -> list[tuple[int, str]]:
+    """Chunks that begin before another one, which begins no later, has ended."""
+    order = chunks[np.argsort(entries["offset"][chunks], kind="stable")]
+    offsets = entries["offset"][order]
+    ends = offsets + entries["nbytes"][order]
+    reach = np.maximum.accumulate(ends)
+    faults = []
+    for i in np.flatnonzero(offsets[1:] < reach[:-1]) + 1:
+        other = order[int(np.argmax(ends[:i]))]
+        faults.append((int(order[i]), f"chunk overlaps chunk {other} of its shard: it begins at {offsets[i]}, the other ends at {reach[i - 1]}"))
+    return faults
+
+
+def _inside_shape(array: StoredArray, shard: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """bool[chunks]: whether each chunk of this shard holds an element of the array."""
+    inside = np.ones((), np.bool_)
+    for i, chunks, size, count in zip(shard, array.shard_chunks, array.chunk_shape, array.shape, strict=True):
+        inside = np.logical_and.outer(inside, (i * chunks + np.arange(chunks)) * size < count)
+    return inside.ravel()

@@ -1,0 +1,298 @@
+"""Open a store for looking at it: find its zarr.json files and parse them, strictly, for the layouts that shardwright writes.
+
+Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed``, chunk keys of the "default" encoding, inner codecs as ``codecs.decode``
+knows them, index codecs bytes (little) + crc32c. Anything else is a ``ShardFormatError`` that names it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES
+from shardwright.codecs.decode import ChunkCodecs
+from shardwright.model.errors import ShardFormatError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORK_FOLDER = ".shardwright"
+MAX_METADATA_BYTES = 16 * 1024 * 1024
+MAX_CHUNKS_PER_SHARD = 2**24
+
+_INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+_KEY_PART = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """One sharded array on disk, as its zarr.json describes it. Shapes are in storage order."""
+
+    path: Path
+    shape: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill_value: Any
+    codecs: ChunkCodecs
+    codec_metadata: list[Any]
+    index_location: str
+    separator: str
+    dimension_names: tuple[str | None, ...] | None
+
+    @property
+    def chunk_bytes(self) -> int:
+        return math.prod(self.chunk_shape) * self.dtype.itemsize
+
+    @property
+    def shard_chunks(self) -> tuple[int, ...]:
+        """Inner chunks of one shard along each axis."""
+        return tuple(s // c for s, c in zip(self.shard_shape, self.chunk_shape, strict=True))
+
+    @property
+    def chunks_per_shard(self) -> int:
+        return math.prod(self.shard_chunks)
+
+    @property
+    def index_bytes(self) -> int:
+        return 16 * self.chunks_per_shard + 4
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Shards that cover the shape along each axis."""
+        return tuple(-(-n // s) for n, s in zip(self.shape, self.shard_shape, strict=True))
+
+    @property
+    def shards_in_shape(self) -> int:
+        return math.prod(self.grid_shape)
+
+    def contains_shard(self, coordinates: tuple[int, ...]) -> bool:
+        return all(i < n for i, n in zip(coordinates, self.grid_shape, strict=True))
+
+    def chunk_coordinates(self, shard: tuple[int, ...], chunk: int) -> tuple[int, ...]:
+        """Coordinates, in the array's grid of inner chunks, of chunk number ``chunk`` (row-major) of a shard."""
+        within = np.unravel_index(chunk, self.shard_chunks)
+        return tuple(int(i * n + w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
+
+    def contains_chunk(self, coordinates: tuple[int, ...]) -> bool:
+        return all(i * c < n for i, c, n in zip(coordinates, self.chunk_shape, self.shape, strict=True))
+
+    def chunks_inside(self, shard: tuple[int, ...]) -> int:
+        """Chunks of this shard that hold at least one element of the array."""
+        inside = 1
+        for i, s, c, n in zip(shard, self.shard_shape, self.chunk_shape, self.shape, strict=True):
+            inside *= max(0, -(-(min((i + 1) * s, n) - i * s) // c))
+        return inside
+
+    def shard_key(self, coordinates: tuple[int, ...]) -> str:
+        return self.separator.join(["c", *map(str, coordinates)])
+
+    def coordinates_of(self, key: str) -> tuple[int, ...] | None:
+        """The coordinates that a file's path below the array spells, None when it is no chunk key of this array."""
+        head, *parts = key.split(self.separator)
+        if head != "c" or len(parts) != len(self.shape) or not all(map(_KEY_PART.fullmatch, parts)):
+            return None
+        return tuple(map(int, parts))
+
+    def shard_files(self) -> Iterator[tuple[str, tuple[int, ...] | None]]:
+        """Every file below the array that may be a chunk, in a stable order: its key, and its coordinates or None when it is no chunk key."""
+        below = [self.path / "c"] if self.separator == "/" else [self.path]
+        for path in itertools.chain.from_iterable(map(_files, below)):
+            key = path.relative_to(self.path).as_posix()
+            if self.separator == "/" or key.startswith("c"):
+                yield key, self.coordinates_of(key)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Regular files and whatever else is no folder, numbers in the order of their value."""
+    if not folder.is_dir():
+        return
+    for entry in sorted(folder.iterdir(), key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name)):
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _files(entry)
+        else:
+            yield entry
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a path led to: ``group`` is the OME-Zarr group's attributes (None for a bare array), ``shard`` is set when the path was one shard's.
+
+    ``broken_references`` are the dataset paths of the group's metadata that lead to no readable array, with the reason.
+    """
+
+    root: Path
+    group: dict[str, Any] | None
+    arrays: tuple[StoredArray, ...]
+    shard: tuple[int, ...] | None = None
+    broken_references: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def work_in_progress(self) -> bool:
+        return (self.root / WORK_FOLDER).exists()
+
+
+def open_store(path: Path) -> Store:
+    """Open an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises ``ShardFormatError`` or ``StorageError``."""
+    path = path.absolute()
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.exists():
+        raise StorageError(f"no such file or folder: {path}")
+    if path.name == "zarr.json":
+        return _open_folder(path.parent)
+    return _open_shard(path)
+
+
+def _open_folder(folder: Path) -> Store:
+    document = _read_metadata(folder)
+    if document["node_type"] == "array":
+        return Store(folder, None, (parse_array(folder, document),))
+    attributes = document.get("attributes", {})
+    arrays, broken = [], {}
+    for name in _dataset_paths(attributes):
+        try:
+            arrays.append(parse_array(_inside(folder, name)))
+        except (ShardFormatError, StorageError) as error:
+            broken[name] = str(error)
+    if not arrays and not broken:
+        raise ShardFormatError(f"the group {folder} names no image", expected="attributes.ome.multiscales with datasets", got=sorted(attributes))
+    return Store(folder, attributes, tuple(arrays), broken_references=broken)
+
+
+def _open_shard(path: Path) -> Store:
+    for folder in path.parents:
+        if (folder / "zarr.json").is_file():
+            array = parse_array(folder)
+            coordinates = array.coordinates_of(path.relative_to(folder).as_posix())
+            if coordinates is None:
+                raise ShardFormatError(f"{path} is not a shard of {folder}", expected=array.shard_key((0,) * len(array.shape)) + " and the like")
+            return Store(folder, None, (array,), shard=coordinates)
+    raise ShardFormatError(f"no zarr.json in any folder above {path}", hint="Give the path of a store, or of a shard inside its array")
+
+
+def _dataset_paths(attributes: Any) -> list[str]:
+    try:
+        return [str(dataset["path"]) for scale in attributes["ome"]["multiscales"] for dataset in scale["datasets"]]
+    except (KeyError, TypeError):
+        return []
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The folder of a dataset named by metadata, which must not lead out of the group."""
+    if name.startswith("/") or ".." in Path(name).parts:
+        raise ShardFormatError("dataset path leads out of the group", got=repr(name))
+    return folder / name
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    path = folder / "zarr.json"
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_METADATA_BYTES + 1)
+    except FileNotFoundError:
+        raise ShardFormatError(f"no zarr.json in {folder}", hint="Give the path of a Zarr v3 store, array or shard") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    if len(text) > MAX_METADATA_BYTES:
+        raise ShardFormatError(f"{path} is too long", expected=f"at most {MAX_METADATA_BYTES} bytes")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardFormatError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("zarr_format") != 3 or document.get("node_type") not in ("group", "array"):
+        raise ShardFormatError(f"{path} describes no Zarr v3 group or array")
+    return document
+
+
+def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredArray:
+    """The array in ``folder``. Raises ``ShardFormatError`` naming the field that is wrong or not supported."""
+    document = _read_metadata(folder) if document is None else document
+    if document["node_type"] != "array":
+        raise ShardFormatError(f"{folder} is a group", expected="an array")
+    try:
+        return _parse(folder, document)
+    except ShardFormatError as error:
+        raise ShardFormatError(f"{folder / 'zarr.json'}: {error.message}", expected=error.expected, got=error.got, hint=error.hint) from None
+    except (KeyError, TypeError, IndexError) as error:
+        raise ShardFormatError(f"{folder / 'zarr.json'} lacks a field or has one of the wrong type: {error!r}") from None
+
+
+def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
+    if document["data_type"] not in DTYPES:
+        raise ShardFormatError("data_type not supported", expected=", ".join(DTYPES), got=repr(document["data_type"]))
+    dtype = np.dtype(document["data_type"]).newbyteorder("<")
+    shape = _sizes("shape", document["shape"], least=0)
+    shard_shape = _regular_grid(document["chunk_grid"], len(shape))
+    sharding = _sharding(document["codecs"])
+    chunk_shape = _sizes("chunk_shape", sharding["chunk_shape"], rank=len(shape))
+    if any(s % c for s, c in zip(shard_shape, chunk_shape, strict=True)):
+        raise ShardFormatError("inner chunks do not divide the shard", expected=f"divisors of {shard_shape}", got=chunk_shape)
+    names = document.get("dimension_names")
+    if names is not None and (not isinstance(names, list) or len(names) != len(shape)):
+        raise ShardFormatError("dimension_names do not match the shape", expected=f"{len(shape)} names", got=names)
+    array = StoredArray(
+        path=folder,
+        shape=shape,
+        shard_shape=shard_shape,
+        chunk_shape=chunk_shape,
+        dtype=dtype,
+        fill_value=document["fill_value"],
+        codecs=ChunkCodecs.of(sharding["codecs"], dtype.itemsize),
+        codec_metadata=sharding["codecs"],
+        index_location=_index_location(sharding),
+        separator=_separator(document.get("chunk_key_encoding")),
+        dimension_names=None if names is None else tuple(names),
+    )
+    if array.chunk_bytes > MAX_CHUNK_BYTES:
+        raise ShardFormatError("inner chunk too large", expected=f"at most {MAX_CHUNK_BYTES} bytes", got=array.chunk_bytes)
+    if array.chunks_per_shard > MAX_CHUNKS_PER_SHARD:
+        raise ShardFormatError("too many inner chunks in a shard", expected=f"at most {MAX_CHUNKS_PER_SHARD}", got=array.chunks_per_shard)
+    return array
+
+
+def _sizes(name: str, value: Any, *, least: int = 1, rank: int | None = None) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(n) is int and least <= n < 2**63 for n in value) or (rank is not None and len(value) != rank):
+        count = "" if rank is None else f"{rank} "
+        raise ShardFormatError(f"{name} not supported", expected=f"a list of {count}whole numbers from {least}", got=value)
+    return tuple(value)
+
+
+def _regular_grid(grid: Any, rank: int) -> tuple[int, ...]:
+    if grid["name"] != "regular":
+        raise ShardFormatError("chunk_grid not supported", expected="'regular'", got=repr(grid["name"]))
+    return _sizes("chunk_grid", grid["configuration"]["chunk_shape"], rank=rank)
+
+
+def _sharding(codecs: Any) -> dict[str, Any]:
+    names = [codec["name"] if isinstance(codec, dict) else codec for codec in codecs]
+    if names != ["sharding_indexed"]:
+        raise ShardFormatError("codecs not supported", expected="['sharding_indexed']", got=names)
+    configuration: dict[str, Any] = codecs[0]["configuration"]
+    index_codecs = [{"name": codec} if isinstance(codec, str) else codec for codec in configuration["index_codecs"]]
+    plain = [{key: value for key, value in codec.items() if key != "configuration" or value} for codec in index_codecs]
+    if plain != _INDEX_CODECS:
+        raise ShardFormatError("index_codecs not supported", expected="bytes (little) and crc32c", got=index_codecs)
+    return configuration
+
+
+def _index_location(sharding: dict[str, Any]) -> str:
+    location = sharding.get("index_location", "end")
+    if location not in ("start", "end"):
+        raise ShardFormatError("index_location not supported", expected="'start' or 'end'", got=repr(location))
+    return str(location)
+
+
+def _separator(encoding: Any) -> str:
+    name = "default" if encoding is None else encoding["name"]
+    separator = "/" if encoding is None else encoding.get("configuration", {}).get("separator", "/")
+    if name != "default" or separator not in ("/", "."):
+        raise ShardFormatError("chunk_key_encoding not supported", expected="'default' with '/' or '.'", got=encoding)
+    return str(separator)

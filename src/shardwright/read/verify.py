@@ -1,0 +1,256 @@
+"""Decode and check every chunk of a store, and say exactly what is wrong with it.
+
+    metadata   the group's datasets lead to arrays; no work in progress was left behind
+    files      nothing but shards under c/, each inside the array's grid
+    index      size and crc32c; entries inside the file, clear of the index and of each other, inside the array's shape
+    chunks     crc32c where there is one; decoded to exactly the chunk's size
+
+A shard that is absent is legal and counted: it reads as fill value. Memory is bounded by the threads: each holds one encoded and one decoded chunk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.codecs.decode import decode_chunk_into
+from shardwright.model.errors import ShardFormatError, StorageError
+
+from .shard_file import ShardFile, check_entries
+from .store import WORK_FOLDER, Store, StoredArray, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_PROBLEMS_KEPT = 10_000
+_BATCH_DECODED_BYTES = 64 * 1024 * 1024  # decoded bytes of one task: short enough for an even progress bar, long enough to cost no overhead
+
+Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. ``where`` is a path inside the store; ``chunk`` the coordinates in the array's grid of inner chunks."""
+
+    where: str
+    what: str
+    chunk: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        chunk = "" if self.chunk is None else f" chunk {'/'.join(map(str, self.chunk))}"
+        return f"{self.where}{chunk}: {self.what}"
+
+
+@dataclass
+class VerifyReport:
+    """What was checked and what was found. ``*_absent`` are places inside the shape that hold nothing and read as fill value."""
+
+    path: str
+    arrays: int = 0
+    shards: int = 0
+    shards_absent: int = 0
+    chunks: int = 0
+    chunks_absent: int = 0
+    encoded_bytes: int = 0
+    decoded_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    problems_not_kept: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def add_problem(self, problem: Problem) -> None:
+        if len(self.problems) < MAX_PROBLEMS_KEPT:
+            self.problems.append(problem)
+        else:
+            self.problems_not_kept += 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some chunks of one shard, to be decoded by one thread: (chunk number, offset, bytes) each. ``done_bytes`` is what it adds to the progress."""
+
+    array: StoredArray
+    where: str
+    shard: tuple[int, ...]
+    chunks: list[tuple[int, int, int]]
+    done_bytes: int
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    problems: list[Problem]
+    encoded_bytes: int
+    decoded_bytes: int
+    done_bytes: int
+
+
+class _Buffers(threading.local):
+    """One encoded and one decoded chunk for each thread, used again and again: fresh memory is dear."""
+
+    def __init__(self) -> None:
+        self._held = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
+
+    def take(self, encoded_bytes: int, decoded_bytes: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        for i, size in enumerate((encoded_bytes, decoded_bytes)):
+            if self._held[i].nbytes < size:
+                self._held[i] = np.empty(size, np.uint8)
+        return self._held[0][:encoded_bytes], self._held[1][:decoded_bytes]
+
+
+def verify_store(path: Path, *, threads: int | None = None, progress: Progress | None = None) -> VerifyReport:
+    """Check the store, array or single shard at ``path``. Raises only when there is no store to check; the rest is in the report."""
+    store = open_store(path)
+    report = VerifyReport(str(path), arrays=len(store.arrays))
+    _check_metadata(store, report)
+    shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, report)]
+    run = _Run(store.root, report, sum(_size(array, coordinates) for array, coordinates in shards), progress)
+    run.check(shards, threads or len(os.sched_getaffinity(0)))
+    report.problems.sort(key=lambda problem: problem.where)  # stable: within one shard in the order of its chunks
+    return report
+
+
+def _check_metadata(store: Store, report: VerifyReport) -> None:
+    for name, reason in store.broken_references.items():
+        report.add_problem(Problem("zarr.json", f"dataset {name!r} leads to no readable array: {reason}"))
+    if store.work_in_progress:
+        report.add_problem(Problem(WORK_FOLDER, "work in progress: an acquisition is still running, or ended without sealing its last shards"))
+    for scale in store.group["ome"]["multiscales"] if store.group else ():
+        axes = tuple(axis.get("name") for axis in scale.get("axes", ()))
+        paths = {store.root / dataset["path"] for dataset in scale["datasets"]}
+        for array in store.arrays:
+            if array.path in paths and array.dimension_names != axes:
+                report.add_problem(
+                    Problem("zarr.json", f"OME axes {axes} differ from the dimension_names {array.dimension_names} of {array.path.name!r}")
+                )
+
+
+def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> Iterator[tuple[int, ...]]:
+    """Coordinates of the shard files; counts the absent ones and reports files that are no shard of this array."""
+    if store.shard is not None:
+        if not array.contains_shard(store.shard):
+            report.add_problem(Problem(_where(store.root, array, array.shard_key(store.shard)), f"outside the grid of {array.grid_shape} shards"))
+        yield store.shard
+        return
+    inside = 0
+    for key, coordinates in array.shard_files():
+        where = _where(store.root, array, key)
+        if coordinates is None:
+            report.add_problem(Problem(where, "not a chunk key of this array", None))
+        elif not array.contains_shard(coordinates):
+            report.add_problem(Problem(where, f"outside the grid of {array.grid_shape} shards that the shape {array.shape} covers"))
+            yield coordinates
+        else:
+            inside += 1
+            yield coordinates
+    report.shards_absent += array.shards_in_shape - inside
+
+
+def _where(root: Path, array: StoredArray, key: str) -> str:
+    return (array.path.relative_to(root) / key).as_posix()
+
+
+def _size(array: StoredArray, coordinates: tuple[int, ...]) -> int:
+    try:
+        return (array.path / array.shard_key(coordinates)).stat().st_size
+    except OSError:
+        return 0  # opening it will say why
+
+
+class _Run:
+    """One verification: the calling thread reads indexes and hands out batches, the pool decodes. Only the calling thread touches the report."""
+
+    def __init__(self, root: Path, report: VerifyReport, total_bytes: int, progress: Progress | None) -> None:
+        self._root = root
+        self._report = report
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._progress = progress
+        self._buffers = _Buffers()
+
+    def check(self, shards: list[tuple[StoredArray, tuple[int, ...]]], threads: int) -> None:
+        pending: deque[Future[_Outcome]] = deque()
+        with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
+            for array, coordinates in shards:
+                for batch in self._open(array, coordinates):
+                    pending.append(pool.submit(self._decode, batch))
+                    if len(pending) > 4 * threads:
+                        self._account(pending.popleft().result())
+            while pending:
+                self._account(pending.popleft().result())
+
+    def _open(self, array: StoredArray, coordinates: tuple[int, ...]) -> list[_Batch]:
+        """Check a shard's index and cut its sound chunks into batches."""
+        where = _where(self._root, array, array.shard_key(coordinates))
+        self._report.shards += 1
+        try:
+            with ShardFile(array, array.path / array.shard_key(coordinates)) as file:
+                entries = file.read_index()
+                check = check_entries(array, coordinates, entries, file.data_range)
+                file_bytes = file.file_bytes
+        except (ShardFormatError, StorageError) as error:
+            self._report.add_problem(Problem(where, str(error)))
+            self._advance(_size(array, coordinates))
+            return []
+        for chunk, fault in check.faults:
+            self._report.add_problem(Problem(where, fault, array.chunk_coordinates(coordinates, chunk)))
+        present = int(check.present.sum())
+        self._report.chunks += present
+        self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - present)
+        live = np.flatnonzero(check.sound)
+        live = live[np.argsort(entries["offset"][live], kind="stable")]  # in file order, for the disk's sake
+        chunks = list(zip(live.tolist(), entries["offset"][live].tolist(), entries["nbytes"][live].tolist(), strict=True))
+        step = max(1, _BATCH_DECODED_BYTES // array.chunk_bytes)
+        self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
+        parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
+        return [_Batch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part)) for part in parts]
+
+    def _decode(self, batch: _Batch) -> _Outcome:
+        """Runs in the pool."""
+        array, problems = batch.array, []
+        encoded_bytes = decoded_bytes = 0
+        try:
+            with ShardFile(array, array.path / array.shard_key(batch.shard)) as file:
+                for chunk, offset, nbytes in batch.chunks:
+                    encoded, decoded = self._buffers.take(nbytes, array.chunk_bytes)
+                    try:
+                        file.read_into(offset, encoded.data)
+                        decode_chunk_into(encoded.data, array.codecs, decoded)
+                        _check_values(array, decoded)
+                        encoded_bytes += nbytes
+                        decoded_bytes += array.chunk_bytes
+                    except ShardFormatError as error:
+                        problems.append(Problem(batch.where, str(error), array.chunk_coordinates(batch.shard, chunk)))
+        except (StorageError, ShardFormatError) as error:
+            problems.append(Problem(batch.where, str(error)))
+        return _Outcome(problems, encoded_bytes, decoded_bytes, batch.done_bytes)
+
+    def _account(self, outcome: _Outcome) -> None:
+        for problem in outcome.problems:
+            self._report.add_problem(problem)
+        self._report.encoded_bytes += outcome.encoded_bytes
+        self._report.decoded_bytes += outcome.decoded_bytes
+        self._advance(outcome.done_bytes)
+
+    def _advance(self, nbytes: int) -> None:
+        self._done_bytes += nbytes
+        if self._progress:
+            self._progress(min(self._done_bytes, self._total_bytes), self._total_bytes)
+
+
+def _check_values(array: StoredArray, decoded: npt.NDArray[np.uint8]) -> None:
+    """Every bit pattern is a value, except of a bool."""
+    if array.dtype.kind == "b" and decoded.max(initial=0) > 1:
+        raise ShardFormatError("bool chunk holds bytes other than 0 and 1", got=int(decoded.max()))
