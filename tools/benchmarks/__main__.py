@@ -22,7 +22,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=sorted(CONTENDERS), metavar="NAME", help=f"repeatable; of {', '.join(CONTENDERS)}")
     parser.add_argument("--rounds", type=int, help="timed rounds of each contender")
     parser.add_argument("--frames", type=int, help="frames of a round, a multiple of 64")
-    parser.add_argument("--threads", type=int, default=2, help="compressing threads of each contender")
+    parser.add_argument("--threads", type=int, default=2, help="compressing threads of each peer and floor; ours choose themselves")
     parser.add_argument("--cname", choices=["lz4", "zstd"], default="lz4")
     parser.add_argument("--clevel", type=int, default=1)
     parser.add_argument("--shuffle", choices=["noshuffle", "shuffle", "bitshuffle"], default="shuffle")
@@ -42,7 +42,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({"case": json.loads(case.to_json()), "rounds": rounds, "machine": platform.processor() or platform.machine(), "rows": rows}))
     else:
-        print(f"\n{frames} frames of 2048 x 2048 uint16 ({case.raw_bytes / 1e9:.2f} GB) a round, {rounds} rounds, {case.threads} threads, sync counted\n")
+        print(f"\n{frames} frames of 2048 x 2048 uint16 ({case.raw_bytes / 1e9:.2f} GB) a round, {rounds} rounds, {case.threads} threads for each peer, sync counted\n")
         print(table(rows))
         print("\n" + "\n".join(verdicts(rows)))
     return 1 if any("error" in row or row["within_plan"] is False for row in rows) else 0

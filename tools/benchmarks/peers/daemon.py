@@ -1,4 +1,4 @@
-"""shardwright's daemon in a process of its own, this process its camera."""
+"""shardwright's daemon in a process of its own, with the number of threads it chooses itself; this process is its camera."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
 import shardwright as sw
 from shardwright.config.load import load_config
-from shardwright.config.plan import plan
+from shardwright.config.plan import make_plan
 
 from ..contender import Contender, check_last_shard
 
@@ -29,12 +29,11 @@ class DaemonSharedMemory(Contender):
         config = {
             "output": {"root": str(folder)},
             "ingest": {"endpoints": [f"ipc://{self._sockets}/ingest.sock"]},
-            "workers": {"threads": self.case.threads},
             "streams": [{"name": "bench", "array": self.case.spec().model_dump(mode="json")}],
         }
         path = self._sockets / "bench.yaml"
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
-        self._plan = plan(load_config(path))
+        self._planned_memory_bytes = make_plan(load_config(path)).memory_peak_bytes
         self._daemon = subprocess.Popen([sys.executable, "-m", "shardwright.cli", "serve", str(path)], stdout=sys.stderr)
         self._connection = sw.connect(f"ipc://{self._sockets}/ingest.sock", timeout_ms=60_000, transport=self.transport)
 
@@ -62,8 +61,7 @@ class DaemonSharedMemory(Contender):
         return 0  # the daemon holds none of the bench's frames
 
     def planned_memory_bytes(self) -> int:
-        planned: Any = self._plan
-        return int(planned.memory_bytes)
+        return self._planned_memory_bytes
 
 
 class DaemonMessage(DaemonSharedMemory):

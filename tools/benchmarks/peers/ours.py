@@ -1,4 +1,4 @@
-"""shardwright in this process."""
+"""shardwright in this process, with the number of threads it chooses itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import shardwright as sw
-from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.limits import Limits, default_threads
 
 from ..contender import Contender, check_last_shard
 
@@ -16,7 +16,7 @@ class InProcess(Contender):
     io: Literal["auto", "mmap"] = "auto"
 
     def write(self, path: Path) -> int:
-        with sw.create(path, self.case.spec(), threads=self.case.threads, io=self.io) as writer:
+        with sw.create(path, self.case.spec(), io=self.io) as writer:
             for i in range(self.case.frames):
                 writer.append(self.frame(i))
         assert writer.receipt.frames_durable == self.case.frames
@@ -26,7 +26,7 @@ class InProcess(Contender):
         check_last_shard(path / "0", self)
 
     def planned_memory_bytes(self) -> int:
-        return Limits.derive(self.case.spec(), threads=self.case.threads).memory_bytes
+        return Limits.derive(self.case.spec(), threads=default_threads()).memory_bytes
 
 
 class InProcessMapped(InProcess):
