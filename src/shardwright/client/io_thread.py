@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import zmq
-from pydantic import ValidationError
 
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec
@@ -229,10 +228,7 @@ class IoThread:
         answer = self._opens.pop(opened.request, None)
         if answer is None:
             raise ProtocolError("OPENED for a request that was not made", expected=f"one of {sorted(self._opens)}", got=opened.request)
-        try:
-            spec = ArraySpec.model_validate(opened.spec)
-        except ValidationError as error:
-            raise ProtocolError("OPENED with a spec that cannot be read", got=str(error)[:200]) from None
+        spec = parse_spec(opened.spec)
         if opened.slot_bytes != spec.frame_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
             raise ProtocolError("OPENED whose sizes contradict each other", expected=f"slots of {spec.frame_bytes} bytes", got=opened)
         outbox = Outbox(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from shardwright.array.spec import ArraySpec
+from shardwright.array.parse import parse_spec
 from shardwright.model.errors import BudgetError, OutputExistsError, SpecError, UnknownStreamError
 from shardwright.model.names import store_name
 
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
+    from shardwright.array.spec import ArraySpec
     from shardwright.pipeline.limits import Limits
     from shardwright.wire.controls import Open
 
@@ -75,7 +74,7 @@ class Admission:
         if stream is None and not self._settings.allow_client_specs:
             expected = f"one of the streams {', '.join(self._streams)}"
             raise SpecError("this daemon takes no arrays from clients", expected=expected, got="a spec", hint="See ingest.allow_client_specs")
-        return _parsed_spec(request.spec)
+        return parse_spec(request.spec)
 
     def _check_memory(self, limits: Limits, taken: Collection[Admitted]) -> None:
         used = sum(other.limits.memory_bytes for other in taken)
@@ -86,11 +85,3 @@ class Admission:
                 got=f"{limits.memory_bytes:,} bytes",
                 hint="End another acquisition, raise memory.budget, or make chunks smaller",
             )
-
-
-def _parsed_spec(facts: dict[str, Any]) -> ArraySpec:
-    try:
-        return ArraySpec.model_validate(facts)
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)[:4]]
-        raise SpecError("the array specification is wrong", got="; ".join(problems)[:800]) from None

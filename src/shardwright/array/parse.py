@@ -1,0 +1,20 @@
+"""From JSON that somebody sent to an ``ArraySpec``; what is wrong with it is said in one ``SpecError``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from shardwright.model.errors import SpecError
+
+from .spec import ArraySpec
+
+
+def parse_spec(facts: dict[str, Any]) -> ArraySpec:
+    """Raises ``SpecError`` naming the first few fields that are wrong."""
+    try:
+        return ArraySpec.model_validate(facts)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)[:4]]
+        raise SpecError("the array specification is wrong", got="; ".join(problems)[:800]) from None

@@ -1,0 +1,67 @@
+"""Credit bookkeeping against a plain dictionary."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.model.errors import ProtocolError
+from shardwright.wire.in_flight import InFlight, ranges_of
+
+
+@given(st.sets(st.integers(0, 60)), st.randoms())
+def test_ranges_hold_exactly_the_sequences(sequences: set[int], random):
+    order = list(sequences)
+    random.shuffle(order)
+    ranges = ranges_of(np.array(order, np.uint64))
+    assert [s for first, last in ranges for s in range(first, last + 1)] == sorted(sequences)
+    assert all(earlier[1] + 1 < later[0] for earlier, later in zip(ranges, ranges[1:], strict=False))
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.randoms())
+def test_slots_come_back_once_in_any_order(batch_sizes: list[int], random):
+    in_flight, slot_of, total = InFlight(), {}, 0
+    for size in batch_sizes:
+        slots = np.array([random.randrange(1000) for _ in range(size)], np.uint32)
+        in_flight.add(total, slots)
+        slot_of.update(zip(range(total, total + size), slots.tolist(), strict=True))
+        total += size
+    waiting = list(range(total))
+    random.shuffle(waiting)
+    while waiting:
+        taken = np.array([waiting.pop() for _ in range(min(len(waiting), random.randint(1, 6)))], np.uint64)
+        for first, last in ranges_of(taken):
+            assert in_flight.release(first, last).tolist() == [slot_of[s] for s in range(first, last + 1)]
+            with pytest.raises(ProtocolError):
+                in_flight.release(first, last)
+        assert in_flight.frames == len(waiting)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 6), (5, 5), (4, 9), (10**12, 10**12), (0, 2**63)])
+def test_a_wrong_release_is_refused_and_changes_nothing(first: int, last: int):
+    in_flight = InFlight()
+    in_flight.add(0, np.arange(3, dtype=np.uint32))
+    in_flight.add(3, np.arange(2, dtype=np.uint32))
+    with pytest.raises(ProtocolError):
+        in_flight.release(first, last)
+    assert in_flight.frames == 5
+    assert in_flight.release(0, 4).tolist() == [0, 1, 2, 0, 1]
+
+
+def test_a_message_is_kept_until_its_last_frame_is_released():
+    class Message:
+        pass
+
+    message = Message()
+    alive = weakref.ref(message)
+    in_flight = InFlight()
+    in_flight.add(0, np.arange(2, dtype=np.uint32), keep=message)
+    del message
+    in_flight.release(1, 1)
+    assert alive() is not None
+    in_flight.release(0, 0)
+    assert alive() is None
