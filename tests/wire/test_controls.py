@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -23,6 +24,7 @@ RECORDS = [
     Opened(3, "/data/a", {"dtype": "uint8"}, "message", 800, 8, 100, None),
     Finish(12),
 ]
+ODD_VALUES = st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5) | st.sampled_from([[], {}, "x" * 70_000])
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=repr)
@@ -35,11 +37,9 @@ def test_records_survive_json(record: Hello | Welcome | Open | Opened | Finish):
 def test_any_field_of_a_wrong_type_is_a_protocol_error_or_harmless(record: Hello | Welcome | Open | Opened | Finish, data: st.DataObject):
     body = record.to_body()
     key = data.draw(st.sampled_from(sorted(body)))
-    body[key] = data.draw(st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5) | st.just([]) | st.just({}) | st.just("x" * 70_000))
-    try:
-        record.from_body(body)
-    except errors.ProtocolError:
-        pass
+    body[key] = data.draw(ODD_VALUES)
+    with contextlib.suppress(errors.ProtocolError):
+        assert isinstance(record.from_body(body), type(record))
 
 
 @pytest.mark.parametrize("token", ["", "zz" * 16, "ab" * 15, None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 
 import numpy as np
@@ -19,7 +20,7 @@ def test_ranges_hold_exactly_the_sequences(sequences: set[int], random):
     random.shuffle(order)
     ranges = ranges_of(np.array(order, np.uint64))
     assert [s for first, last in ranges for s in range(first, last + 1)] == sorted(sequences)
-    assert all(earlier[1] + 1 < later[0] for earlier, later in zip(ranges, ranges[1:], strict=False))
+    assert all(earlier[1] + 1 < later[0] for earlier, later in itertools.pairwise(ranges))
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.randoms())

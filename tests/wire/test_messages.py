@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_frames_headers_round_trip(session: int, sequence: int, count: int, part
 
 @pytest.mark.parametrize(
     "changes",
-    [{"count": 0}, {"count": 2}, {"body_bytes": 111}, {"parts": 0}, {"parts": 3, "payload_bytes": 1}, {"payload_bytes": 1}, {"count": 2**32 - 1}],
+    [{"count": 0}, {"body_bytes": 208}, {"body_bytes": 111}, {"parts": 0}, {"parts": 3, "payload_bytes": 1}, {"payload_bytes": 1}, {"count": 2**32 - 1}],
 )
 def test_frames_headers_that_contradict_themselves_are_refused(changes: dict[str, int]):
     with pytest.raises(ProtocolError):
@@ -92,7 +93,10 @@ def test_control_bodies_round_trip(body: dict[str, object]):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"null", b'{"a": NaN}', b'{"a": Infinity}', b"\xff", b"[" * 100_000, b'{"a":' * 50_000, b'{"a": ' + b"9" * 5000 + b"}", b" " * (2**20 + 1)],
+    [
+        *(b"", b"[]", b"null", b'{"a": NaN}', b'{"a": Infinity}', b"\xff"),
+        *(b"[" * 100_000, b'{"a":' * 50_000, b'{"a": ' + b"9" * 5000 + b"}", b" " * (2**20 + 1)),
+    ],
     ids=lambda data: repr(data[:12]),
 )
 def test_bad_control_bodies_are_protocol_errors(data: bytes):
@@ -102,10 +106,8 @@ def test_bad_control_bodies_are_protocol_errors(data: bytes):
 
 @given(st.binary(max_size=200))
 def test_random_control_bodies_never_raise_anything_else(data: bytes):
-    try:
+    with contextlib.suppress(ProtocolError):
         assert isinstance(messages.decode_control(data), dict)
-    except ProtocolError:
-        pass
 
 
 def test_a_batch_decodes_to_its_own_copy():

@@ -18,7 +18,7 @@ from typing import Any
 import zmq
 
 from shardwright.array.grid import Grid
-from shardwright.array.spec import ArraySpec
+from shardwright.array.parse import parse_spec
 from shardwright.model.errors import ClosedError, ConfigError, ProtocolError, SessionLostError, ShardwrightError, VersionError, error_from_dict
 from shardwright.wire.controls import Hello, Open, Opened, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header

@@ -113,7 +113,7 @@ class Opened(_Control):
             ring_token=optional_text(body, "ring_token", 32),
         )
         token_needed = opened.transport == "shm"
-        if (opened.ring_token is not None) != token_needed or (opened.ring_token and not _TOKEN.fullmatch(opened.ring_token)):
+        if (opened.ring_token is not None) != token_needed or (opened.ring_token is not None and not _TOKEN.fullmatch(opened.ring_token)):
             expected = "32 hex digits for shm, none for message"
             raise ProtocolError("a ring token that does not fit the transport", expected=expected, got=repr(opened.ring_token))
         return opened
