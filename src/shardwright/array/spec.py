@@ -5,6 +5,7 @@ Names follow ome-writers and acquire-zarr. The same models are read from YAML, s
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Annotated, Any, Literal
 
@@ -101,7 +102,7 @@ class ArraySpec(_Frozen):
     @classmethod
     def _known_dtype(cls, value: Any) -> str:
         try:
-            name = str(np.dtype(value).newbyteorder("=").name)
+            name = "None" if value is None else str(np.dtype(value).newbyteorder("=").name)  # NumPy reads None as float64
         except TypeError:
             name = str(value)
         if name not in DTYPES:
@@ -112,6 +113,25 @@ class ArraySpec(_Frozen):
     @classmethod
     def _none_by_name(cls, value: Any) -> Any:
         return None if value == "none" else value
+
+    @field_validator("fill_value", mode="before")
+    @classmethod
+    def _plain_number(cls, value: Any) -> Any:
+        """Non-finite floats by the name they have in JSON, so that a spec survives the wire; NumPy scalars as Python's."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return value
+
+    @field_validator("attributes")
+    @classmethod
+    def _json_ready(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"attributes: must be plain JSON, since they go into zarr.json: {error}") from None
+        return value
 
     @field_serializer("dimensions")
     def _dump_dimensions(self, value: tuple[Dimension, ...]) -> list[dict[str, Any]]:
@@ -166,7 +186,7 @@ class ArraySpec(_Frozen):
         return tuple(by_name[name] for name in self.storage_order)
 
     def fill_bytes(self) -> bytes:
-        """The fill value as one little-endian element. Raises ``ValueError`` when it does not fit the dtype exactly."""
+        """The fill value as one little-endian element. Raises ``ValueError`` when it is none of the dtype's (floats are rounded to it)."""
         dtype = np.dtype(self.dtype).newbyteorder("<")
         value = self.fill_value
         if isinstance(value, str):
@@ -181,4 +201,15 @@ class ArraySpec(_Frozen):
             if value != int(value) or not info.min <= value <= info.max:
                 raise ValueError(f"fill_value: {value!r} is not a {self.dtype}")
             value = int(value)
-        return np.array(value, dtype).tobytes()
+        return _as_element(value, dtype)
+
+
+def _as_element(value: float, dtype: np.dtype[Any]) -> bytes:
+    try:
+        with np.errstate(over="ignore"):
+            element = np.array(value, dtype)
+    except OverflowError:
+        element = np.array(math.inf, dtype)
+    if dtype.kind == "f" and not np.isfinite(element):
+        raise ValueError(f"fill_value: {value!r} is out of a {dtype.name}'s range")
+    return element.tobytes()

@@ -1,0 +1,42 @@
+"""The public surface: exactly ``__all__``, and nothing heavy at import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shardwright
+
+HEAVY = ("blosc2", "llvmlite", "numba", "zmq", "shardwright.kernels", "shardwright.pipeline", "shardwright.client", "shardwright.codecs", "shardwright.storage")
+
+
+SOURCE = str(Path(shardwright.__file__).parents[1])
+
+
+def loaded_by(code: str) -> str:
+    """Which heavy modules a fresh interpreter has after running ``code``."""
+    code = f"import sys; sys.path.insert(0, {SOURCE!r}); {code}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_every_exported_name_is_there():
+    for name in shardwright.__all__:
+        assert getattr(shardwright, name) is not None
+    assert sorted(shardwright.__all__) == shardwright.__all__
+    assert set(shardwright.__all__) == {"ArraySpec", "Blosc", "Dimension", "Gzip", "Receipt", "Zstd", "connect", "create", "errors"}
+
+
+def test_nothing_else_is_exported_by_accident():
+    with pytest.raises(AttributeError, match="'shardwright' has no attribute 'nothing'"):
+        shardwright.nothing  # noqa: B018
+
+
+def test_import_loads_nothing_heavy():
+    assert loaded_by("import shardwright") == "[]"
+
+
+def test_connect_loads_no_compiler_and_no_codec_library():
+    assert loaded_by("import shardwright; shardwright.connect") == "['zmq', 'shardwright.client']"

@@ -1,0 +1,125 @@
+"""zarr.json as zarr-python and yaozarrs read it, and the warnings for layouts that some readers refuse."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+from yaozarrs import validate_ome_object
+from yaozarrs.v05 import Image
+
+from shardwright.array.metadata import array_metadata, array_shape, fill_value_json, group_metadata
+from shardwright.array.ome import layout_warnings
+from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Dimension, Gzip, Zstd
+from shardwright.codecs.parameters import codec_metadata
+
+YX = (("y", 10, 4, 2), ("x", 9, 3, 2))
+
+
+def write(tmp_path, spec: ArraySpec, extent: int) -> zarr.Array:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "zarr.json").write_bytes(group_metadata(spec, "img"))
+    (tmp_path / "0" / "zarr.json").write_bytes(array_metadata(spec, extent, codec_metadata(spec)))
+    array = zarr.open_group(tmp_path, mode="r")["0"]
+    assert isinstance(array, zarr.Array)
+    return array
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zarr_python_opens_every_dtype(tmp_path, spec_of, dtype):
+    array = write(tmp_path, spec_of(("t", None, 2, 3), *YX, dtype=dtype, fill_value=1), 7)
+    assert (array.shape, array.chunks, array.shards, array.dtype) == ((7, 10, 9), (2, 4, 3), (6, 8, 6), np.dtype(dtype))
+    assert array.metadata.dimension_names == ("t", "y", "x")
+    assert (array[...] == np.ones((), dtype)).all()
+
+
+CODECS = [None, Zstd(level=3), Gzip(level=2), *(Blosc(cname=c, shuffle=s) for c in ("lz4", "lz4hc", "zstd", "zlib") for s in ("noshuffle", "shuffle", "bitshuffle"))]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("checksum", [False, True])
+def test_zarr_python_opens_every_codec(tmp_path, spec_of, codec, checksum):
+    array = write(tmp_path, spec_of(*YX, codec=codec, chunk_checksum=checksum, index_location="start", fill_value=5), 0)
+    assert array.shape == (10, 9)
+    assert (array[...] == 5).all()
+    (sharding,) = array.metadata.codecs
+    assert [type(c).__name__.lower().removesuffix("codec") for c in sharding.codecs] == [
+        "bytes", *([] if codec is None else [codec.name]), *(["crc32c"] if checksum else [])
+    ]  # fmt: skip
+    assert sharding.index_location.value == "start"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("NaN", "NaN"), (float("inf"), "Infinity"), ("-Infinity", "-Infinity"), (0.5, 0.5), (3, 3.0)])
+def test_float_fill_values(tmp_path, spec_of, value, expected):
+    spec = spec_of(*YX, dtype="float32", fill_value=value)
+    assert fill_value_json(spec) == expected
+    assert np.array_equal(write(tmp_path, spec, 0)[...], np.full((10, 9), np.float32(value)), equal_nan=True)
+
+
+def test_the_shape_follows_the_storage_order(spec_of):
+    spec = spec_of(("t", None, 1, 1), ("z", 5, 1, 1), ("c", 2, 1, 1), *YX, storage_order=("z", "c", "t", "y", "x"))
+    assert array_shape(spec, 7) == [5, 2, 7, 10, 9]
+    assert array_shape(spec_of(*YX), 7) == [10, 9]
+
+
+AXES = {
+    "yx": [*YX],
+    "tyx": [("t", None, 1, 1), *YX],
+    "zyx": [("z", 4, 2, 1), *YX],
+    "cyx": [("c", 3, 1, 1), *YX],
+    "tczyx": [("t", None, 1, 1), ("c", 2, 1, 1), ("z", 3, 1, 1), *YX],
+}
+
+
+@pytest.mark.parametrize("axes", AXES)
+def test_yaozarrs_accepts_the_usual_axes(spec_of, axes):
+    spec = spec_of(*AXES[axes])
+    document = json.loads(group_metadata(spec, "img"))
+    validate_ome_object(document["attributes"]["ome"], Image)
+    assert layout_warnings(spec) == []
+    channels = document["attributes"]["ome"]["omero"]["channels"]
+    assert len(channels) == {"c": 3, "t": 1, "z": 1, "y": 1}[axes[0]] * (2 if axes == "tczyx" else 1)
+    assert all(len(c["color"]) == 6 and set(c["window"]) == {"min", "max", "start", "end"} for c in channels)
+
+
+def test_scales_and_units_stand_in_storage_order():
+    dimensions = [
+        Dimension(name="t", count=None, chunk_size=1, unit="second", scale=0.5),
+        Dimension(name="z", count=2, chunk_size=1, unit="micrometer", scale=2),
+        Dimension(name="c", count=2, chunk_size=1),
+        Dimension(name="y", count=4, chunk_size=4, unit="micrometer", scale=0.1),
+        Dimension(name="x", count=4, chunk_size=4, unit="micrometer", scale=0.1),
+    ]
+    spec = ArraySpec(dtype="uint16", dimensions=dimensions, storage_order=("t", "c", "z", "y", "x"))
+    (image,) = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]["multiscales"]
+    assert image["axes"] == [
+        {"name": "t", "type": "time", "unit": "second"},
+        {"name": "c", "type": "channel"},
+        {"name": "z", "type": "space", "unit": "micrometer"},
+        {"name": "y", "type": "space", "unit": "micrometer"},
+        {"name": "x", "type": "space", "unit": "micrometer"},
+    ]
+    assert image["datasets"][0]["coordinateTransformations"] == [{"type": "scale", "scale": [0.5, 1.0, 2.0, 0.1, 0.1]}]
+
+
+T, Z, C = ("t", None, 1, 1), ("z", 3, 1, 1), ("c", 2, 1, 1)
+WARNED = {
+    "index at the start": (lambda spec_of: spec_of(*YX, index_location="start"), "index_location"),
+    "channel behind depth": (lambda spec_of: spec_of(T, Z, C, *YX), "storage_order"),
+    "two times": (lambda spec_of: spec_of(T, ("T", 2, 1, 1), *YX), "1 time axis, this array has 2"),
+    "six axes": (lambda spec_of: spec_of(T, ("a", 2, 1, 1), C, Z, *YX), "2 to 5 axes, this array has 6"),
+    "axes of no kind": (lambda spec_of: spec_of(("a", 4, 2, 1), ("b", 4, 2, 1)), "2 or 3 space axes"),
+    "float16": (lambda spec_of: spec_of(*YX, dtype="float16"), "float16 is not shown"),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_layouts_that_some_readers_refuse_are_named(spec_of, name):
+    make, message = WARNED[name]
+    assert any(message in warning for warning in layout_warnings(make(spec_of)))
+
+
+def test_reordering_takes_the_warning_away(spec_of):
+    assert layout_warnings(spec_of(T, Z, C, *YX, storage_order=("t", "c", "z", "y", "x"))) == []

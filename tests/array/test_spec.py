@@ -1,0 +1,116 @@
+"""What a specification refuses, and that the message names the field; what it keeps on its way through JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES, ArraySpec, Blosc, Dimension, Gzip, Zstd
+
+T = {"name": "t", "count": None, "chunk_size": 4}
+Y = {"name": "y", "count": 8, "chunk_size": 4}
+X = {"name": "x", "count": 8, "chunk_size": 4}
+GOOD = {"dtype": "uint16", "dimensions": [T, Y, X]}
+
+BAD = {
+    "unknown dtype": ({"dtype": "complex64"}, "dtype 'complex64' is not one of bool, int8"),
+    "no dtype": ({"dtype": None}, "dtype 'None' is not one of"),
+    "structured dtype": ({"dtype": [("a", "u2")]}, "dtype"),
+    "unknown field": ({"colour": 1}, "colour"),
+    "one axis": ({"dimensions": [Y]}, "dimensions"),
+    "thirteen axes": ({"dimensions": [{**Y, "name": f"a{i}"} for i in range(13)]}, "dimensions"),
+    "same name twice": ({"dimensions": [T, Y, Y]}, "dimensions: names must differ"),
+    "unlimited second axis": ({"dimensions": [Y, T, X]}, "dimensions: only the first axis may be unlimited .* not 't'"),
+    "unlimited frame": ({"dimensions": [T, X]}, "dimensions: the two axes of the frame itself need a count"),
+    "count 0": ({"dimensions": [{**T, "count": 0}, Y, X]}, r"dimensions\.0\.count"),
+    "chunk size 0": ({"dimensions": [T, {**Y, "chunk_size": 0}, X]}, r"dimensions\.1\.chunk_size"),
+    "negative shard": ({"dimensions": [T, Y, {**X, "shard_size_chunks": -1}]}, r"dimensions\.2\.shard_size_chunks"),
+    "name with a slash": ({"dimensions": [T, Y, {**X, "name": "a/b"}]}, r"dimensions\.2\.name"),
+    "empty name": ({"dimensions": [T, Y, {**X, "name": ""}]}, r"dimensions\.2\.name"),
+    "unknown type": ({"dimensions": [{**T, "type": "tempo"}, Y, X]}, r"dimensions\.0\.type"),
+    "scale 0": ({"dimensions": [{**T, "scale": 0}, Y, X]}, r"dimensions\.0\.scale"),
+    "infinite scale": ({"dimensions": [{**T, "scale": math.inf}, Y, X]}, r"dimensions\.0\.scale"),
+    "unknown field of an axis": ({"dimensions": [{**T, "shard": 2}, Y, X]}, r"dimensions\.0\.shard"),
+    "chunk too large": ({"dimensions": [{**T, "chunk_size": 2**20}, {**Y, "chunk_size": 2**10}, X]}, f"dimensions: one inner chunk .* {MAX_CHUNK_BYTES}"),
+    "unknown codec": ({"codec": {"name": "lzma"}}, "codec.*lzma"),
+    "unknown compressor": ({"codec": {"name": "blosc", "cname": "snappy"}}, r"codec\.blosc\.cname"),
+    "blosc level": ({"codec": {"name": "blosc", "clevel": 10}}, r"codec\.blosc\.clevel"),
+    "zstd level": ({"codec": {"name": "zstd", "level": 23}}, r"codec\.zstd\.level"),
+    "gzip level": ({"codec": {"name": "gzip", "level": -1}}, r"codec\.gzip\.level"),
+    "index location": ({"index_location": "middle"}, "index_location"),
+    "storage order lacks an axis": ({"storage_order": ["t", "y"]}, "storage_order: must name every axis once"),
+    "storage order with another": ({"storage_order": ["z", "y", "x"]}, "storage_order: must name every axis once"),
+    "storage order turns the frame": ({"storage_order": ["t", "x", "y"]}, r"storage_order: must end with the frame's own axes \['y', 'x'\]"),
+    "fill value too large": ({"fill_value": 65536}, "fill_value: 65536 is not a uint16"),
+    "fill value negative": ({"fill_value": -1}, "fill_value: -1 is not a uint16"),
+    "fill value broken": ({"fill_value": 1.5}, "fill_value: 1.5 is not a uint16"),
+    "fill value infinite": ({"fill_value": math.inf}, "fill_value: 'Infinity' is not a uint16"),
+    "fill value no number": ({"fill_value": math.nan}, "fill_value: 'NaN' is not a uint16"),
+    "fill value a word": ({"dtype": "float32", "fill_value": "zero"}, "fill_value: 'zero' is not a float32"),
+    "fill value past float32": ({"dtype": "float32", "fill_value": 1e300}, r"fill_value: 1e\+300 is out of a float32's range"),
+    "fill value past float64": ({"dtype": "float64", "fill_value": 10**400}, "fill_value: .* is out of a float64's range"),
+    "fill value past float16": ({"dtype": "float16", "fill_value": -70000}, "fill_value: -70000 is out of a float16's range"),
+    "fill value no bool": ({"dtype": "bool", "fill_value": 2}, "fill_value: 2 is not a bool"),
+    "attributes with an object": ({"attributes": {"a": object()}}, "attributes: must be plain JSON"),
+    "attributes with NaN": ({"attributes": {"a": [math.nan]}}, "attributes: must be plain JSON"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_by_the_name_of_its_field(name):
+    change, message = BAD[name]
+    with pytest.raises(ValidationError, match=message):
+        ArraySpec.model_validate({**GOOD, **change})
+
+
+def test_specs_are_frozen():
+    spec = ArraySpec.model_validate(GOOD)
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.dtype = "uint8"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("codec", [Blosc(cname="zstd", clevel=5, shuffle="bitshuffle"), Zstd(level=-3), Gzip(level=9), None])
+def test_json_round_trip(dtype, codec):
+    spec = ArraySpec.model_validate(
+        {**GOOD, "dtype": dtype, "codec": codec, "index_location": "start", "chunk_checksum": True, "fill_value": 1, "attributes": {"a": {"b": [1, None, "µm"]}}}
+    )
+    assert ArraySpec.model_validate_json(spec.model_dump_json()) == spec
+    assert ArraySpec.model_validate(json.loads(json.dumps(spec.model_dump(mode="json")))) == spec
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.0, 0.1, "NaN", "-Infinity", np.float32(0.5)])
+def test_float_fill_values_survive_json(value):
+    spec = ArraySpec.model_validate({**GOOD, "dtype": "float32", "fill_value": value})
+    again = ArraySpec.model_validate_json(spec.model_dump_json())
+    assert again == spec
+    assert again.fill_bytes() == np.array(float(value), "<f4").tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("uint64", 2**64 - 1), ("int64", -(2**63)), ("int8", -128), ("bool", True), ("uint16", np.uint16(7))])
+def test_integer_fill_values_survive_json(dtype, value):
+    spec = ArraySpec.model_validate({**GOOD, "dtype": dtype, "fill_value": value})
+    again = ArraySpec.model_validate_json(spec.model_dump_json())
+    assert again.fill_bytes() == spec.fill_bytes() == np.array(value, np.dtype(dtype).newbyteorder("<")).tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.dtype(">u2"), "u2", "<u2", "uint16"])
+def test_dtypes_in_every_spelling(dtype):
+    assert ArraySpec.model_validate({**GOOD, "dtype": dtype}).dtype == "uint16"
+
+
+def test_codec_none_by_name():
+    assert ArraySpec.model_validate({**GOOD, "codec": "none"}).codec is None
+    assert ArraySpec.model_validate(GOOD).codec == Blosc()
+
+
+def test_stored_dimensions_follow_the_storage_order():
+    dimensions = [Dimension(name=n, count=2, chunk_size=1) for n in "tzcyx"]
+    spec = ArraySpec(dtype="uint8", dimensions=dimensions, storage_order=("t", "c", "z", "y", "x"))
+    assert [d.name for d in spec.stored_dimensions] == ["t", "c", "z", "y", "x"]
+    assert spec.frame_shape == (2, 2)
+    assert spec.frame_bytes == 4
