@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import shardwright
-
 from shardwright.cli.app import COMMANDS, build_app, main
 from shardwright.config.schema import schema_text
 

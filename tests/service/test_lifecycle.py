@@ -16,8 +16,9 @@ from shardwright.service.lifecycle import Lifecycle
 
 mode = sys.argv[1]
 log = EventLog(form="json")
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()  # like a library's: it was there before
 life = Lifecycle(log.emit)
-life.block_signals()
+life.take_signals()
 life.watch_uncaught()
 
 def ingest():

@@ -1,16 +1,19 @@
-"""Output roots and socket folders that a daemon can or cannot use."""
+"""Output roots that a daemon can or cannot use."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardwright.model.errors import StorageError
-from shardwright.service.places import prepare_output_root, prepare_socket_folder
+from shardwright.service.places import prepare_output_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_usable_root_is_left_as_it_is(tmp_path: Path) -> None:
@@ -67,14 +70,3 @@ except StorageError as error:
     assert result.returncode == 7, result.stderr
     assert "cannot be written; got Permission denied" in result.stdout
     assert "It belongs to user" in result.stdout
-
-
-def test_a_socket_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    prepare_socket_folder(str(tmp_path / "run" / "ingest.sock"))
-    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
-    prepare_socket_folder(str(tmp_path / "run" / "ingest.sock"))
-
-
-def test_a_socket_folder_that_cannot_be_made_is_a_clear_error() -> None:
-    with pytest.raises(StorageError, match="cannot make the folder of socket /proc/nowhere/x.sock"):
-        prepare_socket_folder("/proc/nowhere/x.sock")

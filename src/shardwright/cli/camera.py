@@ -6,8 +6,7 @@ import json
 import sys
 import time
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -29,14 +28,6 @@ _CODEC_SETTINGS: dict[str, tuple[Callable[..., Codec], tuple[str, ...]]] = {
 }
 
 
-class TransportChoice(StrEnum):
-    """How pixels travel: shared memory, in the message, or whichever the daemon can offer."""
-
-    AUTO = "auto"
-    SHM = "shm"
-    MESSAGE = "message"
-
-
 def command(
     connect: str = typer.Option(..., help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555."),
     name: str = typer.Option(..., help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root."),
@@ -49,7 +40,8 @@ def command(
     chunk: str | None = typer.Option(None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"),
     shard: str | None = typer.Option(None, help="Chunks of one shard along each axis. Default: about 256 MiB.", metavar="TxHxW"),
     codec: str = typer.Option("blosc:lz4:1:shuffle", help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none."),
-    transport: TransportChoice = typer.Option(TransportChoice.AUTO, help="How the pixels travel."),
+    transport: Literal["auto", "shm", "message"] = typer.Option("auto", help="How the pixels travel; auto: shared memory where it can."),
+    timeout_ms: int = typer.Option(10_000, min=1, help="How long to wait for the daemon."),
     as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
 ) -> None:
     """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the seed.
@@ -67,7 +59,7 @@ def command(
     from shardwright.testing.camera import run_camera
     from shardwright.testing.photons import PhotonFrames
 
-    with connect_daemon(connect, transport=transport.value) as daemon:
+    with connect_daemon(connect, timeout_ms=timeout_ms, transport=transport) as daemon:
         with daemon.acquire(name, spec, stream=stream) as target:
             source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
             with _progress(frames) as on_frame:

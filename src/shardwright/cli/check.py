@@ -93,7 +93,7 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
             f"at most {most_open:,} when frames come far out of order",
         ),
         ("shard file", size(limits.shard_file_bytes), f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back"),
-        ("peak memory", size(limits.memory_bytes), f"with the daemon itself; {size(stream.own_memory_bytes)} of it for this stream"),
+        ("peak memory", size(limits.memory_bytes), f"ring, tables, buffers of {limits.threads} workers, interpreter"),
         ("page cache", size(limits.mapped_bytes), "open shards, on top, where they are mapped (output.io)"),
         ("disk ahead", size(limits.disk_reserved_bytes), "preallocated"),
     ]

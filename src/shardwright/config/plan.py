@@ -61,11 +61,6 @@ class StreamPlan:
         """Shard files that are filled or sealed at once while frames come in order."""
         return self.limits.mapped_bytes // self.limits.shard_file_bytes
 
-    @property
-    def own_memory_bytes(self) -> int:
-        """What this stream adds to a running daemon: its ring and its tables."""
-        return self.limits.ring_bytes + self.limits.table_bytes
-
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -75,7 +70,6 @@ class StreamPlan:
             "shard_files_per_hour": self.shard_files_per_hour,
             "ring_seconds": self.ring_seconds,
             "open_shard_files": self.open_shard_files,
-            "own_memory_bytes": self.own_memory_bytes,
             "array": self.spec.model_dump(mode="json"),
             "limits": self.limits.to_dict(),
             "warnings": list(self.warnings),
@@ -96,15 +90,8 @@ class Plan:
 
     @property
     def memory_peak_bytes(self) -> int:
-        """The daemon itself, what its workers own and share, and each stream's own; what the kernel cannot take back."""
-        return self.daemon_memory_bytes + sum(s.own_memory_bytes for s in self.streams)
-
-    @property
-    def daemon_memory_bytes(self) -> int:
-        """The part that does not grow with the number of streams: workers keep room for the most demanding one."""
-        scratch_bytes = max((s.limits.scratch_bytes for s in self.streams), default=0)
-        buffer_bytes = max((s.limits.buffer_bytes for s in self.streams), default=0)
-        return RUNTIME_BYTES + self.threads * (scratch_bytes + buffer_bytes)
+        """What ingest counts against the budget when every stream acquires; an upper bound, as each stream's share includes the interpreter."""
+        return max(RUNTIME_BYTES, sum(s.limits.memory_bytes for s in self.streams))
 
     @property
     def mapped_bytes(self) -> int:
@@ -174,9 +161,7 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
         raise loaded.source.error(
             ("memory", "budget"),
             "too small for the daemon and all streams at the same time",
-            expected=f"at least {format_bytes(peak)} (daemon {format_bytes(plan.daemon_memory_bytes)}"
-            + "".join(f", {s.name} {format_bytes(s.own_memory_bytes)}" for s in plan.streams)
-            + ")",
+            expected=f"at least {format_bytes(peak)}",
             got=format_bytes(plan.memory_budget_bytes),
             hint="Raise it, or make chunk_size or ring_frames smaller.",
         )
@@ -227,7 +212,7 @@ def _page_cache_warnings(plan: Plan) -> list[str]:
         return []
     return [
         (
-            f"open shards, where they are mapped, are {format_bytes(plan.mapped_bytes)} of page cache; with the memory above that is more than this machine's"
+            f"open shards, where they are mapped, are {format_bytes(plan.mapped_bytes)} of page cache; with the peak memory more than this machine's"
             f" {format_bytes(plan.machine_memory_bytes)}, and the disk must keep up at every moment; make shard_size_chunks smaller"
         )
     ]

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 _LEVEL_BY_SUFFIX = {"_failed": "error", "_died": "error", "_refused": "warning", "_lost": "warning", "_warning": "warning", "_debug": "debug"}
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_JSON_LINE = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+def _event_first(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A JSON line begins with what a reader looks for."""
+    first = {key: line.pop(key) for key in ("timestamp", "level", "event")}
+    return {**first, **line}
+
+
+_JSON_LINE = [structlog.processors.format_exc_info, _event_first, structlog.processors.JSONRenderer(default=str)]
 
 
 def level_of(event: str) -> str:

@@ -5,12 +5,14 @@
     draining   the ingest thread ends    ──▶ exit        0 after a signal, 1 after a death
     draining   a second signal           ──▶ exit        at once, 128 + the signal's number
 
-Signals are blocked in every thread and taken synchronously by the main thread, which does nothing else: no handler ever interrupts other code.
+Signals come to the main thread as bytes in a pipe, and it does nothing but wait for them: no handler ever interrupts other code. (Blocking them and
+waiting with sigtimedwait is not enough: threads that libraries started while they were imported do not have them blocked and would take the default.)
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -29,11 +31,15 @@ class Lifecycle:
         self._emit = emit
         self.stop = threading.Event()
         self._deaths: list[str] = []
+        self._ending = False  # whether a signal has come
+        self._signals = -1  # the pipe's reading end
 
-    @staticmethod
-    def block_signals() -> None:
-        """Call before the first thread starts: threads inherit the mask."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    def take_signals(self) -> None:
+        """From now on signals end the daemon in good order. Call in the main thread."""
+        self._signals, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)  # the byte in the pipe is all that matters
 
     def spawn(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Start a thread whose exception ends the daemon with a non-zero code."""
@@ -65,15 +71,9 @@ class Lifecycle:
 
     def supervise(self, ingest: threading.Thread, helpers_alive: Callable[[], bool]) -> int:
         """Wait in the main thread until ``ingest`` has ended; returns the exit code."""
-        received: int | None = None
         while ingest.is_alive():
-            taken = signal.sigtimedwait(SIGNALS, _POLL_S)
-            if taken is not None and received is not None:
-                self._leave_at_once(taken.si_signo)
-            if taken is not None:
-                received = taken.si_signo
-                self._emit("stopping", {"signal": signal.Signals(received).name, "hint": "a second signal ends at once, without sealing"})
-                self.stop.set()
+            for number in self._received():
+                self._signalled(number)
             if not self._deaths and not helpers_alive():
                 self.died("worker")
         ingest.join()
@@ -81,6 +81,16 @@ class Lifecycle:
             self.died(ingest.name)  # it returned although nobody asked it to
         return 1 if self._deaths else 0
 
-    def _leave_at_once(self, signal_number: int) -> None:
-        self._emit("stopped_by_force_warning", {"signal": signal.Signals(signal_number).name})
-        os._exit(128 + signal_number)
+    def _received(self) -> list[int]:
+        """Signals that have come, after waiting for one for a moment."""
+        ready, _, _ = select.select([self._signals], [], [], _POLL_S)
+        return [number for number in os.read(self._signals, 64) if number in SIGNALS] if ready else []
+
+    def _signalled(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._ending:
+            self._emit("stopped_by_force_warning", {"signal": name})
+            os._exit(128 + number)
+        self._ending = True
+        self._emit("stopping", {"signal": name, "hint": "a second signal ends at once, without sealing"})
+        self.stop.set()

@@ -1,14 +1,17 @@
-"""The places a daemon needs before it may start: an output folder that can be written, folders for its sockets. Each is checked before anything opens."""
+"""The output root: checked before anything opens, so that a disk that is not mounted or not ours is a refusal and not a lost acquisition."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import StorageError
-from shardwright.storage.files import make_directories, storage_errors
+from shardwright.storage.files import make_directories
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def prepare_output_root(root: Path, *, create: bool) -> None:
@@ -30,9 +33,3 @@ def _whose(root: Path, error: OSError) -> str:
         facts = root.stat()
         return f"It belongs to user {facts.st_uid}, mode {facts.st_mode & 0o7777:o}; this daemon runs as user {os.geteuid()}."
     return "Check the disk and how it is mounted."
-
-
-def prepare_socket_folder(socket: str) -> None:
-    """Make the folder of a Unix socket, for this user alone, where it is missing. Raises ``StorageError``."""
-    with storage_errors("make the folder of socket", socket):
-        Path(socket).parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,32 @@
+"""``shardwright serve``: the daemon."""
+
+from __future__ import annotations
+
+import faulthandler
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+from typing import Literal
+
+import typer
+
+
+def command(
+    config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
+    log_format: Literal["auto", "console", "json"] | None = typer.Option(None, help="In place of log.format in CONFIG."),
+) -> None:
+    """Run the daemon until SIGTERM or SIGINT, which seal what is open; a second signal ends at once.
+
+    Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 2 for a configuration that cannot
+    work (a taken socket included), 1 for anything else.
+    """
+    from shardwright.config.load import load_config
+
+    loaded = load_config(config)
+
+    from shardwright.service.assemble import Daemon
+    from shardwright.service.events import EventLog
+    from shardwright.service.lifecycle import Lifecycle
+
+    faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
+    log = loaded.config.log
+    events = EventLog(form=log_format or log.format, level=log.level)
+    raise typer.Exit(Daemon(loaded, events.emit).run(Lifecycle(events.emit)))

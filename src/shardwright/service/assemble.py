@@ -1,0 +1,129 @@
+"""The floor plan of the daemon: which rooms are built from a configuration, in which order they open and close, and who runs in which thread.
+
+    main thread        signals, supervision                      service/lifecycle.py
+    ingest thread      sockets, sessions, every Acquisition      ingest/server.py, pipeline/acquisition.py
+    opener thread      stores and rings of new acquisitions      ingest/server.py
+    worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
+    keeper threads     one for each acquisition: shards are preallocated, synced, sealed
+
+Opened in the order plan, output root, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
+other way round.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.config.plan import make_plan
+from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
+from shardwright.kernels.warm_up import warm_up
+from shardwright.model.errors import ConfigError
+from shardwright.pipeline.acquisition import Acquisition
+from shardwright.pipeline.workers import WorkerPool
+
+from .places import prepare_output_root
+
+if TYPE_CHECKING:
+    from shardwright.config.load import LoadedConfig
+    from shardwright.config.model import Config
+
+    from .lifecycle import Emit, Lifecycle
+
+
+class Daemon:
+    """One daemon from one configuration. Owned by the main thread. Raises ``ConfigError`` for a plan that cannot work."""
+
+    def __init__(self, loaded: LoadedConfig, emit: Emit) -> None:
+        self._loaded = loaded
+        self._emit = emit
+        self.plan = make_plan(loaded)
+        config = loaded.config
+        self._pool = WorkerPool(config.workers.count)
+        self._server = IngestServer(
+            ingest_settings(config),
+            stream_policies(config),
+            self._pool,
+            open_acquisition=partial(Acquisition, io=config.output.io),
+            on_event=emit,
+        )
+
+    def run(self, life: Lifecycle) -> int:
+        """Open, serve until told to stop, drain, close; returns the exit code. Raises ``ConfigError`` or ``StorageError`` when it cannot start."""
+        output = self._loaded.config.output
+        prepare_output_root(output.root, create=output.create)
+        self._bind()
+        try:
+            warm_up()
+        except BaseException:
+            life.stop.set()
+            self._server.run(life.stop)  # with nothing to drain, this only closes the sockets
+            raise
+        life.take_signals()
+        life.watch_uncaught()
+        self._pool.start()
+        ingest = life.spawn("ingest", partial(self._server.run, life.stop))
+        self._emit("ready", self._facts())
+        code = life.supervise(ingest, self._pool.alive)
+        if self._pool.alive():
+            self._pool.stop()
+        self._emit("stopped", {"exit_code": code, **self._server_totals()})
+        return code
+
+    def _bind(self) -> None:
+        try:
+            self._server.bind()
+        except ConfigError as error:
+            path = ("ingest", "endpoints")
+            raise self._loaded.source.error(path, error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+
+    def _facts(self) -> dict[str, Any]:
+        config = self._loaded.config
+        return {
+            "endpoints": list(self._server.endpoints),
+            "ring_socket": config.ingest.ring_socket_path,
+            "output_root": str(config.output.root),
+            "streams": [stream.name for stream in config.streams],
+            "threads": self._pool.threads,
+            "memory_peak_bytes": self.plan.memory_peak_bytes,
+            "memory_budget_bytes": config.memory.budget,
+            "pid": os.getpid(),
+            **({"warnings": list(self.plan.warnings)} if self.plan.warnings else {}),
+        }
+
+    def _server_totals(self) -> dict[str, Any]:
+        snapshot = self._server.snapshot()
+        return {key: snapshot[key] for key in ("frames_received", "foreign_messages")}
+
+
+def ingest_settings(config: Config) -> IngestSettings:
+    """What ingest may do, out of the configuration."""
+    ingest = config.ingest
+    ring_socket = ingest.ring_socket_path
+    return IngestSettings(
+        endpoints=ingest.endpoints,
+        output_root=config.output.root,
+        memory_budget_bytes=config.memory.budget,
+        ring_socket=None if ring_socket is None else Path(ring_socket),
+        heartbeat_ms=ingest.heartbeat_ms,
+        session_timeout_ms=ingest.session_timeout_ms,
+        max_message_bytes=ingest.max_message_bytes,
+        max_sessions=ingest.max_sessions,
+        max_connections=4 * ingest.max_sessions,
+        allow_client_specs=ingest.allow_client_specs,
+    )
+
+
+def stream_policies(config: Config) -> list[StreamPolicy]:
+    """The cameras that ingest knows by name."""
+    return [
+        StreamPolicy(
+            name=stream.name,
+            spec=stream.array,
+            output_root=config.output.root,
+            ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
+        )
+        for stream in config.streams
+    ]

@@ -1,0 +1,51 @@
+"""Configurations in folders short enough for a socket's path."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG = """\
+output: {{root: {root}, create: {create}}}
+ingest:
+  endpoints: ["ipc://./in.sock", "tcp://127.0.0.1:*"]
+  heartbeat_ms: 200
+  session_timeout_ms: 2000
+workers: {{threads: 2}}
+memory: {{budget: 2GiB}}
+streams:
+  - name: cam0
+    array:
+      dtype: uint16
+      dimensions:
+        - {{name: t, chunk_size: 4, shard_size_chunks: 2}}
+        - {{name: y, count: 48, chunk_size: 32, shard_size_chunks: 1}}
+        - {{name: x, count: 80, chunk_size: 32, shard_size_chunks: 3}}
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """pytest's own temporary folders have names too long for Unix sockets."""
+    path = Path(tempfile.mkdtemp(prefix="sw-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def config(folder: Path) -> Path:
+    (folder / "data").mkdir()
+    return write_config(folder)
+
+
+def write_config(folder: Path, *, root: str = "./data", create: bool = False) -> Path:
+    path = folder / "rig.yaml"
+    path.write_text(CONFIG.format(root=root, create=str(create).lower()))
+    return path
