@@ -77,11 +77,11 @@ class Admission:
         return parse_spec(request.spec)
 
     def _check_memory(self, limits: Limits, taken: Collection[Admitted]) -> None:
-        used = sum(other.limits.memory_bytes for other in taken)
-        if used + limits.memory_bytes > self._settings.memory_budget_bytes:
+        used = RUNTIME_BYTES + sum(other.limits.acquisition_bytes for other in taken)
+        if used + limits.acquisition_bytes > self._settings.memory_budget_bytes:
             raise BudgetError(
                 "the memory budget has no room for this acquisition",
                 expected=f"at most {self._settings.memory_budget_bytes - used:,} bytes (budget {self._settings.memory_budget_bytes:,})",
-                got=f"{limits.memory_bytes:,} bytes",
+                got=f"{limits.acquisition_bytes:,} bytes",
                 hint="End another acquisition, raise memory.budget, or make chunks smaller",
             )

@@ -93,7 +93,7 @@ class IngestServer:
         self._openings: list[_Opening] = []
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._context: zmq.Context[Any] = zmq.Context()
+        self._context: zmq.Context[Any] | None = None
         self._poller = zmq.Poller()
         self._router: zmq.Socket[bytes] | None = None
         self._handover: RingHandover | None = None
@@ -142,11 +142,16 @@ class IngestServer:
 
     def bind(self) -> None:
         """Binds all sockets. Raises ``ConfigError`` naming the one that cannot be bound."""
-        self._router = bind_router(self._context, self._settings.endpoints, self._settings.max_message_bytes)
-        self._poller.register(self._router, zmq.POLLIN)
-        self._poller.register(self._wake_descriptor, zmq.POLLIN)
-        if self._settings.ring_socket is not None:
-            self._handover = RingHandover(self._settings.ring_socket, self._take_ring, self._poller)
+        self._context = zmq.Context()
+        try:
+            self._router = bind_router(self._context, self._settings.endpoints, self._settings.max_message_bytes)
+            self._poller.register(self._router, zmq.POLLIN)
+            self._poller.register(self._wake_descriptor, zmq.POLLIN)
+            if self._settings.ring_socket is not None:
+                self._handover = RingHandover(self._settings.ring_socket, self._take_ring, self._poller)
+        except BaseException:
+            self._close(linger_ms=0)
+            raise
 
     def run(self, stop: threading.Event) -> None:
         """Serves until ``stop`` is set and every acquisition is sealed. Bind first."""
@@ -173,7 +178,8 @@ class IngestServer:
         self._opener.shutdown(wait=False, cancel_futures=True)
         if self._handover is not None:
             self._handover.close()
-        self._context.destroy(linger=linger_ms)
+        if self._context is not None:
+            self._context.destroy(linger=linger_ms)
 
     def _round(self) -> None:
         ready = dict(self._poller.poll(self._wait_ms()))

@@ -196,14 +196,14 @@ class Session:
                 self._send(self._counter.message(Kind.ACK, [encode_ranges(part)], count=len(part)))
 
     def _settle(self) -> None:
-        """Everything is sealed (or failed) and no worker needs a pixel of ours: the last word to the client, and the memory goes."""
+        """Everything is sealed (or failed) and no worker needs a pixel of ours: the memory goes, and the client hears its last word."""
         receipt = self.acquisition.receipt()
+        self.acquisition.close()
+        if self._ring is not None:
+            self._ring.close()
         if self._ended_by is DaemonEvent.STOPPING:
             error = self.acquisition.error or self.reason or SessionLostError("the daemon is stopping")
             self._send(self._counter.control(Kind.ERROR, Problem(error, fatal=True, receipt=receipt).to_body()))
         elif self.acquisition.state is AcquisitionState.SEALED:
             self._send(self._counter.control(Kind.RECEIPT, {"receipt": receipt.to_dict()}))
         _, self.state = step(DAEMON_TABLE, self.state, DaemonEvent.SETTLED)
-        self.acquisition.close()
-        if self._ring is not None:
-            self._ring.close()
