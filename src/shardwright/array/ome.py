@@ -70,6 +70,6 @@ def layout_warnings(spec: ArraySpec) -> list[str]:
         warnings.append(f"axes: OME-Zarr 0.5 allows 2 to 5 axes, this array has {len(stored)}; validators will refuse the image")
     if sum(d.axis_type == "space" for d in stored) < 2:
         warnings.append("axes: OME-Zarr 0.5 wants 2 or 3 space axes; name the frame's axes y and x or give them type: space")
-    if spec.dtype in ("float16", "int64", "uint64", "bool"):
-        warnings.append(f"dtype: {spec.dtype} is not shown by every JavaScript viewer")
+    if spec.dtype in ("bool", "int64", "float16", "float64"):
+        warnings.append(f"dtype: {spec.dtype} is not among the data types that neuroglancer shows")
     return warnings

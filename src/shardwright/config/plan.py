@@ -90,8 +90,8 @@ class Plan:
 
     @property
     def memory_peak_bytes(self) -> int:
-        """What ingest counts against the budget when every stream acquires; an upper bound, as each stream's share includes the interpreter."""
-        return max(RUNTIME_BYTES, sum(s.limits.memory_bytes for s in self.streams))
+        """What ingest counts against the budget when every stream acquires: the process itself and each stream's share."""
+        return RUNTIME_BYTES + sum(s.limits.acquisition_bytes for s in self.streams)
 
     @property
     def mapped_bytes(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import BudgetError, OutputExistsError, SpecError, UnknownStreamError
 from shardwright.model.names import store_name
+from shardwright.pipeline.limits import RUNTIME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

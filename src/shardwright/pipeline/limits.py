@@ -30,7 +30,8 @@ MAX_RING_FRAMES = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """All in bytes or counts. ``memory_bytes`` is what cannot be reclaimed; ``mapped_bytes`` is page cache of open shards on top of it."""
+    """All in bytes or counts. ``memory_bytes`` is what a process with this one acquisition holds and cannot give back;
+    ``mapped_bytes`` is page cache of open shards on top of it."""
 
     frame_bytes: int
     frames_per_slab: int
@@ -102,6 +103,11 @@ class Limits:
         )
         limits._check(memory_bytes, grid)
         return limits
+
+    @property
+    def acquisition_bytes(self) -> int:
+        """``memory_bytes`` without the process itself: what a further acquisition of this kind adds to a daemon."""
+        return self.memory_bytes - RUNTIME_BYTES
 
     def _check(self, budget_bytes: int | None, grid: Grid) -> None:
         assert self.ring_frames > self.held_frames, "else frames in order could fill the ring with slabs that wait for one more frame"
