@@ -111,7 +111,7 @@ WARNED = {
     "two times": (lambda spec_of: spec_of(T, ("T", 2, 1, 1), *YX), "1 time axis, this array has 2"),
     "six axes": (lambda spec_of: spec_of(T, ("a", 2, 1, 1), C, Z, *YX), "2 to 5 axes, this array has 6"),
     "axes of no kind": (lambda spec_of: spec_of(("a", 4, 2, 1), ("b", 4, 2, 1)), "2 or 3 space axes"),
-    "float16": (lambda spec_of: spec_of(*YX, dtype="float16"), "float16 is not shown"),
+    "float16": (lambda spec_of: spec_of(*YX, dtype="float16"), "float16 is not among"),
 }
 
 
