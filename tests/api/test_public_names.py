@@ -10,7 +10,17 @@ import pytest
 
 import shardwright
 
-HEAVY = ("blosc2", "llvmlite", "numba", "zmq", "shardwright.kernels", "shardwright.pipeline", "shardwright.client", "shardwright.codecs", "shardwright.storage")
+HEAVY = (
+    "blosc2",
+    "llvmlite",
+    "numba",
+    "zmq",
+    "shardwright.kernels",
+    "shardwright.pipeline",
+    "shardwright.client",
+    "shardwright.codecs",
+    "shardwright.storage",
+)
 
 
 SOURCE = str(Path(shardwright.__file__).parents[1])

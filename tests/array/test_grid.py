@@ -7,7 +7,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.array.grid import Grid
@@ -77,7 +77,6 @@ def block_of(index, size):
     return tuple(i // s for i, s in zip(index, size, strict=True))
 
 
-@settings(deadline=None)
 @given(grid=grids(unlimited=False))
 def test_slabs_and_groups_against_brute_force(grid):
     indices = in_order(grid)
@@ -97,7 +96,6 @@ def test_slabs_and_groups_against_brute_force(grid):
         assert grid.next_group(number) == (number + 1 if number + 1 < len(groups) else None)
 
 
-@settings(deadline=None)
 @given(grid=grids())
 def test_groups_are_numbered_by_their_first_frame(grid):
     shard = tuple(c * s for c, s in zip(grid.chunk, grid.shard_chunks, strict=True))
@@ -122,7 +120,6 @@ def most_at_once(grid: Grid, size: tuple[int, ...], whole: Counter) -> tuple[int
     return most_blocks, most_frames
 
 
-@settings(deadline=None)
 @given(grid=grids())
 def test_open_blocks_and_held_frames_against_simulation(grid):
     """The counts of open slabs and groups are exact; held frames are a bound."""

@@ -35,7 +35,12 @@ def test_zarr_python_opens_every_dtype(tmp_path, spec_of, dtype):
     assert (array[...] == np.ones((), dtype)).all()
 
 
-CODECS = [None, Zstd(level=3), Gzip(level=2), *(Blosc(cname=c, shuffle=s) for c in ("lz4", "lz4hc", "zstd", "zlib") for s in ("noshuffle", "shuffle", "bitshuffle"))]
+CODECS = [
+    None,
+    Zstd(level=3),
+    Gzip(level=2),
+    *(Blosc(cname=c, shuffle=s) for c in ("lz4", "lz4hc", "zstd", "zlib") for s in ("noshuffle", "shuffle", "bitshuffle")),
+]
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import crc32c as crc32c_package
 import numcodecs
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 
 from shardwright.codecs import native
 
@@ -26,12 +24,14 @@ if os.environ.get("SHARDWRIGHT_TEST_WITHOUT_NATIVE"):
 
     native.library_path = _nowhere
 
+from typing import TYPE_CHECKING
+
 from shardwright.codecs.parameters import KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, CodecParameters
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import encode_chunks
 
-settings.register_profile("kernels", deadline=None, max_examples=int(os.environ.get("SHARDWRIGHT_TEST_EXAMPLES", "40")), suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kernels")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 GUARD = 0xA5
 GUARD_BYTES = 64
@@ -177,7 +177,9 @@ def _codecs(typesize: int, chunk_bytes: int, names: Sequence[str] = ()) -> dict[
         for cname, clevel in (("lz4", 1), ("lz4", 0), ("lz4", 9), ("lz4hc", 4), ("zlib", 1), ("zlib", 9), ("zstd", 1), ("zstd", 5))
         for shuffle in ("noshuffle", "shuffle", "bitshuffle")
     }
-    chosen |= {f"zstd {level}": Zstd(level=level) for level in (-7, 1, 6)} | {f"gzip {level}": Gzip(level=level) for level in (0, 1, 6)} | {"none": None}
+    chosen |= (
+        {f"zstd {level}": Zstd(level=level) for level in (-7, 1, 6)} | {f"gzip {level}": Gzip(level=level) for level in (0, 1, 6)} | {"none": None}
+    )
     dtype = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}[typesize]
     axes = [Dimension(name=n, count=1, chunk_size=1) for n in "yx"]
     made = {}

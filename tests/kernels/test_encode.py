@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.codecs.parameters import (
@@ -60,6 +60,7 @@ def slabs(draw):
     return typesize, (frames, np.array(plane), chunk_rows, chunk_columns * typesize, np.tile(fill, chunk_columns))
 
 
+@settings(max_examples=60)
 @given(slab=slabs(), pick=st.integers(0, 10**6), keep_empty=st.booleans())
 def test_slabs_of_any_shape(source_of, encode, decode, codecs_of, slab, pick, keep_empty):
     typesize, parts = slab
@@ -157,6 +158,10 @@ def test_without_the_library_everything_is_stored(one_piece, encode, decode, cod
     data = content("ramp", 4096, 4)
     for name, codec in codecs_of(4, len(data)).items():
         ((encoded, form),) = encode(one_piece(data), codec)
-        shrinks = has_native and codec.kind != KIND_NONE and not name.startswith(("blosc lz4 noshuffle 0", "blosc lz4 shuffle 0", "blosc lz4 bitshuffle 0", "gzip 0"))
+        shrinks = (
+            has_native
+            and codec.kind != KIND_NONE
+            and not name.startswith(("blosc lz4 noshuffle 0", "blosc lz4 shuffle 0", "blosc lz4 bitshuffle 0", "gzip 0"))
+        )
         assert (form == COMPRESSED and len(encoded) < len(data)) == shrinks, name
         assert decode(encoded, codec) == data, name

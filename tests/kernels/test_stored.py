@@ -22,7 +22,11 @@ def test_stored_forms_equal_their_twins_and_decode(one_piece, guarded, count):
     block = min(count, 131072)
     forms = {
         "plain": (lambda out, address: store_plain(address, source), reference.store_plain(data), bytes),
-        "blosc": (lambda out, address: store_blosc(out, address, 1, 1, block, source), reference.store_blosc(data, 1, 1, block), numcodecs.Blosc().decode),
+        "blosc": (
+            lambda out, address: store_blosc(out, address, 1, 1, block, source),
+            reference.store_blosc(data, 1, 1, block),
+            numcodecs.Blosc().decode,
+        ),
         "zstd": (lambda out, address: store_zstd(out, address, source), reference.store_zstd(data), numcodecs.Zstd().decode),
         "gzip": (lambda out, address: store_gzip(out, address, source), reference.store_gzip(data), gzip.decompress),
     }

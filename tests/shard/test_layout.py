@@ -6,7 +6,7 @@ import itertools
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.array.grid import Grid
@@ -38,7 +38,6 @@ def slabs_of_group(grid: Grid, group: int) -> list[int]:
     return [slab for slab in range(most) if grid.group_of_slab(slab) == group]
 
 
-@settings(deadline=None)
 @given(grid=grids(), max_encoded=st.integers(1, 3 * PAGE_BYTES), at_start=st.booleans(), data=st.data())
 def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
     layout = ArrayLayout.of(grid, max_encoded, at_start)
@@ -67,7 +66,6 @@ def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
         assert shard.file_bytes <= layout.largest_shard().file_bytes
 
 
-@settings(deadline=None)
 @given(grid=grids(limited=True))
 def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
     """Each chunk's shard key and index entry against plain arithmetic on the chunk's coordinates in storage order."""
@@ -86,7 +84,6 @@ def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
             assert index_layer * plane.layer_entries + plane.entry[i] == np.ravel_multi_index(inside, stored_shard)
 
 
-@settings(deadline=None)
 @given(grid=grids())
 def test_plane_geometry_covers_each_pixel_once(grid):
     plane = PlaneChunks.of(grid)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
 
 from shardwright.model.errors import StorageError
 from shardwright.storage.slot_file import IO_MODES, SlotFile, resolve_io
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 @pytest.fixture(params=[m for m in IO_MODES if m != "auto"])
@@ -40,10 +44,10 @@ def test_an_existing_file_is_refused_and_kept(tmp_path, mode):
 
 
 def test_discard_leaves_nothing(tmp_path, mode):
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     SlotFile(tmp_path / "f", 8192, mode).discard()
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_resolve_io_leaves_no_probe_and_keeps_what_was_asked_for(tmp_path):

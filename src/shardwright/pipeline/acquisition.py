@@ -97,7 +97,7 @@ class Acquisition:
         self._rows_in_flight = 0
         self._reports: SimpleQueue[SlabDone | GroupSealed | StoreFinished] = SimpleQueue()
         self._released: list[np.ndarray] = []
-        self._counters = _Counters()
+        self._counters = _Counters(received_extent=0 if self.grid.counts else 1)  # a single image is one place, frame or no frame
         self._stored = Watermark()
         self._durable = Watermark()
         self._frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
@@ -149,8 +149,8 @@ class Acquisition:
                 report = self._reports.get_nowait()
         except Empty:
             pass
-        if not self._pool.alive() and self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
-            self._fail(WorkerError(f"a worker thread died: {self._pool.failure!r}"))
+        if not self._pool.alive():
+            self._fail_with_pool()
         self._advance()
         released, self._released = self._released, []
         return np.concatenate(released) if released else np.zeros(0, np.int64)
@@ -291,6 +291,7 @@ class Acquisition:
         if error is not None:
             self._keeper.stop()
             self._keeper.join()
+            self._keeper.remove_store()
             raise error
         self._prepared[0] = group
 
@@ -424,11 +425,15 @@ class Acquisition:
             row = self._table.close(slab)
             self._released.append(self._table.sequences[row][self._table.filled(row)])
             self._table.free(row)
-        if not self._pool.alive():
+
+    def _fail_with_pool(self) -> None:
+        """A worker died. The others still read pixels and report; what is left when the last has gone will never be reported."""
+        if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+            self._fail(WorkerError(f"a worker thread died: {self._pool.failure!r}"))
+        if self._rows_in_flight and self._pool.ended():
             self._release_in_flight()
 
     def _release_in_flight(self) -> None:
-        """The pool is dead: nobody reads these pixels any more."""
         for row in np.flatnonzero(self._tasks_left):
             self._released.append(self._table.sequences[row][self._table.filled(int(row))])
         self._tasks_left[:] = 0

@@ -26,6 +26,7 @@ class SlabTable:
             np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
         )
         self.slab = np.full(rows, FREE, np.int64)
+        self._taking = np.full(rows, FREE, np.int64)  # as the kernel sees it: a slab closed with holes takes no more frames
         self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)
         self.sequences = np.zeros((rows, grid.frames_per_slab), np.int64)
         self.frames = np.zeros(rows, np.int64)
@@ -41,7 +42,7 @@ class SlabTable:
 
     def place(self, first: int, positions: np.ndarray, sequences: np.ndarray, addresses: np.ndarray, fates: np.ndarray) -> tuple[int, list[int], int]:
         """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or -1)."""
-        state = (self.slab, self.addresses, self.sequences, self.frames, self.expected)
+        state = (self._taking, self.addresses, self.sequences, self.frames, self.expected)
         done, count, missing = place_frames(first, positions, sequences, addresses, *self.grid_tables, *state, fates, self._completed)
         rows = self._completed[:count].tolist()
         for row in rows:
@@ -56,7 +57,7 @@ class SlabTable:
         self.addresses[row] = 0
         self.frames[row] = 0
         self.expected[row] = self._grid.frames_in_slab(slab)
-        self.slab[row] = slab
+        self.slab[row] = self._taking[row] = slab
         self._collecting[slab] = row
         return True
 
@@ -72,7 +73,9 @@ class SlabTable:
 
     def close(self, slab: int) -> int:
         """Stop collecting an incomplete slab; its row now belongs to the workers."""
-        return self._collecting.pop(slab)
+        row = self._collecting.pop(slab)
+        self._taking[row] = FREE
+        return row
 
     def filled(self, row: int) -> np.ndarray:
         """bool[frames_per_slab]: the places that have a frame."""
@@ -80,5 +83,5 @@ class SlabTable:
         return filled
 
     def free(self, row: int) -> None:
-        self.slab[row] = FREE
+        self.slab[row] = self._taking[row] = FREE
         self._free.append(row)

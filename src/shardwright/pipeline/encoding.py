@@ -13,6 +13,7 @@ import numpy as np
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import encode_chunks
 from shardwright.kernels.write import write_slots
+from shardwright.model.errors import WorkerError
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors
@@ -131,5 +132,8 @@ class SlabTask:
             stored_bytes = self.encoder.encode(self.frames, self.slab, self.shards.result(), self.first, self.stop, state)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
             self.report(SlabDone(self.row, 0, error))
+        except BaseException as error:
+            self.report(SlabDone(self.row, 0, WorkerError(f"a worker thread died: {error!r}")))  # nobody else would report this task
+            raise
         else:
             self.report(SlabDone(self.row, stored_bytes, None))

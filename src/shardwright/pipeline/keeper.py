@@ -12,6 +12,7 @@ The store's folder:
 
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -175,12 +176,19 @@ class ShardKeeper:
                     "the output exists already", got=self.path, hint="Choose another name, or move the old store away: nothing is ever overwritten"
                 ) from error
             raise
-        image = self.path / IMAGE_PATH
-        make_directories(self.path / WORKSPACE)
-        make_directories(image)
-        self._write_array(0)
-        replace_file(self.path / "zarr.json", group_metadata(self._spec, self.path.name.split(".")[0]))
-        sync_directory(self.path.parent)
+        try:
+            make_directories(self.path / WORKSPACE)
+            make_directories(self.path / IMAGE_PATH)
+            self._write_array(0)
+            replace_file(self.path / "zarr.json", group_metadata(self._spec, self.path.name.split(".")[0]))
+            sync_directory(self.path.parent)
+        except BaseException:
+            self.remove_store()
+            raise
+
+    def remove_store(self) -> None:
+        """Take back a store that never got a frame, so that its name is free for the next try. Only what this keeper made is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def _write_array(self, extent: int) -> None:
         replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self._spec, extent, codec_metadata(self._spec)))

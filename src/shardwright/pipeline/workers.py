@@ -69,6 +69,10 @@ class WorkerPool:
         """Whether every worker still runs."""
         return self.failure is None and all(thread.is_alive() for thread in self._threads)
 
+    def ended(self) -> bool:
+        """Whether no worker runs any more: nobody reads pixels."""
+        return not any(thread.is_alive() for thread in self._threads)
+
     def stop(self) -> None:
         """Finish what is queued, then end the threads."""
         for _ in self._threads:

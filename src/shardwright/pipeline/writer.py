@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,7 +112,7 @@ class Writer:
         if self._receipt is None:
             self._acquisition.finish()
             while self._unsettled():
-                self._collect(_POLL_S)
+                self._ring.release(self._acquisition.poll(_POLL_S))
             self._receipt = self._acquisition.receipt()
             self._acquisition.close()
             self._pool.stop()
@@ -138,8 +139,8 @@ class Writer:
 
     def _position(self, index: tuple[int, ...] | None, frame_id: int | None) -> int:
         if index is not None:
-            return self._grid.position_of(tuple(int(i) for i in index))
-        return self._grid.check_position(self._count if frame_id is None else int(frame_id))
+            return self._grid.position_of(tuple(operator.index(i) for i in index))
+        return self._grid.check_position(self._count if frame_id is None else operator.index(frame_id))
 
     def _describe(self, position: int, frame_id: int | None, metadata: Mapping[str, float] | None) -> None:
         record = self._descriptor[0]

@@ -108,13 +108,13 @@ def make_directories(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path`` atomically and durably: a reader sees the old bytes or the new ones. A failure leaves the old ones and nothing else."""
+    """Put ``data`` at ``path`` atomically and durably: readers see the old bytes or the new. A failure leaves the old and nothing else."""
     temporary = path.with_name(f".{path.name}.new")
     with storage_errors("write", path):
         try:
             _write_synced(temporary, data)
             reach("replace.before_rename")
-            os.replace(temporary, path)
+            temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)  # on a full disk it would hold the last free blocks
             raise

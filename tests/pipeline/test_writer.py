@@ -1,0 +1,207 @@
+"""The in-process writer as a user meets it: what it takes, what it refuses and then leaves as it was, how it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.model.errors import (
+    BudgetError,
+    ClosedError,
+    FrameDtypeError,
+    FrameIndexError,
+    FrameShapeError,
+    MetadataError,
+    OutputExistsError,
+    SpecError,
+    StorageError,
+)
+from shardwright.pipeline.limits import RUNTIME_BYTES
+
+
+def frame(i: int, dtype: str = "uint16") -> np.ndarray:
+    return (np.arange(24, dtype=dtype).reshape(4, 6) + i + 1).astype(dtype)
+
+
+def read(path) -> np.ndarray:
+    return zarr.open_array(path / "0", mode="r")[...]
+
+
+def workers() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("shardwright")]
+
+
+@pytest.fixture
+def path(tmp_path):
+    before = workers()
+    yield tmp_path / "a.ome.zarr"
+    assert workers() == before, "no thread of a writer outlives it"
+
+
+def test_write_and_read_back(path, spec_of):
+    with sw.create(path, spec_of(), threads=2) as writer:
+        for i in range(9):
+            writer.append(frame(i))
+        assert writer.path == path
+    receipt = writer.receipt
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing) == (9, 9, 9, 0)
+    assert receipt == writer.close(), "closing again changes nothing"
+    assert np.array_equal(read(path), [frame(i) for i in range(9)])
+    assert receipt.path == str(path)
+
+
+@pytest.mark.parametrize("io", ["mmap", "pwrite", "auto"])
+def test_every_io_mode_writes_the_same_bytes(path, tmp_path, spec_of, io):
+    with sw.create(path, spec_of(), threads=1, io=io) as writer:
+        for i in range(9):
+            writer.append(frame(i))
+    assert np.array_equal(read(path), [frame(i) for i in range(9)])
+
+
+def test_indices_and_ids_place_frames(path, spec_of):
+    with sw.create(path, spec_of(), threads=1) as writer:
+        writer.append(frame(3), index=(3,))
+        writer.append(frame(0), frame_id=0)
+        writer.append(frame(2))  # the third append
+        writer.append(frame(5), index=(np.int64(5),), frame_id=77)
+    seen = read(path)
+    for i in (0, 2, 3, 5):
+        assert np.array_equal(seen[i], frame(i))
+    assert (seen[[1, 4]] == 0).all()
+    assert writer.receipt.frames_missing == 2
+
+
+def test_frames_are_copied_before_append_returns(path, spec_of):
+    buffer = frame(0)
+    with sw.create(path, spec_of(), threads=1) as writer:
+        for i in range(40):
+            buffer[...] = frame(i)
+            writer.append(buffer)
+    assert np.array_equal(read(path), [frame(i) for i in range(40)])
+
+
+def test_non_contiguous_frames_and_lists(path, spec_of):
+    wide = np.zeros((8, 12), np.uint16)
+    wide[::2, ::2] = frame(0)
+    with sw.create(path, spec_of(), threads=1) as writer:
+        writer.append(wide[::2, ::2])
+        writer.append(np.asfortranarray(frame(1)))
+        writer.append(frame(2)[::-1, ::-1])
+        backed = frame(3)
+        backed.flags.writeable = False
+        writer.append(backed)
+    assert np.array_equal(read(path), [frame(0), frame(1), frame(2)[::-1, ::-1], frame(3)])
+
+
+T3 = np.zeros((4, 6), np.uint16)
+REFUSED = {
+    "shape": (lambda w: w.append(np.zeros((6, 4), np.uint16)), FrameShapeError, r"expected \(4, 6\); got \(6, 4\)"),
+    "no frame": (lambda w: w.append(3), FrameShapeError, r"got \(\)"),
+    "dtype": (lambda w: w.append(T3.astype(np.float32)), FrameDtypeError, "expected uint16; got float32"),
+    "byte order": (lambda w: w.append(T3.astype(">u2")), FrameDtypeError, "expected uint16; got >u2"),
+    "index past the end": (lambda w: w.append(T3, index=(8,)), FrameIndexError, "along axis 0; expected 0 to 7"),
+    "index negative": (lambda w: w.append(T3, index=(-1,)), FrameIndexError, "expected 0 to 7"),
+    "index too long": (lambda w: w.append(T3, index=(0, 0)), FrameIndexError, "expected 1 numbers"),
+    "index a fraction": (lambda w: w.append(T3, index=(0.5,)), TypeError, "float"),
+    "id past the end": (lambda w: w.append(T3, frame_id=8), FrameIndexError, "expected 0 to 7"),
+    "id negative": (lambda w: w.append(T3, frame_id=-2), FrameIndexError, "expected 0 to 7"),
+    "unknown metadata": (lambda w: w.append(T3, metadata={"mood": 1}), MetadataError, "expected one of delta_t"),
+    "metadata no number": (lambda w: w.append(T3, metadata={"delta_t": "soon"}), MetadataError, "'delta_t' is not a number"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_frame_leaves_nothing_behind(path, spec_of, name):
+    refuse, kind, message = REFUSED[name]
+    with sw.create(path, spec_of(count=8), threads=1) as writer:
+        writer.append(frame(0))
+        with pytest.raises(kind, match=message):
+            refuse(writer)
+        writer.append(frame(1))
+    assert (writer.receipt.frames_received, writer.receipt.frames_stored) == (2, 2)
+    assert np.array_equal(read(path), [frame(0), frame(1)])
+
+
+def test_an_array_that_is_full_takes_no_more(path, spec_of):
+    with sw.create(path, spec_of(count=3), threads=1) as writer:
+        for i in range(3):
+            writer.append(frame(i))
+        with pytest.raises(FrameIndexError, match="expected 0 to 2; got 3"):
+            writer.append(frame(3))
+    assert writer.receipt.frames_durable == 3
+
+
+def test_append_after_close(path, spec_of):
+    with sw.create(path, spec_of(), threads=1) as writer:
+        writer.append(frame(0))
+    with pytest.raises(ClosedError, match="closed"):
+        writer.append(frame(1))
+    assert len(read(path)) == 1
+
+
+def test_an_exception_in_the_body_goes_on_and_what_came_is_sealed(path, spec_of):
+    with pytest.raises(ZeroDivisionError), sw.create(path, spec_of(), threads=1) as writer:  # noqa: PT012  (the body is what is tested)
+        writer.append(frame(0))
+        1 / 0  # noqa: B018
+    assert np.array_equal(read(path), [frame(0)])
+    assert writer.receipt.frames_durable == 1
+
+
+def test_existing_output(path, spec_of):
+    path.mkdir()
+    with pytest.raises(OutputExistsError, match="exists already"):
+        sw.create(path, spec_of(), threads=1)
+    assert list(path.iterdir()) == []
+
+
+def test_two_writers_of_one_name(path, spec_of):
+    with sw.create(path, spec_of(), threads=1) as writer:
+        with pytest.raises(OutputExistsError):
+            sw.create(path, spec_of(), threads=1)
+        writer.append(frame(0))
+    assert np.array_equal(read(path), [frame(0)])
+
+
+def test_two_writers_at_once(path, spec_of):
+    other = path.with_name("b.ome.zarr")
+    with sw.create(path, spec_of(), threads=1) as a, sw.create(other, spec_of(), threads=1) as b:
+        for i in range(12):
+            a.append(frame(i))
+            b.append(frame(100 + i))
+    assert np.array_equal(read(path), [frame(i) for i in range(12)])
+    assert np.array_equal(read(other), [frame(100 + i) for i in range(12)])
+
+
+def test_too_little_memory_is_refused_before_anything_is_made(path, spec_of):
+    with pytest.raises(BudgetError, match=r"does not fit the memory budget; expected at most 335,544,320 bytes in all"):
+        sw.create(path, spec_of(), threads=1, memory_bytes=RUNTIME_BYTES)
+    assert not path.exists()
+
+
+def test_unknown_io(path, spec_of):
+    with pytest.raises(SpecError, match="expected one of auto, mmap, pwrite, direct; got 'magic'"):
+        sw.create(path, spec_of(), io="magic")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("frames", [1, 30])
+def test_a_disk_that_fails_is_told_on_the_way_or_at_the_end(path, spec_of, failing, frames):
+    failing("shard.before_sync", OSError(errno.EIO, os.strerror(errno.EIO)))
+    with pytest.raises(StorageError, match="sync"), sw.create(path, spec_of(), threads=1) as writer:  # noqa: PT012
+        for i in range(frames):
+            writer.append(frame(i))
+    assert len(read(path)) == 0
+    assert writer.receipt.frames_durable == 0
+
+
+def test_a_failed_writer_keeps_the_error_of_the_body(path, spec_of, failing):
+    failing("shard.before_sync", OSError(errno.EIO, os.strerror(errno.EIO)))
+    with pytest.raises(ZeroDivisionError), sw.create(path, spec_of(), threads=1) as writer:  # noqa: PT012
+        writer.append(frame(0))
+        1 / 0  # noqa: B018
