@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid
     from shardwright.shard.open_shard import OpenShard
 
-REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as late
+REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as duplicate
 
 
 class GroupState(enum.Enum):
