@@ -1,0 +1,84 @@
+"""tools/bench on a tiny case: each contender writes what it was given, and the report computes what it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from benchmarks.case import Case
+from benchmarks.parent import Child, Result, compare, frames_file
+from benchmarks.peers import CONTENDERS
+from benchmarks.report import summary, table, verdicts
+
+CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 96, 64))
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
+    with frames_file(CASE) as frames:
+        child = Child(name, CASE, frames, tmp_path / name)
+        try:
+            child.round(timed=True)
+            child.verify()
+        finally:
+            child.close()
+    result = child.result
+    assert len(result.seconds) == len(result.cpu_seconds) == 1
+    assert result.stored_bytes > 0
+
+
+def test_verification_fails_on_a_wrong_pixel(tmp_path):
+    """The check that all contenders rely on, seen failing."""
+    from benchmarks.contender import check_last_shard
+    from benchmarks.peers.zarr_python import ZarrPython
+
+    frames = CASE.draw()
+    contender = ZarrPython(CASE, frames)
+    contender.start(tmp_path)
+    contender.write(tmp_path / "store")
+    check_last_shard(tmp_path / "store", contender)
+    frames[3, 5, 7] ^= 1
+    with pytest.raises(AssertionError, match="frame 7 differs"):
+        check_last_shard(tmp_path / "store", contender)
+
+
+def test_a_contender_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setitem(CONTENDERS, "broken", ("no_such_module", "Nothing"))
+    said = []
+    broken, right = compare(["broken", "zarr-python"], CASE, 1, tmp_path / "work", said.append)
+    assert broken.error is not None
+    assert right.error is None
+    assert len(right.seconds) == 1
+    assert not (tmp_path / "work").exists()
+    rows = summary([broken, right], CASE)
+    assert "failed" in table(rows)
+
+
+def test_ratios_are_taken_within_each_round():
+    case = Case(frames=64)
+    second = case.raw_bytes / 1e9
+    ours = Result("shardwright", "ours", 100, [second, second / 2, second / 4], [second] * 3, case.raw_bytes // 2, 50)
+    reference = Result("acquire-zarr", "peer", None, [2 * second, 2 * second, 2 * second], [second] * 3, case.raw_bytes // 2, 70)
+    row = summary([ours, reference], case)[0]
+    assert row["gb_per_s"] == pytest.approx(2)
+    assert row["versus_reference"] == pytest.approx(4)
+    assert row["within_plan"] is True
+    assert row["ratio"] == pytest.approx(2)
+    assert verdicts([row]) == ["shardwright is 4.00x acquire-zarr (asked: 2.0x)"]
+
+
+def test_more_memory_than_planned_is_said():
+    case = Case(frames=64)
+    greedy = Result("shardwright", "ours", 100, [1.0], [1.0], 1000, 101)
+    rows = summary([greedy], case)
+    assert rows[0]["within_plan"] is False
+    assert any("more than its plan" in line for line in verdicts(rows))
+
+
+def test_help_lists_the_contenders():
+    tools = Path(__file__).parents[2] / "tools"
+    done = subprocess.run([sys.executable, "-m", "benchmarks", "--help"], cwd=tools, capture_output=True, text=True, check=True)
+    assert "acquire-zarr" in done.stdout

@@ -1,0 +1,124 @@
+"""The set-up's decisions, without an index and without a second environment: what it reuses, redoes and refuses, and what it tells the user."""
+
+import fcntl
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture
+def setup(tmp_path, monkeypatch):
+    """The module on an empty checkout; creating and installing are recorded instead of done."""
+    spec = importlib.util.spec_from_file_location("setup_venv", TOOLS / "setup_venv.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, path in (("ROOT", ""), ("VENV", ".venv"), ("CACHE", ".cache"), ("STATE", ".cache/setup.json"), ("LOG", ".cache/setup.log")):
+        monkeypatch.setattr(module, name, tmp_path / path)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    module.did = []
+    monkeypatch.setattr(module, "create_venv", lambda: (module.did.append("create"), (tmp_path / ".venv").mkdir(exist_ok=True)))
+    monkeypatch.setattr(module, "install", lambda extras: module.did.append(extras))
+    monkeypatch.setattr(module, "venv_version", lambda: "3.11 here" if (tmp_path / ".venv").exists() else "")
+    return module
+
+
+def test_a_second_run_does_nothing(setup):
+    setup.set_up({"test"})
+    assert setup.did == ["create", ["test"]]
+    setup.set_up({"test"})
+    setup.set_up(set())
+    assert setup.did == ["create", ["test"]]
+
+
+def test_more_extras_are_added_to_those_installed(setup):
+    setup.set_up({"test"})
+    setup.set_up({"bench"})
+    assert setup.did == ["create", ["test"], ["bench", "test"]]
+
+
+def test_changed_requirements_are_installed_into_the_same_environment(setup):
+    setup.set_up({"test"})
+    (setup.ROOT / "pyproject.toml").write_text("[project]\nname = 'other'\n")
+    setup.set_up({"test"})
+    assert setup.did == ["create", ["test"], ["test"]]
+
+
+def test_an_interrupted_install_starts_over(setup, monkeypatch):
+    def interrupted(extras):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "install", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            setup.set_up({"test"})
+    setup.set_up({"test"})
+    assert setup.did == ["create", "create", ["test"]]
+
+
+def test_an_environment_whose_python_is_gone_is_made_again(setup, monkeypatch):
+    setup.set_up({"test"})
+    monkeypatch.setattr(setup, "venv_version", lambda: "")
+    setup.set_up({"test"})
+    assert setup.did == ["create", ["test"], "create", ["test"]]
+
+
+def test_an_environment_made_by_hand_is_left_alone(setup):
+    (setup.ROOT / ".venv").mkdir()
+    with pytest.raises(setup.SetupError, match="not made by this tool"):
+        setup.set_up({"test"})
+    assert setup.did == []
+
+
+def test_each_way_is_tried_until_one_gives_pip(setup, monkeypatch):
+    tried = []
+
+    def way(name, works):
+        def attempt():
+            tried.append(name)
+            return works
+
+        return attempt
+
+    spec = importlib.util.spec_from_file_location("setup_venv_again", TOOLS / "setup_venv.py")
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    for name in ("ROOT", "VENV", "CACHE", "STATE", "LOG"):
+        monkeypatch.setattr(fresh, name, getattr(setup, name))
+    monkeypatch.setattr(fresh, "WAYS", (way("fails", False), way("works", True), way("never", True)))
+    monkeypatch.setattr(fresh, "has_pip", lambda: True)
+    fresh.create_venv()
+    assert tried == ["fails", "works"]
+    fresh.LOG.write_text("")
+    monkeypatch.setattr(fresh, "WAYS", (way("fails", False),))
+    with pytest.raises(fresh.SetupError, match="apt-get install python3-venv"):
+        fresh.create_venv()
+
+
+def test_an_unreachable_index_is_named_as_the_cause(setup):
+    setup.LOG.write_text("WARNING: Retrying after connection broken by 'NewConnectionError'\n")
+    with pytest.raises(setup.SetupError, match="package index could not be reached"):
+        setup.explain_unreachable()
+    setup.LOG.write_text("ERROR: something else\n")
+    setup.explain_unreachable()
+
+
+def test_two_set_ups_take_turns(setup):
+    with setup.only_one():
+        code = f"import fcntl; fcntl.flock(open({str(setup.CACHE / 'setup.lock')!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode != 0
+    with (setup.CACHE / "setup.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_state_that_is_no_json_counts_as_none(setup):
+    setup.STATE.write_text("{")
+    assert setup.read_state() == {}
+    setup.write_state({"phase": "building"})
+    assert json.loads(setup.STATE.read_text()) == {"phase": "building"}
