@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.client import Stream
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
+
+if TYPE_CHECKING:
+    from shardwright.client import Stream
 
 WAYS = [("ipc", "shm"), ("ipc", "message"), ("tcp", "shm"), ("tcp", "message")]
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["IngestServer", "IngestSettings", "StreamPolicy"]
 
 SOFTWARE = "shardwright-daemon"
-MESSAGES_A_ROUND = 256  # above max_connections, so that ZeroMQ's fair queueing gives every client a turn in each round
+MESSAGES_A_ROUND = 256  # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence is judged
 MAX_WAIT_MS = 100  # how late a stop is noticed
 LINGER_MS = 1000
 
@@ -116,7 +116,7 @@ class IngestServer:
             "stopping": self._stopping,
             "foreign_messages": self._foreign_messages,
             "frames_received": self._frames_of_ended + sum(session.frames_received for session in sessions),
-            "memory_bytes": sum(session.admitted.limits.memory_bytes for session in sessions),
+            "memory_bytes": sum(session.admitted.limits.acquisition_bytes for session in sessions),
             "acquisitions": [
                 {
                     "path": str(session.admitted.path),
@@ -204,7 +204,7 @@ class IngestServer:
     def _receive_some(self) -> bool:
         """Takes what has come, up to a bound; returns whether that was all."""
         assert self._router is not None
-        for _ in range(MESSAGES_A_ROUND):
+        for _ in range(max(MESSAGES_A_ROUND, len(self._clients))):
             try:
                 identity, *parts = self._router.recv_multipart(flags=zmq.NOBLOCK, copy=False)
             except zmq.Again:

@@ -1,0 +1,249 @@
+"""From a client's frames to a store that another reader opens: real sockets, real pipeline, every transport, clients that die or stall."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.model import errors
+from shardwright.wire import messages
+from shardwright.wire.messages import Kind
+
+WAYS = [("ipc", "shm"), ("ipc", "message"), ("tcp", "shm"), ("tcp", "message")]
+
+CAMERA = """
+import sys, time
+import numpy as np
+import shardwright as sw
+endpoint, transport, name, spec = sys.argv[1:5]
+frames = np.random.default_rng(1).integers(1, 200, (7, 8, 12)).astype("uint16")
+with sw.connect(endpoint, transport=transport) as daemon:
+    stream = daemon.acquire(name, sw.ArraySpec.model_validate_json(spec))
+    for frame in frames:
+        stream.append(frame)
+    while stream.frames_stored < 4:  # two slabs of two frames, and part of one more
+        time.sleep(0.01)
+    print("sent", flush=True)
+    time.sleep(600)
+"""
+
+
+def read(path: str | Path) -> np.ndarray:
+    return zarr.open_group(path, mode="r")["0"][:]
+
+
+@pytest.fixture
+def camera():
+    """Starts a camera process that sends 7 frames and then waits; killed at the end."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start_camera(endpoint: str, transport: str, name: str, spec: sw.ArraySpec) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(Path(sw.__file__).parents[1])}
+        command = [sys.executable, "-c", CAMERA, endpoint, transport, name, spec.model_dump_json()]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sent\n"
+        return process
+
+    yield start_camera
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(("endpoint", "transport"), WAYS)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_what_was_sent_is_what_is_read(start, spec_of, frames_of, endpoint: str, transport: str, dtype: str):
+    daemon = start()
+    frames = frames_of(33, (20, 30), dtype)
+    spec = spec_of(shape=(20, 30), dtype=dtype)
+    with sw.connect(getattr(daemon, endpoint), transport=transport) as connection, connection.acquire("a", spec) as stream:
+        for frame in frames:
+            stream.append(frame)
+    np.testing.assert_array_equal(read(stream.path), frames)
+    receipt = stream.receipt
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing) == (33, 33, 33, 0)
+    assert (stream.frames_stored, stream.frames_durable) == (33, 33)
+
+
+@pytest.mark.parametrize("transport", ["shm", "message"])
+def test_out_of_order_duplicate_and_missing_frames_are_placed_and_counted(start, spec_of, frames_of, transport: str):
+    daemon = start()
+    frames = frames_of(40)
+    order = [i for i in np.random.default_rng(3).permutation(40).tolist() if i not in (5, 17)]
+    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of(count=40)) as stream:
+        for i in order:
+            stream.append(frames[i], index=[i])
+        stream.append(frames[0], index=[order[0]])  # again, with other pixels
+    expected = frames.copy()
+    expected[[5, 17]] = 0
+    np.testing.assert_array_equal(read(stream.path), expected)
+    receipt = stream.receipt
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_missing) == (39, 38, 2)
+    assert receipt.frames_duplicate + receipt.frames_late == 1
+
+
+def test_explicit_indices_over_several_axes(start, frames_of):
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=3, chunk_size=2),
+            sw.Dimension(name="z", count=4, chunk_size=2, shard_size_chunks=2),
+            sw.Dimension(name="c", count=2, chunk_size=1),
+            sw.Dimension(name="y", count=8, chunk_size=8),
+            sw.Dimension(name="x", count=12, chunk_size=5),
+        ],
+        storage_order=["t", "c", "z", "y", "x"],
+    )
+    daemon = start()
+    frames = frames_of(24).reshape(3, 4, 2, 8, 12)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec) as stream:
+        for z, t, c in np.ndindex(4, 3, 2):
+            stream.append(frames[t, z, c], index=(t, z, c))
+    np.testing.assert_array_equal(read(stream.path), frames.transpose(0, 2, 1, 3, 4))
+
+
+def test_more_frames_than_the_ring_holds(start, spec_of, frames_of):
+    daemon = start()
+    frames = frames_of(4, (512, 512))
+    for transport in ("shm", "message"):
+        with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire(transport, spec_of(shape=(512, 512))) as stream:
+            ring_frames = stream._link.opened.ring_slots
+            for i in range(3 * ring_frames):
+                stream.append(frames[i % 4])
+        stored = read(stream.path)
+        assert len(stored) == 3 * ring_frames
+        assert all(np.array_equal(stored[i], frames[i % 4]) for i in range(len(stored)))
+
+
+def test_several_clients_at_once(start, spec_of, frames_of):
+    daemon = start()
+    frames = frames_of(50)
+    connections = [sw.connect(endpoint, transport=transport) for endpoint in (daemon.ipc, daemon.tcp) for transport in ("shm", "message")]
+    streams = [connection.acquire(f"cam{i}", spec_of()) for i, connection in enumerate(connections)]
+    for frame in frames:
+        for i, stream in enumerate(streams):
+            stream.append(frame + i)
+    for i, (connection, stream) in enumerate(zip(connections, streams, strict=True)):
+        connection.close()
+        np.testing.assert_array_equal(read(stream.path), frames + i)
+        assert stream.receipt.frames_stored == 50
+
+
+@pytest.mark.parametrize("transport", ["shm", "message"])
+def test_a_killed_client_ends_its_own_acquisition_only(start, spec_of, frames_of, camera, transport: str):
+    daemon = start()
+    frames = frames_of(7)
+    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("bystander", spec_of()) as bystander:
+        bystander.append(frames[0])
+        victim = camera(daemon.ipc, transport, "victim", spec_of())
+        victim.send_signal(signal.SIGKILL)
+        ended = daemon.event("acquisition_ended")
+        assert daemon.event("client_lost")["pid"] == victim.pid
+        bystander.append(frames[1])
+    assert (ended["frames_received"], ended["frames_stored"], ended["frames_durable"]) == (7, 7, 7)
+    np.testing.assert_array_equal(read(daemon.root / "victim.ome.zarr")[:7], frames)
+    np.testing.assert_array_equal(read(bystander.path), frames[:2])
+
+
+def test_a_stalled_client_ends_its_own_acquisition_only(start, spec_of, frames_of, camera):
+    daemon = start(session_timeout_ms=600)
+    frames = frames_of(7)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("bystander", spec_of()) as bystander:
+        bystander.append(frames[0])
+        stalled = camera(daemon.ipc, "shm", "stalled", spec_of())
+        stalled.send_signal(signal.SIGSTOP)
+        assert "fell silent" in daemon.event("acquisition_ended")["reason"]
+        bystander.append(frames[1])
+    np.testing.assert_array_equal(read(daemon.root / "stalled.ome.zarr")[:7], frames)
+    np.testing.assert_array_equal(read(bystander.path), frames[:2])
+
+
+def test_a_client_that_sends_but_never_reads_is_given_up(start, spec_of, raw, wait):
+    """Its acks and heartbeats fill its queue; the daemon must neither block nor keep them for ever."""
+    daemon = start(heartbeat_ms=1)
+    client = raw(daemon.tcp)
+    client.open("deaf", spec_of())
+
+    def still_there() -> bool:
+        client.send(client.connection.control(Kind.OPEN, {"request": 1, "name": "../" + "x" * 900, "spec": None, "stream": None, "transport": "shm"}))
+        return daemon.count("acquisition_ended") > 0
+
+    client.socket.rcvhwm = 1
+    for _ in range(200_000):
+        if still_there():
+            break
+    assert "does not read" in daemon.event("acquisition_ended")["reason"]
+
+
+def test_an_orderly_stop_leaves_a_store_that_can_be_read(start, spec_of, frames_of, wait):
+    daemon = start()
+    frames = frames_of(9)
+    with sw.connect(daemon.ipc) as connection:
+        stream = connection.acquire("a", spec_of())
+        for frame in frames:
+            stream.append(frame)
+        wait(lambda: daemon.server.snapshot()["frames_received"] == 9)
+        daemon.stop()
+        with pytest.raises(errors.SessionLostError, match="the daemon is stopping"):
+            stream.close()
+    assert (stream.receipt.frames_stored, stream.receipt.frames_durable) == (9, 9)
+    np.testing.assert_array_equal(read(stream.path), frames)
+
+
+def test_a_refused_frame_leaves_no_trace_in_the_store(start, raw, spec_of, frames_of):
+    daemon = start()
+    frames = frames_of(3)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        stream.append(frames[0])
+        with pytest.raises(errors.FrameShapeError):
+            stream.append(frames[1].T)
+        stream.append(frames[2])
+    np.testing.assert_array_equal(read(stream.path), frames[[0, 2]])
+
+
+def test_an_existing_output_is_left_alone(start, spec_of, frames_of):
+    daemon = start()
+    with sw.connect(daemon.ipc) as connection:
+        with connection.acquire("a", spec_of()) as stream:
+            stream.append(frames_of(1)[0])
+        before = read(stream.path)
+        with pytest.raises(errors.OutputExistsError):
+            connection.acquire("a", spec_of())
+        np.testing.assert_array_equal(read(stream.path), before)
+
+
+def test_an_acquisition_without_frames_has_a_receipt(start, spec_of):
+    with sw.connect(start().ipc) as connection, connection.acquire("empty", spec_of()) as stream:
+        pass
+    assert (stream.receipt.frames_received, stream.receipt.frames_missing) == (0, 0)
+    assert read(stream.path).shape == (0, 8, 12)
+
+
+def test_acks_of_the_real_pipeline_release_every_frame_once(start, raw, spec_of, frames_of):
+    client = raw(start().ipc)
+    counter, opened = client.open("a", spec_of())
+    frames = frames_of(5)
+    sent = np.zeros(5, messages.DESCRIPTOR)
+    sent["sequence"] = sent["position"] = sent["slot"] = np.arange(5)
+    body = messages.BATCH_PRELUDE.pack(messages.DTYPE_CODE["uint16"], 8, 12, 0) + sent.tobytes()
+    client.send([*counter.message(Kind.FRAMES, [body], count=5, pixel_parts=1, payload_bytes=frames.nbytes), frames.tobytes()])
+    client.send(counter.control(Kind.FINISH, {"frames": 5}))
+    told: dict[messages.Level, list[int]] = {level: [] for level in messages.Level}
+    header, parts = client.receive()
+    while header.kind is Kind.ACK:
+        for level, first, last in messages.decode_ranges(parts[0]):
+            told[level] += range(first, last + 1)
+        header, parts = client.receive()
+    assert header.kind is Kind.RECEIPT
+    assert sorted(told[messages.Level.RELEASED]) == told[messages.Level.STORED] == told[messages.Level.DURABLE] == list(range(5))
+    assert opened["credit_bytes"] == opened["ring_slots"] * frames[0].nbytes
