@@ -62,7 +62,7 @@ def sequence_tester(core):
     """A camera that writes the state of stage, switcher and itself into its pixels. Channel n sets the switcher to n + 1."""
     core.loadDevice("THub", "SequenceTester", "THub")
     core.initializeDevice("THub")
-    for device in ("TCamera-0", "TZStage-0", "TSwitcher-0"):
+    for device in ("TCamera-0", "TShutter-0", "TZStage-0", "TSwitcher-0"):
         core.loadDevice(device, "SequenceTester", device)
         core.setParentLabel(device, "THub")
         if device == "TCamera-0":
@@ -71,6 +71,7 @@ def sequence_tester(core):
             core.setProperty(device, "ImageHeight", 128)
         core.initializeDevice(device)
     core.setCameraDevice("TCamera-0")
+    core.setShutterDevice("TShutter-0")
     core.setFocusDevice("TZStage-0")
     for number, name in enumerate(("red", "green", "blue"), start=1):
         core.defineConfig("Channel", name, "TSwitcher-0", "State", str(number))
