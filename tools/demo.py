@@ -1,8 +1,8 @@
 """The main job once, for real: daemon, camera in another process, ZeroMQ between them, then every pixel compared through an independent reader.
 
-    shardwright serve configs/demo.yaml  ◀── ZeroMQ, shared memory ──  shardwright camera
-              │
-    .cache/demo/data/demo.ome.zarr  ──▶  tensorstore  ──▶  compared with frames drawn again from the seed
+shardwright serve configs/demo.yaml  ◀── ZeroMQ, shared memory ──  shardwright camera
+          │
+.cache/demo/data/demo.ome.zarr  ──▶  tensorstore  ──▶  compared with frames drawn again from the seed
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def differing_frames(store: Path, frames: int, seed: int) -> int:
     array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": str(store / "0")}}).result()
     if array.shape[0] != frames:
         raise DemoError(f"the array holds {array.shape[0]} frames, not {frames}")
-    source = PhotonFrames(array.shape[1:], array.dtype.name, seed)
+    rows, columns = array.shape[1:]
+    source = PhotonFrames((rows, columns), array.dtype.name, seed)
     differing = 0
     starts = range(0, frames, COMPARED_AT_ONCE)
     for first in track(starts, "comparing", console=messages, transient=True):

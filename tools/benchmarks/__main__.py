@@ -42,7 +42,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({"case": json.loads(case.to_json()), "rounds": rounds, "machine": platform.processor() or platform.machine(), "rows": rows}))
     else:
-        print(f"\n{frames} frames of 2048 x 2048 uint16 ({case.raw_bytes / 1e9:.2f} GB) a round, {rounds} rounds, {case.threads} threads for each peer, sync counted\n")
+        print(f"\n{frames} frames of 2048 x 2048 uint16 ({case.raw_bytes / 1e9:.2f} GB) a round, {rounds} rounds, final sync counted\n")
         print(table(rows))
         print("\n" + "\n".join(verdicts(rows)))
     return 1 if any("error" in row or row["within_plan"] is False for row in rows) else 0

@@ -83,7 +83,8 @@ class Case:
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()})
+        facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()}
+        return cls(**facts)
 
 
 def load_frames(path: Path, case: Case) -> Frames:

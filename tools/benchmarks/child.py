@@ -1,7 +1,7 @@
 """One contender in its own process: reads commands as lines of JSON, answers each with one line.
 
-    {"do": "round", "path": P}   -> {"seconds": S, "stored_bytes": N}     the time includes the final sync
-    {"do": "verify", "path": P}  -> {}                                    of the last round's output
+{"do": "round", "path": P}   -> {"seconds": S, "stored_bytes": N}     the time includes the final sync
+{"do": "verify", "path": P}  -> {}                                    of the last round's output
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Contender(ABC):
         self.case = case
         self.frames = frames
 
-    def start(self, folder: Path) -> None:
+    def start(self, folder: Path) -> None:  # noqa: B027  (most have nothing to do)
         """Everything that is not part of writing: imports, compilation, a daemon. ``folder`` is this contender's own."""
 
     @abstractmethod
@@ -33,7 +33,7 @@ class Contender(ABC):
     def verify(self, path: Path) -> None:
         """Raise ``AssertionError`` unless the last round's output holds the frames."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Give back what ``start`` took."""
 
     def processes(self) -> list[int]:
@@ -49,7 +49,8 @@ class Contender(ABC):
         return self.frames.nbytes
 
     def frame(self, i: int) -> npt.NDArray[np.uint16]:
-        return self.frames[i % self.case.distinct]
+        frame: npt.NDArray[np.uint16] = self.frames[i % self.case.distinct]
+        return frame
 
     def shard_of_frames(self) -> npt.NDArray[np.uint16]:
         """The frames of one shard, as peers that write whole shards take them (every shard of the case is equal)."""

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +139,15 @@ def compare(names: list[str], case: Case, rounds: int, folder: Path, say: Callab
     def attempt(name: str, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (whatever breaks a peer is its result)
             results[name].error = str(error)
             say(f"{name} failed: {error}")
             if name in children:
                 children.pop(name).close()
+
+    def close_all() -> None:
+        for child in children.values():
+            child.close()
 
     def start(name: str, frames: Path) -> None:
         child = children[name] = Child(name, case, frames, folder / name)
@@ -152,12 +157,12 @@ def compare(names: list[str], case: Case, rounds: int, folder: Path, say: Callab
 
     with frames_file(case) as frames, ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
-        stack.callback(lambda: [child.close() for child in children.values()])
+        stack.callback(close_all)
         for name in names:
             say(f"warming up and verifying {name}")
-            attempt(name, lambda name=name: start(name, frames))
+            attempt(name, partial(start, name, frames))
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             for name, child in list(children.items()):
-                attempt(name, lambda child=child: child.round(timed=True))
+                attempt(name, partial(child.round, timed=True))
     return list(results.values())

@@ -47,17 +47,17 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
     """The comparisons that the project asks of itself, as sentences; only those whose contenders ran."""
     speed = {row["name"]: row["gb_per_s"] for row in rows if "error" not in row}
     ratio = {row["name"]: row["versus_reference"] for row in rows if row.get("versus_reference") is not None}
-    lines = [f"{name} is {ratio[name]:.2f}x {REFERENCE} (asked: {asked}x)" for name, asked in (("shardwright", 2.0), ("daemon-shm", 1.5)) if name in ratio]
+    lines = [
+        f"{name} is {ratio[name]:.2f}x {REFERENCE} (asked: {asked}x)" for name, asked in (("shardwright", 2.0), ("daemon-shm", 1.5)) if name in ratio
+    ]
     for ours, theirs, what in (
         ("core-kernel", "core-numcodecs", "from frames"),
         ("core-kernel-gathered", "core-numcodecs-gathered", "from gathered chunks"),
     ):
         if ours in speed and theirs in speed:
             lines.append(f"on one core {what} the kernel is {speed[ours] / speed[theirs]:.2f}x numcodecs' Blosc (asked: 2x)")
-    for row in rows:
-        if row.get("within_plan") is False:
-            lines.append(f"{row['name']} used {row['memory_bytes']:,} bytes, more than its plan of {row['planned_memory_bytes']:,}")
-    return lines
+    greedy = [row for row in rows if row.get("within_plan") is False]
+    return lines + [f"{row['name']} used {row['memory_bytes']:,} bytes, more than its plan of {row['planned_memory_bytes']:,}" for row in greedy]
 
 
 def table(rows: list[dict[str, Any]]) -> str:

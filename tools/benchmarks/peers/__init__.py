@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..contender import Contender
+from benchmarks.contender import Contender
 
 CONTENDERS = {
     "shardwright": ("ours", "InProcess"),

@@ -14,10 +14,9 @@ from typing import Literal
 import yaml
 
 import shardwright as sw
+from benchmarks.contender import Contender, check_last_shard
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
-
-from ..contender import Contender, check_last_shard
 
 
 class DaemonSharedMemory(Contender):

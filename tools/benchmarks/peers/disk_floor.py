@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..contender import Contender
+from benchmarks.contender import Contender
+
 from .encoder import SlabKernel
 
 PAGE_BYTES = 4096
@@ -71,7 +72,7 @@ class DiskFloor(Contender):
 class Pwrite(DiskFloor):
     def write_slot(self, descriptor: int, slot: int) -> None:
         chunk = self.chunks[slot % len(self.chunks)]
-        written = os.pwrite(descriptor, chunk, self.offset(slot))
+        written = os.pwrite(descriptor, chunk.data, self.offset(slot))
         assert written == chunk.size
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import numpy.typing as npt
 from numcodecs.blosc import Blosc
 
+from benchmarks.case import Case, Frames
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import encode_chunks
 from shardwright.shard.layout import ArrayLayout
-
-from ..case import Case, Frames
 
 
 class SlabKernel:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..contender import Contender
+from benchmarks.contender import Contender
+
 from .encoder import SlabKernel
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 import shardwright as sw
+from benchmarks.contender import Contender, check_last_shard
 from shardwright.pipeline.limits import Limits, default_threads
-
-from ..contender import Contender, check_last_shard
 
 
 class InProcess(Contender):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from ..contender import Contender, check_last_shard, tree_bytes
+from benchmarks.contender import Contender, check_last_shard, tree_bytes
 
 
 class TensorStore(Contender):

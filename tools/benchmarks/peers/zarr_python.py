@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import zarr
+from zarr.codecs import BloscCodec
 
-from ..contender import Contender, check_last_shard, tree_bytes
+from benchmarks.contender import Contender, check_last_shard, tree_bytes
 
 
 class ZarrPython(Contender):
@@ -17,7 +18,7 @@ class ZarrPython(Contender):
 
     def write(self, path: Path) -> int:
         case = self.case
-        blosc = zarr.codecs.BloscCodec(cname=case.cname, clevel=case.clevel, shuffle=case.shuffle, typesize=2)
+        blosc = BloscCodec.from_dict(case.codecs()[0]["configuration"]["codecs"][1])
         array = zarr.create_array(
             path, shape=case.shape_of_array, dtype="uint16", chunks=case.chunk, shards=case.shard, compressors=blosc, filters=None, fill_value=0
         )
