@@ -225,7 +225,7 @@ class IoThread:
 
     def _opened(self, session: int, opened: Opened) -> None:
         assert self._welcome is not None
-        answer = self._opens.pop(opened.request, None)
+        answer = self._opens.get(opened.request)
         if answer is None:
             raise ProtocolError("OPENED for a request that was not made", expected=f"one of {sorted(self._opens)}", got=opened.request)
         spec = parse_spec(opened.spec)
@@ -239,6 +239,7 @@ class IoThread:
             wake=self.wake,
         )
         link = self._links[session] = Link(session, opened, spec, self._welcome, outbox)
+        del self._opens[opened.request]  # only now: whatever was raised above is told to it
         if answer.set_running_or_notify_cancel():
             answer.set_result(link)
         else:
