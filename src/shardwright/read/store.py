@@ -221,7 +221,7 @@ def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredA
         return _parse(folder, document)
     except ShardFormatError as error:
         raise ShardFormatError(f"{folder / 'zarr.json'}: {error.message}", expected=error.expected, got=error.got, hint=error.hint) from None
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ShardFormatError(f"{folder / 'zarr.json'} lacks a field or has one of the wrong type: {error!r}") from None
 
 

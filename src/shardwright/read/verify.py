@@ -128,7 +128,7 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
     if store.work_in_progress:
         report.add_problem(Problem(WORK_FOLDER, "work in progress: an acquisition is still running, or ended without sealing its last shards"))
     for scale in store.group["ome"]["multiscales"] if store.group else ():
-        axes = tuple(axis.get("name") for axis in scale.get("axes", ()))
+        axes = tuple(axis.get("name") if isinstance(axis, dict) else None for axis in scale.get("axes", ()))
         paths = {store.root / dataset["path"] for dataset in scale["datasets"]}
         for array in store.arrays:
             if array.path in paths and array.dimension_names != axes:

@@ -1,0 +1,232 @@
+"""Strategies for whole acquisitions (an array specification and the frames that arrive), and the NumPy model of what must be readable after them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import shardwright as sw
+from shardwright.array.spec import DTYPES
+
+MAX_FRAMES = 48  # so that every frame of an array fits the reorder window: any arrival order must then come out right
+
+CODECS = (
+    *(
+        sw.Blosc(cname=cname, clevel=clevel, shuffle=shuffle)
+        for cname in ("lz4", "lz4hc", "zstd", "zlib")
+        for shuffle in ("noshuffle", "shuffle", "bitshuffle")
+        for clevel in (1, 5)
+    ),
+    sw.Blosc(clevel=0),
+    sw.Zstd(level=1),
+    sw.Zstd(level=-3),
+    sw.Gzip(level=1),
+    sw.Gzip(level=6),
+    None,
+)
+CONTENTS = ("noise", "few values", "constant", "fill", "extremes")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One call of ``append``: the place it names (how: "index", "frame_id", "both" or "count") and what its pixels look like.
+
+    ``after_refused``: what was wrong with a frame that was tried just before and had to be refused, None when there was none.
+    """
+
+    how: str
+    position: int
+    content: str
+    seed: int
+    after_refused: str | None
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """One acquisition: what is asked for and what arrives."""
+
+    spec: sw.ArraySpec
+    arrivals: tuple[Arrival, ...]
+    threads: int
+    io: str
+
+
+def fill_values(dtype: str) -> st.SearchStrategy[Any]:
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return st.booleans()
+    if kind.kind == "f":
+        return st.sampled_from([0.0, -0.0, "NaN", "Infinity", "-Infinity", 0.5, -1.25, float(np.finfo(kind).max)])
+    info = np.iinfo(kind)
+    return st.sampled_from([0, 0, 1, 7, int(info.min), int(info.max)])
+
+
+@st.composite
+def frame_axes(draw: st.DrawFn) -> tuple[sw.Dimension, ...]:
+    """Up to three axes before the frame's own, in any acquisition order, of at most ``MAX_FRAMES`` frames together."""
+    names = draw(st.permutations(["t", "c", "z"]))[: draw(st.integers(0, 3))]
+    room, axes = MAX_FRAMES, []
+    for place, name in enumerate(names):
+        count = draw(st.integers(1, min(room, 9)))
+        room //= count
+        unlimited = place == 0 and draw(st.booleans())
+        axes.append(
+            sw.Dimension(
+                name=name,
+                count=None if unlimited else count,
+                chunk_size=draw(st.sampled_from([1, 1, 2, 3, 5, 16])),
+                shard_size_chunks=draw(st.integers(1, 3)),
+                unit={"t": "second", "z": "micrometer"}.get(name),
+            )
+        )
+    return tuple(axes)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Bounds of a frame's sides and of the inner chunks' along them, in pixels."""
+
+    least: int
+    most: int
+    least_chunk: int
+    most_chunk: int
+
+
+SMALL = Sides(1, 9, 1, 12)
+LARGE = Sides(150, 300, 70, 320)  # a chunk then spans several Blosc, zstd or deflate blocks
+
+
+def plane_axis(name: str, sides: Sides) -> st.SearchStrategy[sw.Dimension]:
+    return st.builds(
+        sw.Dimension,
+        name=st.just(name),
+        count=st.integers(sides.least, sides.most),
+        chunk_size=st.integers(sides.least_chunk, sides.most_chunk),
+        shard_size_chunks=st.integers(1, 3),
+        unit=st.just("micrometer"),
+        scale=st.just(0.108),
+    )
+
+
+@st.composite
+def specs(draw: st.DrawFn, sides: Sides) -> sw.ArraySpec:
+    before = draw(frame_axes())
+    dtype = draw(st.sampled_from(DTYPES))
+    order = [axis.name for axis in before]
+    return sw.ArraySpec(
+        dtype=dtype,
+        dimensions=(*before, draw(plane_axis("y", sides)), draw(plane_axis("x", sides))),
+        codec=draw(st.sampled_from(CODECS)),
+        index_location=draw(st.sampled_from(["end", "start"])),
+        chunk_checksum=draw(st.booleans()),
+        write_empty_chunks=draw(st.booleans()),
+        fill_value=draw(fill_values(dtype)),
+        storage_order=draw(st.one_of(st.none(), st.permutations(order).map(lambda names: (*names, "y", "x")))),
+        attributes=draw(st.sampled_from([{}, {"sample": "embryo", "nested": {"a": [1, 2.5, None]}}])),
+    )
+
+
+def places(spec: sw.ArraySpec) -> tuple[int, ...]:
+    """Counts along the frame axes, an unlimited one taken as long as ``MAX_FRAMES`` allows."""
+    rest = math.prod(d.count or 1 for d in spec.dimensions[1:-2])
+    return tuple(d.count or max(1, min(9, MAX_FRAMES // rest)) for d in spec.dimensions[:-2])
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, spec: sw.ArraySpec) -> tuple[Arrival, ...]:
+    """In order up to some frame (the stream stops anywhere), or any places in any order, some missing and some twice."""
+    total = math.prod(places(spec))
+    if draw(st.booleans()):
+        positions = list(range(draw(st.integers(0, total))))
+        how = st.just(draw(st.sampled_from(["count", "frame_id", "index"])))
+    else:
+        positions = draw(
+            st.one_of(
+                st.lists(st.integers(0, total - 1), max_size=30),
+                st.permutations(range(total)),
+                st.permutations(range(total)).map(lambda order: order[: -(-total // 2)]),
+            )
+        )
+        how = st.sampled_from(["frame_id", "index", "both"])
+    look = st.sampled_from(CONTENTS)
+    before = st.sampled_from([None, None, None, None, "shape", "dtype", "index"])
+    seed = draw(st.integers(0, 2**16))
+    return tuple(Arrival(draw(how), position, draw(look), seed + i, draw(before)) for i, position in enumerate(positions))
+
+
+@st.composite
+def acquisitions(draw: st.DrawFn, sides: Sides) -> Acquired:
+    spec = draw(specs(sides))
+    return Acquired(spec, draw(arrivals(spec)), draw(st.integers(1, 3)), draw(st.sampled_from(["auto", "mmap", "pwrite", "direct"])))
+
+
+def pixels(spec: sw.ArraySpec, content: str, seed: int) -> np.ndarray:
+    """One frame. Every bit pattern is fair for noise, NaN payloads and signed zeros included, but a bool is 0 or 1."""
+    rng = np.random.default_rng(seed)
+    dtype, shape = np.dtype(spec.dtype), spec.frame_shape
+    if content == "fill":
+        return np.broadcast_to(fill(spec), shape).copy()
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool) if content != "constant" else np.full(shape, bool(seed % 2))
+    if content == "noise":
+        return np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape).copy()
+    if content == "few values":
+        return rng.integers(0, 4, shape).astype(dtype)
+    if content == "constant":
+        return np.full(shape, seed % 100, dtype)
+    extremes = [np.iinfo(dtype).min, np.iinfo(dtype).max] if dtype.kind in "iu" else [-0.0, 0.0, np.nan, np.inf]
+    return rng.choice(np.array(extremes, dtype), shape)
+
+
+def fill(spec: sw.ArraySpec) -> np.ndarray:
+    """The fill value as a 0-d array of the array's dtype."""
+    special = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+    value = special[spec.fill_value] if isinstance(spec.fill_value, str) else spec.fill_value
+    return np.array(value, spec.dtype)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What must be readable, in storage order, and what the receipt must say."""
+
+    array: np.ndarray
+    received: int
+    stored: int
+    missing: int
+    duplicate: int
+
+
+def expected(acquired: Acquired, appended: list[np.ndarray]) -> Expected:
+    """The model: the first frame of each place, fill value everywhere else; the first frame axis ends with the last frame's index along it."""
+    spec = acquired.spec
+    first: dict[int, np.ndarray] = {}
+    for arrival, frame in zip(acquired.arrivals, appended, strict=True):
+        first.setdefault(arrival.position, frame)
+    counts = places(spec)
+    indices = {position: np.unravel_index(position, counts) if counts else () for position in first}
+    extent = counts if not counts else (1 + max((int(index[0]) for index in indices.values()), default=-1), *counts[1:])
+    acquired_order = np.empty((*extent, *spec.frame_shape), spec.dtype)
+    acquired_order[...] = fill(spec)
+    for position, frame in first.items():
+        acquired_order[indices[position]] = frame
+    names = [d.name for d in spec.dimensions]
+    stored = np.ascontiguousarray(acquired_order.transpose([names.index(d.name) for d in spec.stored_dimensions]))
+    return Expected(stored, len(appended), len(first), math.prod(extent) - len(first), len(appended) - len(first))
+
+
+def live_chunks(spec: sw.ArraySpec, array: np.ndarray) -> int:
+    """Inner chunks with an element that differs, bit for bit, from the fill value."""
+    differs = bits(array) != bits(fill(spec))
+    for axis, dimension in enumerate(spec.stored_dimensions):
+        edges = np.arange(0, array.shape[axis], dimension.chunk_size)
+        differs = np.logical_or.reduceat(differs, edges, axis=axis) if len(edges) else differs
+    return int(differs.sum())
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The same memory as unsigned integers: NaN equals NaN, and 0 differs from -0."""
+    return array.view(f"u{array.dtype.itemsize}")

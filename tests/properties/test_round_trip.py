@@ -1,0 +1,121 @@
+"""Whatever is asked for and however frames arrive: every reader sees exactly what was sent, and the receipt's counts are exact."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaozarrs
+from hypothesis import given, settings
+
+import shardwright as sw
+from shardwright.array.ome import layout_warnings
+from shardwright.read.inspect import Totals, inspect_shards
+from shardwright.read.store import open_store
+from shardwright.read.verify import verify_store
+
+from .acquisitions import LARGE, SMALL, Acquired, acquisitions, bits, expected, live_chunks, pixels, places
+from .readers import READERS
+
+# The quick suite has a fixed share of two busy cores; any other profile decides by itself how long to search.
+small = large = settings()
+if settings.get_current_profile_name() == "quick":
+    small, large = settings(max_examples=90), settings(max_examples=20)
+
+
+def write(acquired: Acquired, path: Path) -> tuple[sw.Receipt, list[np.ndarray]]:
+    """Run the acquisition in this process: its receipt and the frames as they were sent."""
+    counts, sent = places(acquired.spec), []
+    with sw.create(path, acquired.spec, threads=acquired.threads, io=acquired.io) as writer:
+        for i, arrival in enumerate(acquired.arrivals):
+            frame = pixels(acquired.spec, arrival.content, arrival.seed)
+            sent.append(frame.copy())
+            index = tuple(int(n) for n in np.unravel_index(arrival.position, counts)) if counts else ()
+            names = {
+                "count": {},
+                "index": {"index": index},
+                "frame_id": {"frame_id": arrival.position},
+                "both": {"index": index, "frame_id": 1000 + i},
+            }
+            if arrival.after_refused:
+                refused(writer, acquired.spec, arrival.after_refused)
+            writer.append(frame, **names[arrival.how])
+            frame.fill(0)  # the writer has its own copy
+    return writer.receipt, sent
+
+
+def refused(writer: Any, spec: sw.ArraySpec, what: str) -> None:
+    """Append a frame that cannot be taken; it must leave no trace in counts or pixels."""
+    rows, columns = spec.frame_shape
+    frame = pixels(spec, "noise", 0)
+    if what == "shape":
+        with pytest.raises(sw.errors.FrameShapeError):
+            writer.append(np.zeros((rows, columns + 1), spec.dtype))
+    elif what == "dtype":
+        with pytest.raises(sw.errors.FrameDtypeError):
+            writer.append(frame.astype(complex))
+    else:
+        outside = (*(d.count or 0 for d in spec.dimensions[:-2]), 0)  # one axis too many
+        with pytest.raises(sw.errors.FrameIndexError):
+            writer.append(frame, index=outside)
+        with pytest.raises(sw.errors.FrameIndexError):
+            writer.append(frame, frame_id=-1)
+
+
+def check(acquired: Acquired) -> None:
+    spec = acquired.spec
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "image.ome.zarr"
+        receipt, sent = write(acquired, path)
+        model = expected(acquired, sent)
+        for name, read in READERS.items():
+            found = read(path / "0")
+            assert (found.shape, found.dtype) == (model.array.shape, model.array.dtype), name
+            assert np.array_equal(bits(found), bits(model.array)), name
+        check_receipt(receipt, acquired, model, path)
+        check_store(acquired, model, path)
+        if not any(warning.startswith("axes:") for warning in layout_warnings(spec)):
+            yaozarrs.validate_zarr_store(path)
+
+
+def check_receipt(receipt: sw.Receipt, acquired: Acquired, model, path: Path) -> None:
+    assert receipt.path == str(path)
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_duplicate) == (model.received, model.stored, model.duplicate)
+    assert (receipt.frames_missing, receipt.frames_late, receipt.frames_durable) == (model.missing, 0, model.stored)
+    assert receipt.bytes_raw == model.stored * acquired.spec.frame_bytes
+    store = open_store(path)
+    (array,) = store.arrays
+    totals = Totals()
+    for shard in inspect_shards(store, array):
+        assert not shard.problems
+        assert shard.chunks_page_aligned == shard.chunks_present
+        totals.add(shard)
+    assert receipt.shards == totals.shards
+    assert receipt.bytes_stored == totals.encoded_bytes + totals.shards * array.index_bytes
+
+
+def check_store(acquired: Acquired, model, path: Path) -> None:
+    report = verify_store(path, threads=1)
+    assert report.problems == []
+    live = live_chunks(acquired.spec, model.array)
+    if not acquired.spec.write_empty_chunks:
+        assert report.chunks == live, "chunks that are all fill value are absent, all others are there"
+    elif not model.missing:
+        assert (report.shards_absent, report.chunks_absent) == (0, 0), "every chunk was asked for"
+    assert {entry.name for entry in path.iterdir()} <= {"zarr.json", "0", "frames"}, "no work in progress is left"
+
+
+@small
+@given(acquisitions(SMALL))
+def test_readers_see_what_was_sent(acquired: Acquired) -> None:
+    check(acquired)
+
+
+@large
+@given(acquisitions(LARGE))
+def test_chunks_of_several_blocks(acquired: Acquired) -> None:
+    """Frames large enough that a chunk spans several Blosc, zstd and deflate blocks."""
+    check(acquired)
