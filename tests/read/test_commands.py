@@ -73,6 +73,8 @@ def test_inspect_as_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert key in out
     assert "c/0/1/0: chunk 0: blosc chunk has another format version" in out
     assert "4 of 4 shards, 12 of 12 chunks in them" in out
+    assert "chunks encoded as: 11 blosc zstd stored, 1 unreadable" in out
+    assert "problems: 1" in out
     assert "work in progress" in out
 
 

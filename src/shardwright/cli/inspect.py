@@ -68,7 +68,7 @@ def _print_tables(store: Store, chunks: bool) -> None:
     for array in store.arrays:
         _print_array(console, array)
         totals = Totals()
-        table = _table("shard", "file", "on disk", "index", "chunks", "aligned", "gaps", "ratio", "encoded as")
+        table = _table("shard", "file", "on disk", "index", "chunks", "aligned", "gaps", "ratio")
         details = []
         for shard in inspect_shards(store, array, chunks=chunks):
             totals.add(shard)
@@ -81,7 +81,6 @@ def _print_tables(store: Store, chunks: bool) -> None:
                 f"{shard.chunks_page_aligned}/{shard.chunks_present}",
                 format_bytes(shard.gap_bytes),
                 f"{shard.ratio:.2f}",
-                _forms(shard.forms),
             )
             if chunks or shard.problems:
                 details.append(shard)
@@ -141,9 +140,10 @@ def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
     from shardwright.config.quantities import format_bytes
 
     console.print(
-        f"\n{totals.shards} of {array.shards_in_shape} shards, {totals.chunks_present} of {totals.chunks_in_shape} chunks in them;"
+        f"\nchunks encoded as: {_forms(totals.forms)}\n"
+        f"{totals.shards} of {array.shards_in_shape} shards, {totals.chunks_present} of {totals.chunks_in_shape} chunks in them;"
         f" {format_bytes(totals.decoded_bytes)} encoded as {format_bytes(totals.encoded_bytes)} (ratio {totals.ratio:.2f});"
         f" {format_bytes(totals.gap_bytes)} in gaps, {format_bytes(totals.allocated_bytes)} on disk"
-        + (f"; {totals.problems} problems" if totals.problems else ""),
+        + (f"; problems: {totals.problems}" if totals.problems else ""),
         soft_wrap=True,
     )
