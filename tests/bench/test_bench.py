@@ -30,6 +30,13 @@ def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
     assert result.stored_bytes > 0
 
 
+def test_both_scenes_draw_distinct_frames():
+    for scene in ("spots", "camera"):
+        frames = Case(frames=4, distinct=2, shape=(64, 64), chunk=(2, 64, 64), shard=(2, 64, 64), scene=scene).draw()
+        assert frames.shape == (2, 64, 64)
+        assert (frames[0] != frames[1]).any()
+
+
 def test_verification_fails_on_a_wrong_pixel(tmp_path):
     """The check that all contenders rely on, seen failing."""
     from benchmarks.contender import check_last_shard

@@ -22,6 +22,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=sorted(CONTENDERS), metavar="NAME", help=f"repeatable; of {', '.join(CONTENDERS)}")
     parser.add_argument("--rounds", type=int, help="timed rounds of each contender")
     parser.add_argument("--frames", type=int, help="frames of a round, a multiple of 64")
+    parser.add_argument("--scene", choices=["spots", "camera"], default="spots", help="what the frames show, see benchmarks/case.py")
     parser.add_argument("--threads", type=int, default=2, help="compressing threads of each peer and floor; ours choose themselves")
     parser.add_argument("--cname", choices=["lz4", "zstd"], default="lz4")
     parser.add_argument("--clevel", type=int, default=1)
@@ -35,14 +36,15 @@ def main() -> int:
     """Exits with 1 when a contender failed or used more memory than it planned."""
     options = parse()
     frames = options.frames or (64 if options.quick else 256)
-    case = Case(frames=frames, threads=options.threads, cname=options.cname, clevel=options.clevel, shuffle=options.shuffle)
+    case = Case(frames=frames, scene=options.scene, threads=options.threads, cname=options.cname, clevel=options.clevel, shuffle=options.shuffle)
     rounds = options.rounds or (2 if options.quick else 5)
     results = compare(options.only or list(CONTENDERS), case, rounds, options.folder / "work", lambda text: print(text, file=sys.stderr, flush=True))
     rows = summary(results, case)
     if options.json:
         print(json.dumps({"case": json.loads(case.to_json()), "rounds": rounds, "machine": platform.processor() or platform.machine(), "rows": rows}))
     else:
-        print(f"\n{frames} frames of 2048 x 2048 uint16 ({case.raw_bytes / 1e9:.2f} GB) a round, {rounds} rounds, final sync counted\n")
+        size = f"{frames} frames of 2048 x 2048 uint16 ({case.raw_bytes / 1e9:.2f} GB)"
+        print(f"\n{size} a round, scene {case.scene}, {rounds} rounds, final sync counted\n")
         print(table(rows))
         print("\n" + "\n".join(verdicts(rows)))
     return 1 if any("error" in row or row["within_plan"] is False for row in rows) else 0

@@ -4,7 +4,7 @@ from pymmcore_plus.mda import mda_listeners_connected
 
 
 class FramesToStream:
-    """Listens in the engine's own thread, so that back-pressure reaches it. ``errors`` holds what append raised, ``frames`` what the engine emitted."""
+    """Listens in the engine's own thread, so that back-pressure reaches it. ``errors`` holds what append raised, ``frames`` what was emitted."""
 
     def __init__(self, stream):
         self.stream = stream
