@@ -56,7 +56,7 @@ def refused(writer: Any, spec: sw.ArraySpec, what: str) -> None:
             writer.append(np.zeros((rows, columns + 1), spec.dtype))
     elif what == "dtype":
         with pytest.raises(sw.errors.FrameDtypeError):
-            writer.append(frame.astype(complex))
+            writer.append(np.zeros((rows, columns), complex))
     else:
         outside = (*(d.count or 0 for d in spec.dimensions[:-2]), 0)  # one axis too many
         with pytest.raises(sw.errors.FrameIndexError):
