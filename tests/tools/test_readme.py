@@ -1,0 +1,63 @@
+"""The README tells the truth: its Python runs as it stands, its commands and files exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+import tensorstore
+import yaml
+
+from shardwright.cli.app import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+README_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
+
+
+def assert_holds_frames(store):
+    """Both examples write 20 frames whose pixels are the frame's number."""
+    array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result()
+    assert array.shape == (20, 2048, 2048)
+    for i in (0, 7, 19):
+        assert (array[i].read().result() == i).all()
+
+
+def test_example_of_the_in_process_writer(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(PYTHON[0], "README.md", "exec"), {})
+    assert "frames_durable=20" in capsys.readouterr().out
+    assert_holds_frames("embryo.ome.zarr")
+
+
+def test_example_of_the_client_with_the_shipped_configuration(serve, short_folder, capsys):
+    config = yaml.safe_load((ROOT / "configs" / "lightsheet.yaml").read_text(encoding="utf-8"))
+    assert config["ingest"]["endpoints"] == [README_ENDPOINT]
+    endpoint = f"ipc://{short_folder}/ingest.sock"
+    config["output"] = {"root": str(short_folder / "data"), "create": True}
+    config["ingest"]["endpoints"] = [endpoint]
+    path = short_folder / "lightsheet.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    with serve(path, endpoint):
+        exec(compile(PYTHON[1].replace(README_ENDPOINT, endpoint), "README.md", "exec"), {})
+    assert "frames_durable=20" in capsys.readouterr().out
+    assert_holds_frames(short_folder / "data" / "embryo-42.ome.zarr")
+
+
+def test_every_python_example_is_run_here():
+    assert len(PYTHON) == 2
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)|(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", README))))
+def test_named_files_exist(path):
+    assert (ROOT / next(filter(None, path))).exists()
+
+
+def test_named_commands_exist():
+    shell = "".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
+    named = set(re.findall(r"`shardwright ([a-z]+)", README)) | set(re.findall(r"(?m:^)shardwright ([a-z]+)", shell))
+    assert named == set(COMMANDS)
+
+
+def test_the_two_commands_come_first():
+    assert [line.split()[0] for line in README.split("```sh\n")[1].splitlines()[:2]] == ["./tools/demo", "./tools/test"]
