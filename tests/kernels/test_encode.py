@@ -119,11 +119,28 @@ def test_blosc_framing(one_piece, encode, codecs_of, has_native, typesize, shuff
         return
     assert form == COMPRESSED
     filter_flags = {FILTER_NONE: 0, FILTER_SHUFFLE: 0x01, FILTER_BITSHUFFLE: 0x04}[codec.filter]
-    assert chunk.flags == filter_flags | 0x10 | 1 << 5  # not split, LZ4's format
+    split = codec.filter == FILTER_SHUFFLE
+    assert chunk.flags == filter_flags | (0 if split else 0x10) | 1 << 5  # LZ4's format
     twin = {FILTER_NONE: lambda block, _: block, FILTER_SHUFFLE: reference.shuffle, FILTER_BITSHUFFLE: reference.bitshuffle}[codec.filter]
-    assert len(chunk.streams) == 3
-    assert chunk.streams[0] == twin(data[:BLOSC_BLOCK_BYTES], typesize)
-    assert len(chunk.streams[1]) < BLOSC_BLOCK_BYTES
+    assert [len(streams) for streams in chunk.blocks] == ([typesize, typesize, 1] if split else [1, 1, 1])
+    assert b"".join(chunk.blocks[0]) == twin(data[:BLOSC_BLOCK_BYTES], typesize)
+    assert sum(map(len, chunk.blocks[1])) < BLOSC_BLOCK_BYTES
+
+
+def test_planes_that_look_like_noise_but_shrink_later_stay_right(one_piece, encode, decode, codecs_of, has_native):
+    """The two samples of a plane see noise; the rest of it is zero. It is then stored as it is, and reads back the same."""
+    name = "blosc lz4 shuffle 1"
+    low = np.zeros(BLOSC_BLOCK_BYTES // 2, np.uint8)
+    noise = np.random.default_rng(3).integers(0, 256, 2 * 8192, dtype=np.uint8)
+    low[:8192], low[len(low) // 2 :][:8192] = noise[:8192], noise[8192:]
+    data = np.stack([low, np.zeros_like(low)], axis=1).tobytes()
+    codec = codecs_of(2, len(data), [name])[name]
+    ((encoded, _),) = encode(one_piece(data), codec)
+    assert decode(encoded, codec) == data
+    if has_native:
+        low_stream, high_stream = reference.parse_blosc(encoded).blocks[0]
+        assert low_stream == low.tobytes()
+        assert len(high_stream) < 1024
 
 
 def stored_by_twin(data: bytes, codec) -> bytes:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.kernels import reference
-from shardwright.kernels.gather import gather_range, is_all_fill
+from shardwright.kernels.gather import gather_range, gather_shuffled_16, is_all_fill
 
 
 @st.composite
-def cuts(draw):
+def cuts(draw, itemsizes=(1, 2, 4, 8)):
     """(frames, plane, chunk rows, row bytes, fill row): a frame plane cut into chunks that reach past its edges."""
-    itemsize = draw(st.sampled_from([1, 2, 4, 8]))
+    itemsize = draw(st.sampled_from(itemsizes))
     rows, columns, chunk_rows, chunk_columns = (draw(st.integers(1, 9)) for _ in range(4))
     present = draw(st.lists(st.booleans(), min_size=1, max_size=4))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
@@ -48,6 +48,19 @@ def test_gather_range_equals_its_twin(source_of, guarded, cut, data):
         gather_range(*arguments[:6], start, stop, target.address)
         expected = reference.gather_range(source.frames, source.plane[chunk], source.chunk_rows, source.row_bytes, source.fill_row, start, stop)
         assert target.view.tobytes() == expected
+        assert target.untouched_outside()
+
+
+@given(cut=cuts(itemsizes=(2,)), data=st.data())
+def test_gather_shuffled_16_equals_its_twin(source_of, guarded, cut, data):
+    source = source_of(*cut)
+    start, stop = sorted(2 * data.draw(st.integers(0, source.chunk_bytes // 2)) for _ in range(2))
+    for chunk in range(len(source.plane)):
+        target = guarded(stop - start)
+        arguments = source.for_kernel(chunk)
+        gather_shuffled_16(*arguments[:6], start, stop, target.address)
+        plain = reference.gather_range(source.frames, source.plane[chunk], source.chunk_rows, source.row_bytes, source.fill_row, start, stop)
+        assert target.view.tobytes() == reference.shuffle(plain, 2)
         assert target.untouched_outside()
 
 

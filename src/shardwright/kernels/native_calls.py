@@ -17,9 +17,10 @@ from numba.extending import intrinsic
 
 from shardwright.codecs import native
 
+from . import CACHE_FOLDER
+
 NATIVE_AVAILABLE = native.available()
-# Machine code compiled without the library must not be found by a later process that has it, nor the other way round.
-CACHE = NATIVE_AVAILABLE
+CACHE = CACHE_FOLDER is not None
 
 _I32, _I64, _U32 = types.int32, types.int64, types.uint32
 
@@ -43,6 +44,20 @@ def as_pointer(typingctx: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
 
     return types.voidptr(types.int64), codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at an address; never faults."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        function = builder.module.globals.get("llvm.prefetch.p0i8") or ir.Function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), i32(0), i32(3), i32(1)])  # read, keep close, data
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @njit(inline="always")

@@ -93,7 +93,7 @@ def store_gzip(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class BloscChunk:
-    """The header's fields and, unless the chunk is memcpyed, the stream of each block."""
+    """The header's fields and, unless the chunk is memcpyed, the streams of each block: one, or one a byte plane."""
 
     version: int
     format_version: int
@@ -102,7 +102,7 @@ class BloscChunk:
     nbytes: int
     block_bytes: int
     encoded_bytes: int
-    streams: tuple[bytes, ...]
+    blocks: tuple[tuple[bytes, ...], ...]
 
     @property
     def memcpyed(self) -> bool:
@@ -112,17 +112,22 @@ class BloscChunk:
 def parse_blosc(data: bytes) -> BloscChunk:
     """Raises ``AssertionError`` when blocks do not follow each other without a gap up to the chunk's last byte."""
     version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes = struct.unpack_from("<4B3I", data)
-    streams = []
+    blocks = []
     if not flags & 0x02:
-        blocks = -(-nbytes // block_bytes)
-        position = BLOSC_HEADER_BYTES + 4 * blocks
-        for start in struct.unpack_from(f"<{blocks}I", data, BLOSC_HEADER_BYTES):
-            (length,) = struct.unpack_from("<I", data, start)
+        count = -(-nbytes // block_bytes)
+        position = BLOSC_HEADER_BYTES + 4 * count
+        for number, start in enumerate(struct.unpack_from(f"<{count}I", data, BLOSC_HEADER_BYTES)):
             assert start == position, f"block starts at {start}, the one before ends at {position}"
-            position = start + 4 + length
-            streams.append(data[start + 4 : position])
+            shorter = (number + 1) * block_bytes > nbytes
+            split = not flags & 0x10 and block_bytes // typesize >= 128 and not shorter
+            streams = []
+            for _ in range(typesize if split else 1):
+                (length,) = struct.unpack_from("<I", data, position)
+                streams.append(data[position + 4 : position + 4 + length])
+                position += 4 + length
+            blocks.append(tuple(streams))
         assert position == encoded_bytes == len(data), f"blocks end at {position}, header says {encoded_bytes}, chunk has {len(data)}"
-    return BloscChunk(version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes, tuple(streams))
+    return BloscChunk(version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes, tuple(blocks))
 
 
 # ------------------------------------------------------------------ checksum

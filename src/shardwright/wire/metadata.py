@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 
 from shardwright.model.errors import MetadataError
 
 from .descriptor import METADATA_FIELDS
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def checked_metadata(metadata: Mapping[str, float]) -> dict[str, float]:
