@@ -28,7 +28,7 @@ CODECS = (
     sw.Gzip(level=6),
     None,
 )
-CONTENTS = ("noise", "few values", "constant", "fill", "extremes")
+CONTENTS = ("noise", "few values", "constant", "noise", "fill", "extremes")
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,22 @@ def fill_values(dtype: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def frame_axes(draw: st.DrawFn) -> tuple[sw.Dimension, ...]:
-    """Up to three axes before the frame's own, in any acquisition order, of at most ``MAX_FRAMES`` frames together."""
-    names = draw(st.permutations(["t", "c", "z"]))[: draw(st.integers(0, 3))]
+    """Up to three axes before the frame's own, in any acquisition order, of at most ``MAX_FRAMES`` frames together.
+
+    Weighted towards several axes whose shards hold several chunks and reach past the array: what is hard, and rare by pure chance.
+    """
+    names = draw(st.permutations(["t", "c", "z"]))[: draw(st.sampled_from([2, 3, 1, 0, 2, 3]))]
     room, axes = MAX_FRAMES, []
     for place, name in enumerate(names):
-        count = draw(st.integers(1, min(room, 9)))
+        count = draw(st.sampled_from([n for n in (3, 4, 5, 2, 7, 9, 1) if n <= room]))
         room //= count
         unlimited = place == 0 and draw(st.booleans())
         axes.append(
             sw.Dimension(
                 name=name,
                 count=None if unlimited else count,
-                chunk_size=draw(st.sampled_from([1, 1, 2, 3, 5, 16])),
-                shard_size_chunks=draw(st.integers(1, 3)),
+                chunk_size=draw(st.sampled_from([1, 2, 1, 2, 3, 5, 16])),
+                shard_size_chunks=draw(st.sampled_from([2, 1, 3, 2])),
                 unit={"t": "second", "z": "micrometer"}.get(name),
             )
         )
@@ -137,11 +140,19 @@ def places(spec: sw.ArraySpec) -> tuple[int, ...]:
 
 
 @st.composite
+def in_order(draw: st.DrawFn, sides: Sides) -> Acquired:
+    """Every frame of an array with frame axes, in acquisition order."""
+    spec = draw(specs(sides).filter(lambda spec: len(spec.dimensions) > 2))
+    total, seed = math.prod(places(spec)), draw(st.integers(0, 2**16))
+    return Acquired(spec, tuple(Arrival("count", i, "noise", seed + i, None) for i in range(total)), draw(st.integers(1, 3)), "auto")
+
+
+@st.composite
 def arrivals(draw: st.DrawFn, spec: sw.ArraySpec) -> tuple[Arrival, ...]:
     """In order up to some frame (the stream stops anywhere), or any places in any order, some missing and some twice."""
     total = math.prod(places(spec))
     if draw(st.booleans()):
-        positions = list(range(draw(st.integers(0, total))))
+        positions = list(range(draw(st.one_of(st.sampled_from([total, total, total - 1]), st.integers(0, total)))))
         how = st.just(draw(st.sampled_from(["count", "frame_id", "index"])))
     else:
         positions = draw(

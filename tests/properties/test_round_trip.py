@@ -17,13 +17,13 @@ from shardwright.read.inspect import Totals, inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
 
-from .acquisitions import LARGE, SMALL, Acquired, acquisitions, bits, expected, live_chunks, pixels, places
-from .readers import READERS
+from .acquisitions import LARGE, SMALL, Acquired, acquisitions, bits, expected, in_order, live_chunks, pixels, places
+from .readers import READERS, with_tensorstore
 
 # The quick suite has a fixed share of two busy cores; any other profile decides by itself how long to search.
 small = large = settings()
 if settings.get_current_profile_name() == "quick":
-    small, large = settings(max_examples=90), settings(max_examples=20)
+    small, large = settings(max_examples=110), settings(max_examples=25)
 
 
 def write(acquired: Acquired, path: Path) -> tuple[sw.Receipt, list[np.ndarray]]:
@@ -119,3 +119,29 @@ def test_readers_see_what_was_sent(acquired: Acquired) -> None:
 def test_chunks_of_several_blocks(acquired: Acquired) -> None:
     """Frames large enough that a chunk spans several Blosc, zstd and deflate blocks."""
     check(acquired)
+
+
+@large
+@given(in_order(SMALL))
+def test_what_can_be_read_while_frames_arrive_is_true(acquired: Acquired) -> None:
+    """The shape in zarr.json never runs ahead: whatever lies inside it is sealed and holds the frames that were sent."""
+    spec = acquired.spec
+    first = spec.dimensions[0].name
+    axis = [d.name for d in spec.stored_dimensions].index(first)
+    sent = [pixels(spec, arrival.content, arrival.seed) for arrival in acquired.arrivals]
+    model = expected(acquired, sent)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "image.ome.zarr"
+        extents = []
+        with sw.create(path, spec, threads=acquired.threads) as writer:
+            for frame in sent:
+                writer.append(frame)
+                (array,) = open_store(path).arrays
+                if array.shape[axis] not in extents[-1:]:
+                    extents.append(array.shape[axis])
+                    found = with_tensorstore(path / "0")
+                    assert found.shape[axis] >= array.shape[axis]
+                    visible = model.array.take(range(found.shape[axis]), axis)
+                    assert np.array_equal(bits(found), bits(visible))
+        assert extents == sorted(extents)
+        assert with_tensorstore(path / "0").shape == model.array.shape
