@@ -123,7 +123,7 @@ class Daemon:
     def _run(self) -> None:
         try:
             self.server.run(self._stop)
-        except BaseException as error:  # noqa: BLE001 - raised again by stop
+        except BaseException as error:
             self._error = error
 
     def ask_to_stop(self) -> None:

@@ -100,9 +100,7 @@ class Outbox:
                 position = self._check_position(sequence)
             row = len(self._slots)
             place = row if not self._slots_are_shared else slot
-            _RECORD.pack_into(
-                self._records, row * _RECORD.size, sequence, frame_id, position, place, 0, camera_ns, monotonic_ns, *metadata, 0
-            )
+            _RECORD.pack_into(self._records, row * _RECORD.size, sequence, frame_id, position, place, 0, camera_ns, monotonic_ns, *metadata, 0)
             self._slots.append(slot)
             self._sequence = sequence + 1
             if row + 1 == self._batch_frames:

@@ -82,9 +82,7 @@ class Open(_Control):
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Open:
-        return cls(
-            number(body, "request"), text(body, "name"), optional_mapping(body, "spec"), optional_text(body, "stream"), _transport(body)
-        )
+        return cls(number(body, "request"), text(body, "name"), optional_mapping(body, "spec"), optional_text(body, "stream"), _transport(body))
 
 
 @dataclass(frozen=True)

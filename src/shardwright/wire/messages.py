@@ -71,9 +71,7 @@ class Header:
     payload_bytes: int = 0
 
     def pack(self) -> bytes:
-        return HEADER.pack(
-            MAGIC, VERSION, self.kind, 0, self.session, self.sequence, self.count, self.parts, self.body_bytes, self.payload_bytes
-        )
+        return HEADER.pack(MAGIC, VERSION, self.kind, 0, self.session, self.sequence, self.count, self.parts, self.body_bytes, self.payload_bytes)
 
 
 def decode_header(data: Buffer) -> Header:
