@@ -20,13 +20,13 @@ import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slab_and_place
-from shardwright.model.errors import ShardwrightError, WorkerError
+from shardwright.model.errors import ShardwrightError, StorageError, WorkerError
 from shardwright.model.receipt import Receipt
 
 from .assembly import SlabTable
 from .encoding import SlabDone, SlabEncoder, SlabTask
 from .groups import Group, GroupState, HoleMemory, VisibleExtent
-from .keeper import GroupSealed, ShardKeeper, StoreFinished
+from .keeper import GroupPrepared, GroupSealed, KeeperFailed, KeeperReport, ShardKeeper, StoreFinished
 from .watermark import Watermark
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class AcquisitionState(enum.Enum):
     OPEN = "open"
     FINISHING = "finishing"
     SEALED = "sealed"
+    FAILING = "failing"
     FAILED = "failed"
 
 
@@ -66,6 +67,7 @@ class _Counters:
     durable: int = 0
     duplicate: int = 0
     late: int = 0
+    lost: int = 0  # given up by a failure
     stored_bytes: int = 0
     shards: int = 0
     received_extent: int = 0  # newest index along the first frame axis, plus one
@@ -95,7 +97,7 @@ class Acquisition:
         self._visible = VisibleExtent(self.grid)
         self._tasks_left = np.zeros(limits.rows, np.int64)
         self._rows_in_flight = 0
-        self._reports: SimpleQueue[SlabDone | GroupSealed | StoreFinished] = SimpleQueue()
+        self._reports: SimpleQueue[SlabDone | KeeperReport] = SimpleQueue()
         self._released: list[np.ndarray] = []
         self._counters = _Counters(received_extent=0 if self.grid.counts else 1)  # a single image is one place, frame or no frame
         self._stored = Watermark()
@@ -103,6 +105,8 @@ class Acquisition:
         self._frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
         self._finish_asked = False
         self._store_asked = False
+        self._given_up = False
+        self._sealed_extent = 0
         self._keeper = ShardKeeper(path, spec, self._encoder.layout, io, self._report)
         self._prepare_first_group()
 
@@ -120,7 +124,7 @@ class Acquisition:
 
     @property
     def in_flight(self) -> int:
-        """Slabs at the workers; while it is not 0, submitted pixels are being read."""
+        """Slabs handed over to the workers; while it is not 0, submitted pixels may be being read."""
         return self._rows_in_flight
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
@@ -128,6 +132,9 @@ class Acquisition:
         positions = descriptors["position"].astype(np.int64)
         sequences = descriptors["sequence"].astype(np.int64)
         if self.state is not AcquisitionState.OPEN or self._finish_asked:
+            if self.error is not None and not self._finish_asked:
+                self._counters.received += positions.size
+                self._counters.lost += positions.size
             self._released.append(sequences)
             return
         counters = self._counters
@@ -162,12 +169,13 @@ class Acquisition:
 
     def receipt(self) -> Receipt:
         c = self._counters
+        held = c.durable if self.state is AcquisitionState.FAILED else c.stored + self._waiting_frames()
         return Receipt(
             path=str(self.path),
             frames_received=c.received,
             frames_stored=c.stored,
             frames_durable=c.durable,
-            frames_missing=max(0, c.received_extent * self._frames_per_step - c.stored - self._waiting_frames()),
+            frames_missing=max(0, c.received_extent * self._frames_per_step - held),
             frames_duplicate=c.duplicate,
             frames_late=c.late,
             bytes_raw=c.stored * self.limits.frame_bytes,
@@ -176,10 +184,8 @@ class Acquisition:
         )
 
     def close(self) -> None:
-        """Wait for the keeper's thread; after SEALED, or FAILED with nothing in flight."""
-        if self.state is not AcquisitionState.SEALED:
-            for group in (*self._groups.values(), *self._prepared.values()):
-                self._keeper.abandon(group.shards)
+        """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do."""
+        if self.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
             self._keeper.stop()
         self._keeper.join()
 
@@ -188,17 +194,20 @@ class Acquisition:
     def _waiting_frames(self) -> int:
         """Frames received whose fate is still open."""
         c = self._counters
-        return c.received - c.stored - c.duplicate - c.late
+        return c.received - c.stored - c.duplicate - c.late - c.lost
 
     def _advance(self) -> None:
         """Go as far as rows and groups allow; called after every change."""
-        if self.state is AcquisitionState.FAILED:
+        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
+            self._failing_step()
             return
         while self._pending and self._place(self._pending[0]):
             batch = self._pending.popleft()
             self._keeper.record(batch.descriptors[batch.fates == PLACED])
         self._relieve_ring()
-        if self._finish_asked and not self._pending:
+        if self.state is AcquisitionState.FAILING:
+            self._failing_step()
+        elif self._finish_asked and not self._pending:
             self._finish_step()
 
     def _place(self, batch: _Batch) -> bool:
@@ -209,6 +218,8 @@ class Acquisition:
             batch.first = done
             for row in rows:
                 self._dispatch(row)
+            if self.state is AcquisitionState.FAILING:
+                return False  # the rest of the batch was given up with everything that waited
             if missing < 0:
                 return True
             if self._is_closed(missing):
@@ -271,17 +282,33 @@ class Acquisition:
         self._dispatch(row)
 
     def _dispatch(self, row: int) -> None:
-        """Hand a slab to the workers."""
+        """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a disk that is another's."""
+        if self.state is AcquisitionState.FAILING:
+            self._lose_row(row)
+            return
         slab = int(self._table.slab[row])
         group = self._groups[self.grid.group_of_slab(slab)]
         group.done_slabs.add(slab)
         group.slabs_left -= 1
         group.in_flight += 1
-        self._tasks_left[row] = len(self._task_ranges)
         self._rows_in_flight += 1
-        frames = self._table.addresses[row]
-        for first, stop in self._task_ranges:
-            self._pool.put(SlabTask(self._encoder, frames, row, slab, first, stop, group.shards, self._report))
+        group.waiting.append(row)
+        self._start_waiting(group)
+
+    def _start_waiting(self, group: Group) -> None:
+        if not group.waiting or not group.shards.done():
+            return
+        error = group.shards.exception()
+        if error is not None:
+            group.sound = False
+            self._fail(error)
+            return
+        shards, rows, group.waiting = group.shards.result(), group.waiting, []
+        for row in rows:
+            self._tasks_left[row] = len(self._task_ranges)
+            frames, slab = self._table.addresses[row], int(self._table.slab[row])
+            for first, stop in self._task_ranges:
+                self._pool.put(SlabTask(self._encoder, frames, row, slab, first, stop, shards, self._report))
 
     # ------------------------------------------------------------------ groups of shards
 
@@ -342,48 +369,57 @@ class Acquisition:
 
     # ------------------------------------------------------------------ reports
 
-    def _report(self, report: SlabDone | GroupSealed | StoreFinished) -> None:
+    def _report(self, report: SlabDone | KeeperReport) -> None:
         """Called from workers and keeper."""
         self._reports.put(report)
         self._wake()
 
-    def _handle(self, report: SlabDone | GroupSealed | StoreFinished) -> None:
-        if isinstance(report, SlabDone):
-            self._slab_done(report)
-        elif isinstance(report, GroupSealed):
-            self._group_sealed(report)
-        elif report.error is not None:
-            self._fail(report.error)
-        elif self.state is not AcquisitionState.FAILED:
-            self.state = AcquisitionState.SEALED
+    def _handle(self, report: SlabDone | KeeperReport) -> None:
+        match report:
+            case SlabDone():
+                self._slab_done(report)
+            case GroupPrepared():
+                if report.group in self._groups:
+                    self._start_waiting(self._groups[report.group])
+            case GroupSealed():
+                self._group_sealed(report)
+            case KeeperFailed():
+                self._fail(report.error)
+            case StoreFinished():
+                self._store_finished(report)
 
     def _slab_done(self, report: SlabDone) -> None:
         row = report.row
+        if self._tasks_left[row] <= 0:
+            return  # given up with a dead pool
+        group = self._groups[self.grid.group_of_slab(int(self._table.slab[row]))]
         self._counters.stored_bytes += report.stored_bytes
         self._tasks_left[row] -= 1
         if report.error is not None:
+            group.sound = group.sound and not isinstance(report.error, StorageError)
+            group.failed_rows.add(row)
             self._fail(report.error)
         if self._tasks_left[row]:
             return
         self._rows_in_flight -= 1
+        group.in_flight -= 1
+        if row in group.failed_rows:
+            self._lose_row(row)
+            return
         sequences = self._table.sequences[row][self._table.filled(row)]
-        group = self._groups[self.grid.group_of_slab(int(self._table.slab[row]))]
         self._table.free(row)
         self._released.append(sequences)
-        if self.state is AcquisitionState.FAILED:
-            return
         self._counters.stored += sequences.size
         self._stored.settle(sequences)
         group.sequences.append(sequences)
         group.frames += sequences.size
-        group.in_flight -= 1
         self._seal_if_done(group)
 
     def _group_sealed(self, report: GroupSealed) -> None:
+        group = self._groups.pop(report.group)
         if report.error is not None:
             self._fail(report.error)
             return
-        group = self._groups.pop(report.group)
         self._closed_groups.add(group.number)
         while self._closed_groups_below in self._closed_groups:
             self._closed_groups.remove(self._closed_groups_below)
@@ -392,9 +428,10 @@ class Acquisition:
         c.durable += group.frames
         c.shards += report.shards
         c.stored_bytes += report.shards * self.limits.index_bytes
-        for sequences in group.sequences:
-            self._durable.settle(sequences)
+        if group.sequences:
+            self._durable.settle(np.concatenate(group.sequences))
         self._visible.seal(group.number)
+        self._sealed_extent = max(self._sealed_extent, self._visible.end_of(group.number))
         self._keeper.grow(self._visible.elements(c.received_extent))
 
     # ------------------------------------------------------------------ the end
@@ -412,29 +449,76 @@ class Acquisition:
             self._store_asked = True
             self._keeper.finish(self._counters.received_extent)
 
-    def _fail(self, error: Exception) -> None:
-        """Stop storing: what waits is released unstored, what is at the workers is released when they report. Sealed shards stay good."""
-        if self.state is AcquisitionState.FAILED:
+    def _store_finished(self, report: StoreFinished) -> None:
+        if report.error is None and self.state is AcquisitionState.FINISHING:
+            self.state = AcquisitionState.SEALED
             return
+        self._fail(report.error or WorkerError("the store was finished before its time"))
         self.state = AcquisitionState.FAILED
+
+    # ------------------------------------------------------------------ failure
+
+    def _fail(self, error: BaseException) -> None:
+        """Take nothing more in: what waits is given up, what is at the workers still counts, and what is stored in sound files will be sealed."""
+        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
+            return
+        self.state = AcquisitionState.FAILING
         self.error = error if isinstance(error, ShardwrightError) else WorkerError(f"storing a slab failed: {error!r}")
         for batch in self._pending:
-            self._released.append(batch.sequences[batch.first :])
+            self._lose(batch.sequences[batch.first :])
         self._pending.clear()
         for slab in self._table.incomplete():
-            row = self._table.close(slab)
-            self._released.append(self._table.sequences[row][self._table.filled(row)])
-            self._table.free(row)
+            self._lose_row(self._table.close(slab))
+        for group in self._groups.values():
+            for row in group.waiting:
+                self._rows_in_flight -= 1
+                group.in_flight -= 1
+                self._lose_row(row)
+            group.waiting = []
+
+    def _failing_step(self) -> None:
+        """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
+        if self.state is AcquisitionState.FAILED or self._rows_in_flight:
+            return
+        if not self._given_up:
+            self._given_up = True
+            for group in list(self._groups.values()):
+                self._give_up(group)
+            for group in self._prepared.values():
+                self._keeper.discard(group.shards)
+            self._prepared = {}
+        if not self._groups and not self._store_asked:
+            self._store_asked = True
+            self._keeper.finish(min(self._sealed_extent, self._counters.received_extent))
+
+    def _give_up(self, group: Group) -> None:
+        if group.state is GroupState.SEALING:
+            return  # its report comes
+        if group.sound and group.frames:
+            group.state = GroupState.SEALING
+            self._keeper.seal(group.number, group.shards)
+            return
+        del self._groups[group.number]
+        if group.sound:
+            self._keeper.discard(group.shards)
+        else:
+            self._keeper.abandon(group.shards)
+
+    def _lose(self, sequences: np.ndarray) -> None:
+        """Frames that will not be stored: counted, their pixels free."""
+        self._counters.lost += sequences.size
+        self._released.append(sequences)
+
+    def _lose_row(self, row: int) -> None:
+        self._lose(self._table.sequences[row][self._table.filled(row)])
+        self._table.free(row)
 
     def _fail_with_pool(self) -> None:
         """A worker died. The others still read pixels and report; what is left when the last has gone will never be reported."""
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             self._fail(WorkerError(f"a worker thread died: {self._pool.failure!r}"))
         if self._rows_in_flight and self._pool.ended():
-            self._release_in_flight()
-
-    def _release_in_flight(self) -> None:
-        for row in np.flatnonzero(self._tasks_left):
-            self._released.append(self._table.sequences[row][self._table.filled(int(row))])
-        self._tasks_left[:] = 0
-        self._rows_in_flight = 0
+            for row in np.flatnonzero(self._tasks_left > 0).tolist():
+                self._lose_row(row)
+            self._tasks_left[:] = 0
+            self._rows_in_flight = 0

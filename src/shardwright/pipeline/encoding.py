@@ -20,7 +20,6 @@ from shardwright.storage.files import storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
@@ -124,12 +123,12 @@ class SlabTask:
     slab: int
     first: int
     stop: int
-    shards: Future[list[OpenShard]]
+    shards: list[OpenShard]
     report: Callable[[SlabDone], None]
 
     def run(self, state: WorkerState) -> None:
         try:
-            stored_bytes = self.encoder.encode(self.frames, self.slab, self.shards.result(), self.first, self.stop, state)
+            stored_bytes = self.encoder.encode(self.frames, self.slab, self.shards, self.first, self.stop, state)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
             self.report(SlabDone(self.row, 0, error))
         except BaseException as error:

@@ -3,7 +3,7 @@
 OPEN     takes frames
 CLOSING  takes no more frames; slabs of it are still being compressed
 SEALING  handed to the keeper
-(gone)   sealed; only its holes are remembered, so that a late frame can be told from a duplicate
+(gone)   sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be told from a duplicate
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Group:
     slabs_left: int
     in_flight: int = 0
     state: GroupState = GroupState.OPEN
+    waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared
+    failed_rows: set[int] = field(default_factory=set)  # of which a chunk could not be stored
+    sound: bool = True  # no write to its files has failed
     done_slabs: set[int] = field(default_factory=set)
     sequences: list[np.ndarray] = field(default_factory=list)  # of frames that become durable with it
     frames: int = 0
@@ -82,6 +85,12 @@ class VisibleExtent:
         while self._sealed.get(self._steps) == self._groups_per_step:
             del self._sealed[self._steps]
             self._steps += 1
+
+    def end_of(self, group: int) -> int:
+        """Where a group ends along the first frame axis."""
+        if not self._grid.counts:
+            return 1
+        return (group // self._groups_per_step + 1) * self._grid.chunk[0] * self._grid.shard_chunks[0]
 
     def elements(self, received_extent: int) -> int:
         """Never more than ``received_extent``, the newest frame's index along the axis plus one."""

@@ -4,7 +4,7 @@ It prepares shards (preallocated and mapped) before they are needed, seals them,
 The store's folder:
 
     NAME.ome.zarr/zarr.json          group, written once
-    NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards
+    NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always its shape)
     NAME.ome.zarr/0/c/...            sealed shards
     NAME.ome.zarr/frames/            frame table, written at the end
     NAME.ome.zarr/.shardwright/      shards in progress and frame records; gone when the acquisition has ended
@@ -15,6 +15,7 @@ from __future__ import annotations
 import shutil
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import OutputExistsError, ShardwrightError, WorkerError
+from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, WorkerError
 from shardwright.shard.open_shard import OpenShard
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.slot_file import IoMode, resolve_io
@@ -52,25 +53,47 @@ class GroupSealed:
 
 
 @dataclass(frozen=True)
+class GroupPrepared:
+    """The future of a group's files is done, well or badly."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class KeeperFailed:
+    """A command failed that nobody waits for; the keeper goes on."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
 class StoreFinished:
     """The keeper's last report."""
 
     error: Exception | None
 
 
+KeeperReport = GroupPrepared | GroupSealed | KeeperFailed | StoreFinished
+
+
 class ShardKeeper:
     """Commands may come from the acquisition's thread only; reports go to ``report`` from the keeper's thread."""
 
-    def __init__(self, path: Path, spec: ArraySpec, layout: ArrayLayout, io: IoMode, report: Callable[[GroupSealed | StoreFinished], None]) -> None:
+    def __init__(self, path: Path, spec: ArraySpec, layout: ArrayLayout, io: IoMode, report: Callable[[KeeperReport], None]) -> None:
         self.path = path
         self._spec = spec
         self._layout = layout
         self._report = report
         self._extent = 0
+        self._records_error: Exception | None = None
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._create_store()
-        self.io = resolve_io(io, path / WORKSPACE)
-        self._records = FrameRecords(path, path / WORKSPACE, spec)
+        try:
+            self.io = resolve_io(io, path / WORKSPACE)
+            self._records = FrameRecords(path, path / WORKSPACE, spec)
+        except BaseException:
+            self.remove_store()
+            raise
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{path.name}", daemon=True)
         self._thread.start()
 
@@ -83,17 +106,20 @@ class ShardKeeper:
                 future.set_result(self._open_group(group))
             except Exception as error:  # noqa: BLE001  (travels in the future)
                 future.set_exception(error)
+            self._report(GroupPrepared(group))
 
         self._commands.put(run)
         return future
 
     def seal(self, group: int, shards: Future[list[OpenShard]]) -> None:
-        """Seal the files of a group, in order; reports ``GroupSealed``."""
+        """Seal the files of a group, in order; reports ``GroupSealed``. After a failure the rest is closed under its working name."""
 
         def run() -> None:
             try:
                 sealed = [shard.seal() for shard in shards.result()]
             except Exception as error:  # noqa: BLE001  (travels in the report)
+                for shard in shards.result() if shards.exception() is None else []:
+                    shard.abandon()
                 self._report(GroupSealed(group, 0, 0, error))
             else:
                 named = [s for s in sealed if s.path is not None]
@@ -122,12 +148,31 @@ class ShardKeeper:
         self._commands.put(run)
 
     def record(self, descriptors: np.ndarray) -> None:
-        """Keep the descriptors of frames that were placed; the array must not change afterwards."""
-        self._commands.put(lambda: self._records.add(descriptors))
+        """Keep the descriptors of frames that were placed; the array must not change afterwards.
+
+        A failure (a full disk, say) costs the table, not the pixels: it is kept for ``finish`` to report.
+        """
+
+        def run() -> None:
+            try:
+                if self._records_error is None:
+                    self._records.add(descriptors)
+            except Exception as error:  # noqa: BLE001  (reported by finish)
+                self._records_error = error
+
+        self._commands.put(run)
 
     def grow(self, extent: int) -> None:
-        """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it."""
-        self._commands.put(lambda: self._write_extent(extent))
+        """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it.
+
+        If that fails, readers see the shards later: after the next seal, or at the end, where a failure counts.
+        """
+
+        def run() -> None:
+            with suppress(StorageError):
+                self._write_extent(extent)
+
+        self._commands.put(run)
 
     def finish(self, extent: int) -> None:
         """Write the final shape, take the workspace away, report ``StoreFinished``, end the thread."""
@@ -136,6 +181,8 @@ class ShardKeeper:
             error: Exception | None = None
             try:
                 self._write_extent(extent)
+                if self._records_error is not None:
+                    raise self._records_error  # noqa: TRY301
                 self._records.write_table()
                 self._remove_workspace()
             except Exception as failure:  # noqa: BLE001  (travels in the report)
@@ -153,14 +200,14 @@ class ShardKeeper:
         self._thread.join()
 
     def _work(self) -> None:
-        """A command that fails ends the acquisition, not this thread: others wait for the futures that later commands fulfil."""
+        """A command that fails ends the acquisition, not this thread: the owner waits for the reports of later commands."""
         try:
             while (command := self._commands.get()) is not None:
                 try:
                     command()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
                     failure = error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")
-                    self._report(StoreFinished(failure))
+                    self._report(KeeperFailed(failure))
         finally:
             self._records.close()
 
@@ -212,6 +259,9 @@ class ShardKeeper:
         return opened
 
     def _remove_workspace(self) -> None:
+        """Unless shards that failed are left in it."""
         with storage_errors("remove", self.path / WORKSPACE):
+            if any((self.path / WORKSPACE).iterdir()):
+                return
             (self.path / WORKSPACE).rmdir()
         sync_directory(self.path)

@@ -166,9 +166,7 @@ class Writer:
             raise self._acquisition.error
 
     def _unsettled(self) -> bool:
-        if self._acquisition.state is AcquisitionState.FAILED:
-            return self._acquisition.in_flight > 0
-        return self._acquisition.state is not AcquisitionState.SEALED
+        return self._acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED)
 
 
 def create(
