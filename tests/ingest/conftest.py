@@ -155,9 +155,11 @@ def wait_for(look: Callable[[], Any]) -> Any:
 class RawClient:
     """Speaks the protocol by hand, right or wrong."""
 
-    def __init__(self, endpoint: str, *, hello: bool = True) -> None:
+    def __init__(self, endpoint: str, *, hello: bool = True, deaf: bool = False) -> None:
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
+        if deaf:  # set before it connects: what it does not read is soon in the daemon's way
+            self.socket.rcvhwm, self.socket.rcvbuf = 1, 4096
         self.socket.connect(endpoint)
         self.connection = Counter(CONNECTION)
         if hello:

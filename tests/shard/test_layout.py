@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.array.grid import Grid
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, PlaneChunks, page_aligned
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, PlaneChunks, largest_shard, page_aligned
 
 
 @st.composite
@@ -62,8 +62,10 @@ def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
         assert (shard.data_start >= shard.index_bytes) == at_start
         room_behind = shard.file_bytes - shard.data_start - shard.slots * shard.slot_bytes
         assert room_behind == (0 if at_start else page_aligned(shard.index_bytes))
-        assert shard.slots <= layout.largest_shard().slots
-        assert shard.file_bytes <= layout.largest_shard().file_bytes
+        largest = largest_shard(grid, max_encoded, at_start)
+        assert shard.slots <= largest.slots == math.prod(grid.shard_chunks) * max(layout.plane.layer_slots)
+        assert (shard.chunks, shard.slot_bytes) == (largest.chunks, largest.slot_bytes)
+        assert shard.file_bytes <= largest.file_bytes
 
 
 @given(grid=grids(limited=True))

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import FrameIndexError
+from shardwright.wire.messages import MAX_POSITION
 
 if TYPE_CHECKING:
     from .spec import ArraySpec
@@ -122,7 +123,7 @@ class Grid:
             if i < 0 or (i >= count and not (axis == 0 and self.unlimited)):
                 bound = "0 or more" if axis == 0 and self.unlimited else f"0 to {count - 1}"
                 raise FrameIndexError(f"frame index outside the array along axis {axis}", expected=bound, got=index)
-        return _ravel(tuple(index), self.counts)
+        return self.check_position(_ravel(tuple(index), self.counts))
 
     def index_of(self, position: int) -> tuple[int, ...]:
         """The n-d frame index at a position; inverse of ``position_of``."""
@@ -130,9 +131,9 @@ class Grid:
 
     def check_position(self, position: int) -> int:
         """``position`` itself. Raises ``FrameIndexError`` outside the array."""
-        total = self.total_frames
-        if position < 0 or (total is not None and position >= total):
-            bound = "0 or more" if total is None else f"0 to {total - 1}"
+        total = MAX_POSITION + 1 if self.total_frames is None else min(self.total_frames, MAX_POSITION + 1)
+        if not 0 <= position < total:
+            bound = f"0 to {total - 1}"
             raise FrameIndexError("frame id outside the array", expected=bound, got=position)
         return position
 

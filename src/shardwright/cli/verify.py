@@ -71,3 +71,7 @@ def _print_report(report: VerifyReport) -> None:
         f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
+    if report.ok and not report.checksums:
+        typer.echo("the chunks carry no checksum (chunk_checksum: true adds one), so this shows that they decode, not that no bit was flipped")
+    if report.shards_absent:
+        typer.echo("a shard that is absent is legal where every pixel is the fill value; verify cannot tell it from one that was deleted")

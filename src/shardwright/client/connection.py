@@ -8,6 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shardwright.model.errors import ConfigError, SessionLostError, ShardwrightError, SpecError, error_from_dict
+from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
 from shardwright.wire.controls import Open
 
 from .frame_ring import FrameRing, fetch_ring, shared_memory_offered
@@ -76,6 +77,9 @@ class Connection:
         Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``, ``OutputExistsError``, ``BudgetError``,
         ``SpecError``, ``StorageError``.
         """
+        for given in (name, stream):
+            if given is not None and (not isinstance(given, str) or len(given) > MAX_NAME_CHARACTERS):
+                checked_name(given)  # raises: the message could not even be sent; what else a name must be, the daemon says
         if spec is None and stream is None:
             raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
         facts = None if spec is None else spec.model_dump(mode="json")

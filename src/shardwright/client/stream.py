@@ -123,8 +123,6 @@ class Stream:
             position = self._grid.check_position(operator.index(frame_id))
         else:
             return None
-        if position > MAX_POSITION:
-            raise FrameIndexError("frame index beyond what the protocol can name", expected=f"position 0 to {MAX_POSITION}", got=position)
         return position
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError
 from shardwright.model.machine import boot_id
 from shardwright.pipeline.acquisition import Acquisition
@@ -48,6 +50,7 @@ SOFTWARE = "shardwright-daemon"
 MESSAGES_A_ROUND = 256  # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence is judged
 MAX_WAIT_MS = 100  # how late a stop is noticed
 LINGER_MS = 1000
+LAST_MESSAGES_S = 1.0
 
 
 @dataclass
@@ -60,6 +63,7 @@ class Client:
     last_heard_s: float
     sessions: set[int] = field(default_factory=set)
     unreachable: str | None = None
+    unreachable_since_s: float = 0.0
     gone: bool = False
 
 
@@ -93,6 +97,7 @@ class IngestServer:
         self._openings: list[_Opening] = []
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: a worker may still be about to wake us
         self._context: zmq.Context[Any] | None = None
         self._poller = zmq.Poller()
         self._router: zmq.Socket[bytes] | None = None
@@ -164,7 +169,6 @@ class IngestServer:
             for client in list(self._clients.values()):
                 self._dismiss(client, SessionLostError("the daemon is stopping"))
             linger_ms = LINGER_MS
-            os.close(self._wake_descriptor)  # every acquisition is closed: no worker wakes us any more
         finally:
             self._close(linger_ms)
 
@@ -320,6 +324,8 @@ class IngestServer:
             client.sessions.add(token)
             session.say_opened()
             self._on_event("acquisition_opened", {"path": str(admitted.path), "host": client.hello.host, "transport": admitted.request.transport})
+            for warning in layout_warnings(admitted.spec):
+                self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
             if client.gone:
                 session.end_early(DaemonEvent.CLIENT_GONE, SessionLostError("the client left while its acquisition was being opened"))
             elif self._stopping:
@@ -374,7 +380,8 @@ class IngestServer:
             if silence_s * 1000 > self._settings.session_timeout_ms:
                 expected = f"a message within {self._settings.session_timeout_ms} ms"
                 self._dismiss(client, SessionLostError("the client fell silent", expected=expected, got=f"{silence_s:.1f} s of silence"))
-            elif client.unreachable is not None and drained:  # what it sent before it went has been taken by now
+            elif client.unreachable is not None and (drained or now_s - client.unreachable_since_s > LAST_MESSAGES_S):
+                # What it sent before it went has been taken by now; a peer that goes on sending gets no more than this.
                 self._lose(client, SessionLostError("the client is gone", got=client.unreachable))
 
     def _send(self, client: Client, parts: list[bytes]) -> None:
@@ -384,11 +391,11 @@ class IngestServer:
         try:
             self._router.send_multipart([client.identity, *parts], flags=zmq.NOBLOCK)
         except zmq.Again:
-            client.unreachable = "it does not read what it is sent"
+            client.unreachable, client.unreachable_since_s = "it does not read what it is sent", time.monotonic()
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            client.unreachable = "its connection was closed"
+            client.unreachable, client.unreachable_since_s = "its connection was closed", time.monotonic()
 
 
 def _limits(threads: int, budget_bytes: int, spec: ArraySpec, ring_frames: int | None) -> Limits:

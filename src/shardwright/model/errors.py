@@ -36,6 +36,10 @@ class ShardwrightError(Exception):
         return {key: value for key, value in facts.items() if value is not None}
 
 
+class LayoutWarning(UserWarning):
+    """A layout that can be written, but that some readers or validators will not take; the message names them."""
+
+
 class SpecError(ShardwrightError, ValueError):
     """An array specification that cannot be written."""
 

@@ -6,6 +6,7 @@ import re
 
 from .errors import InvalidNameError
 
+MAX_NAME_CHARACTERS = 1024  # of any text that is sent as a name, good or bad
 STORE_SUFFIX = ".ome.zarr"
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN)
@@ -13,11 +14,11 @@ _NAME = re.compile(NAME_PATTERN)
 
 def checked_name(name: str) -> str:
     """``name`` itself if it is one plain path component, else ``InvalidNameError``."""
-    if not _NAME.fullmatch(name) or ".." in name:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
         raise InvalidNameError(
             "not a usable name",
             expected="letters, digits, '.', '_' and '-', at most 128, starting with a letter or digit, without '..'",
-            got=repr(name[:160]),
+            got=repr(name)[:160],
         )
     return name
 

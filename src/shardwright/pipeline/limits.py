@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError
-from shardwright.shard.layout import ArrayLayout
+from shardwright.shard.layout import largest_shard, plane_table_bytes
 
 if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
@@ -26,6 +27,8 @@ SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
 MIN_ROWS = 64
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
 MAX_RING_FRAMES = 1 << 20
+DESCRIPTORS_PER_FILE = 2  # a mapping keeps one of its own
+SPARE_DESCRIPTORS = 256  # sockets, logs, libraries, zarr.json
 
 
 @dataclass(frozen=True)
@@ -63,30 +66,31 @@ class Limits:
         """Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or into ``ring_frames``."""
         grid = Grid.of(spec)
         codec = CodecParameters.of(spec, grid.chunk_bytes)
-        layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
         least = least_ring_frames(grid, batch_frames)
         ring = max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // grid.frame_bytes)) if ring_frames is None else ring_frames
         if ring < least:
             raise BudgetError("ring_frames is too small for this chunking", expected=f"at least {least} frames", got=ring, hint=_smaller_chunks(grid))
         rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
-        shard = layout.largest_shard()
-        group_bytes = layout.files_per_group * shard.file_bytes
-        open_groups = grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1)))
+        shard = largest_shard(grid, codec.max_encoded_bytes, spec.index_location == "start")
+        files = math.prod(grid.plane_shards)
+        group_bytes = files * shard.file_bytes
+        most_groups = _groups_within_descriptors(grid, files)
+        open_groups = min(grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1))), most_groups)
         filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
         chunks_per_task = min(max(1, TASK_BYTES // grid.chunk_bytes), math.prod(grid.plane_chunks))
-        buffer_bytes = chunks_per_task * layout.slot_bytes  # of one worker, when shards are not mapped
-        table_bytes = rows * grid.frames_per_slab * 16 + open_groups * layout.files_per_group * shard.chunks * 16
+        buffer_bytes = chunks_per_task * shard.slot_bytes  # of one worker, when shards are not mapped
+        table_bytes = plane_table_bytes(grid) + rows * grid.frames_per_slab * 16 + open_groups * files * shard.chunks * 16
         memory = RUNTIME_BYTES + ring * grid.frame_bytes + threads * (codec.scratch_bytes + buffer_bytes) + table_bytes
         limits = cls(
             frame_bytes=grid.frame_bytes,
             frames_per_slab=grid.frames_per_slab,
             slab_bytes=grid.frames_per_slab * grid.frame_bytes,
             chunk_bytes=grid.chunk_bytes,
-            slot_bytes=layout.slot_bytes,
-            chunks_per_shard=layout.chunks_per_shard,
+            slot_bytes=shard.slot_bytes,
+            chunks_per_shard=shard.chunks,
             index_bytes=shard.index_bytes,
             shard_file_bytes=shard.file_bytes,
-            shard_files_per_group=layout.files_per_group,
+            shard_files_per_group=files,
             held_frames=grid.held_frames,
             ring_frames=ring,
             ring_bytes=ring * grid.frame_bytes,
@@ -124,6 +128,27 @@ class Limits:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+def _groups_within_descriptors(grid: Grid, files: int) -> int:
+    """How many groups may be open, the prepared one left out. Raises ``BudgetError`` when in-order frames would need more descriptors."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the hard limit: the pipeline raises the soft one to it
+    most = (descriptors - SPARE_DESCRIPTORS) // (DESCRIPTORS_PER_FILE * files) - 1 if descriptors != resource.RLIM_INFINITY else 1 << 20
+    if most < grid.open_groups + 2:
+        raise BudgetError(
+            f"{files} shard files cover one frame, more than this process may open at once",
+            expected=f"at most {descriptors - SPARE_DESCRIPTORS} descriptors",
+            got=f"{DESCRIPTORS_PER_FILE * files * (grid.open_groups + 3)}",
+            hint="Make shard_size_chunks of the frame's axes larger, so that fewer shards cover a frame",
+        )
+    return most
+
+
+def raise_descriptor_limit() -> None:
+    """Lift this process's soft limit of open files to its hard limit, which the plan counts on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def default_threads() -> int:

@@ -15,6 +15,8 @@ from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.warm_up import warm_up
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
 
+from .limits import raise_descriptor_limit
+
 
 class WorkerState:
     """What one worker owns: native compressor states and scratch that grows to the largest task's need and is then reused."""
@@ -57,7 +59,8 @@ class WorkerPool:
         return len(self._threads)
 
     def start(self) -> None:
-        """Compile (or load) the kernels, then start the threads."""
+        """Lift the limit of open files, compile (or load) the kernels, then start the threads."""
+        raise_descriptor_limit()
         warm_up()
         for thread in self._threads:
             thread.start()

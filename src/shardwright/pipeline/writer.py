@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import operator
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.model.errors import ClosedError, FrameDtypeError, FrameShapeError, SpecError
+from shardwright.array.ome import layout_warnings
+from shardwright.model.errors import ClosedError, FrameDtypeError, FrameIndexError, FrameShapeError, LayoutWarning, SpecError
 from shardwright.storage.slot_file import IO_MODES, IoMode
 from shardwright.wire.descriptor import DESCRIPTOR, METADATA_FIELDS
+from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata
 
 from .acquisition import Acquisition, AcquisitionState
@@ -34,7 +37,8 @@ class FrameRing:
     """Recycled frame buffers: one allocation, touched once, a slot per frame. Belongs to the writer's thread."""
 
     def __init__(self, spec: ArraySpec, slots: int) -> None:
-        self.frames = np.zeros((slots, *spec.frame_shape), np.dtype(spec.dtype).newbyteorder("<"))
+        self.frames = np.empty((slots, *spec.frame_shape), np.dtype(spec.dtype).newbyteorder("<"))
+        self.frames.fill(0)  # touches every page now, not in the frame path
         self.address = int(self.frames.ctypes.data)
         self._free = list(range(slots - 1, -1, -1))
         self._slot_of: dict[int, int] = {}  # sequence -> slot
@@ -57,6 +61,7 @@ class Writer:
         limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
         self.spec = spec
         self.limits = limits
+        self._ring = FrameRing(spec, limits.ring_frames)
         self._pool = WorkerPool(threads)
         self._pool.start()
         try:
@@ -65,7 +70,6 @@ class Writer:
             self._pool.stop()
             raise
         self._grid = self._acquisition.grid
-        self._ring = FrameRing(spec, limits.ring_frames)
         self._dtype = np.dtype(spec.dtype)
         self._count = 0
         self._descriptor = np.zeros(1, DESCRIPTOR)
@@ -129,7 +133,7 @@ class Writer:
         except Exception:
             if error is None:
                 raise
-            # The body's own error is the cause the user has to see; the pipeline's is on the same acquisition.
+            error.add_note(f"closing the writer also failed: {self._acquisition.error}")
 
     def _check(self, pixels: np.ndarray) -> None:
         if pixels.shape != self.spec.frame_shape:
@@ -139,6 +143,8 @@ class Writer:
 
     def _position(self, index: tuple[int, ...] | None, frame_id: int | None) -> int:
         if index is not None:
+            if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
+                raise FrameIndexError("frame id that cannot be kept", expected=f"0 to {MAX_POSITION}", got=frame_id)
             return self._grid.position_of(tuple(operator.index(i) for i in index))
         return self._grid.check_position(self._count if frame_id is None else operator.index(frame_id))
 
@@ -175,8 +181,10 @@ def create(
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more);
-    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
+    A layout that some readers will not open is a ``LayoutWarning``. ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
     """
     if io not in IO_MODES:
         raise SpecError("unknown io mode", expected=f"one of {', '.join(IO_MODES)}", got=repr(io))
+    for warning in layout_warnings(spec):
+        warnings.warn(warning, LayoutWarning, stacklevel=2)
     return Writer(Path(path).absolute(), spec, threads or default_threads(), memory_bytes, io)

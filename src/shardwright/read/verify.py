@@ -55,6 +55,7 @@ class VerifyReport:
 
     path: str
     arrays: int = 0
+    checksums: bool = True  # whether every array's chunks carry a crc32c
     shards: int = 0
     shards_absent: int = 0
     chunks: int = 0
@@ -113,7 +114,7 @@ class _Buffers(threading.local):
 def verify_store(path: Path, *, threads: int | None = None, progress: Progress | None = None) -> VerifyReport:
     """Check the store, array or single shard at ``path``. Raises only when there is no store to check; the rest is in the report."""
     store = open_store(path)
-    report = VerifyReport(str(path), arrays=len(store.arrays))
+    report = VerifyReport(str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays))
     _check_metadata(store, report)
     shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, report)]
     run = _Run(store.root, report, sum(_size(array, coordinates) for array, coordinates in shards), progress)

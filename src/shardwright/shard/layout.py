@@ -51,6 +51,18 @@ class ShardLayout:
         return self.data_start + self.slots * self.slot_bytes + tail
 
 
+def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ShardLayout:
+    """The largest shard file of an array, without building any table."""
+    slots_of_layer = math.prod(min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True))
+    layers = math.prod(grid.shard_chunks)
+    return ShardLayout(layers * math.prod(grid.plane_shard_chunks), layers * slots_of_layer, page_aligned(max_encoded_bytes), index_at_start)
+
+
+def plane_table_bytes(grid: Grid) -> int:
+    """Memory of an array's ``PlaneChunks``, with as much again while they are built and used."""
+    return 2 * (4 + 3) * 8 * math.prod(grid.plane_chunks)
+
+
 @dataclass(frozen=True)
 class PlaneChunks:
     """The inner chunks that cover one frame, row-major, as tables. Equal for every slab of an array.
@@ -129,11 +141,6 @@ class ArrayLayout:
         """The layout of one file of a group; smaller at the array's far edges."""
         layers = math.prod(self.grid.group_extent_chunks(group))
         return ShardLayout(self.chunks_per_shard, layers * int(self.plane.layer_slots[file]), self.slot_bytes, self.index_at_start)
-
-    def largest_shard(self) -> ShardLayout:
-        return ShardLayout(
-            self.chunks_per_shard, math.prod(self.grid.shard_chunks) * int(self.plane.layer_slots.max()), self.slot_bytes, self.index_at_start
-        )
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:
         """(rank among index layers, rank among slot layers) of a slab within its group, both in storage order."""

@@ -63,20 +63,32 @@ def preallocate(descriptor: int, nbytes: int) -> bool:
 
 
 def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
-    """Give the blocks of a gap back to the filesystem; the file keeps its size. False where the filesystem cannot: the gap then just stays."""
+    """Give the blocks of a gap back to the filesystem; the file keeps its size.
+
+    False where that is not possible, for lack of support or of room for its bookkeeping: the gap then just stays. Raises only for an I/O error.
+    """
     try:
         _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE, offset, nbytes)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        if error.errno == errno.EIO:
             raise
         return False
     return True
 
 
 def rename_without_replacing(source: Path, target: Path) -> None:
-    """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError`` otherwise."""
+    """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError`` otherwise.
+
+    Network filesystems know no such rename: there a hard link, which never replaces either, gives the new name and the old one is deleted.
+    """
     try:
-        _call(_libc.renameat2, _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE)
+        try:
+            _call(_libc.renameat2, _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                raise
+            target.hardlink_to(source)
+            source.unlink()
     except FileExistsError as error:
         raise OutputExistsError("a file of this name is already there", got=target) from error
     except OSError:

@@ -42,7 +42,7 @@ class SlotFile:
         self._mapping: mmap.mmap | None = None
         self._bytes: np.ndarray | None = None
         self.address: int | None = None
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | (os.O_DIRECT if mode == "direct" else 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with storage_errors("preallocate", path):
             self.descriptor = os.open(path, flags, 0o644)
             try:
@@ -50,6 +50,8 @@ class SlotFile:
                 self.guaranteed = preallocate(self.descriptor, nbytes)
                 if mode == "mmap":
                     self._map()
+                elif mode == "direct":  # not before: glibc's emulated preallocation writes single bytes
+                    fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_DIRECT)
             except BaseException:
                 os.close(self.descriptor)
                 path.unlink()
