@@ -205,3 +205,11 @@ def test_a_failed_writer_keeps_the_error_of_the_body(path, spec_of, failing):
     with pytest.raises(ZeroDivisionError), sw.create(path, spec_of(), threads=1) as writer:  # noqa: PT012
         writer.append(frame(0))
         1 / 0  # noqa: B018
+
+
+def test_a_layout_that_validators_refuse_is_a_warning(path):
+    axes = [("z", 4), ("t", 2), ("y", 8), ("x", 8)]
+    spec = sw.ArraySpec(dtype="uint8", dimensions=[sw.Dimension(name=n, count=c, chunk_size=1) for n, c in axes])
+    with pytest.warns(sw.errors.LayoutWarning, match="wants time, then channel, then space"), sw.create(path, spec, threads=1) as writer:
+        writer.append(np.zeros((8, 8), np.uint8))
+    assert writer.receipt.frames_stored == 1

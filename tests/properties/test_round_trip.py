@@ -20,6 +20,9 @@ from shardwright.read.verify import verify_store
 from .acquisitions import LARGE, SMALL, Acquired, acquisitions, bits, expected, in_order, live_chunks, pixels, places
 from .readers import READERS, with_tensorstore
 
+# Axes in any order are part of what is tried; the writer says that validators will refuse some.
+pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")
+
 # The quick suite has a fixed share of two busy cores; any other profile decides by itself how long to search.
 small = large = settings()
 if settings.get_current_profile_name() == "quick":

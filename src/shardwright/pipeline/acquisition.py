@@ -205,7 +205,7 @@ class Acquisition:
             batch = self._pending.popleft()
             self._keeper.record(batch.descriptors[batch.fates == PLACED])
         self._relieve_ring()
-        if self.state is AcquisitionState.FAILING:
+        if self.error is not None:
             self._failing_step()
         elif self._finish_asked and not self._pending:
             self._finish_step()
@@ -218,7 +218,7 @@ class Acquisition:
             batch.first = done
             for row in rows:
                 self._dispatch(row)
-            if self.state is AcquisitionState.FAILING:
+            if self.error is not None:
                 return False  # the rest of the batch was given up with everything that waited
             if missing < 0:
                 return True

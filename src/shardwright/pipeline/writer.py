@@ -181,7 +181,8 @@ def create(
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more);
-    A layout that some readers will not open is a ``LayoutWarning``. ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
+    A layout that some readers will not open is a ``LayoutWarning``.
+    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
     """
     if io not in IO_MODES:
         raise SpecError("unknown io mode", expected=f"one of {', '.join(IO_MODES)}", got=repr(io))
