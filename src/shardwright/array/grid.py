@@ -80,6 +80,11 @@ class Grid:
         return None if self.unlimited else math.prod(self.counts)
 
     @cached_property
+    def last_position(self) -> int:
+        """The largest position a frame may have: the array's last, or the last that the protocol can name."""
+        return MAX_POSITION if self.total_frames is None else min(self.total_frames - 1, MAX_POSITION)
+
+    @cached_property
     def frames_per_slab(self) -> int:
         return math.prod(self.chunk)
 
@@ -131,10 +136,8 @@ class Grid:
 
     def check_position(self, position: int) -> int:
         """``position`` itself. Raises ``FrameIndexError`` outside the array."""
-        total = MAX_POSITION + 1 if self.total_frames is None else min(self.total_frames, MAX_POSITION + 1)
-        if not 0 <= position < total:
-            bound = f"0 to {total - 1}"
-            raise FrameIndexError("frame id outside the array", expected=bound, got=position)
+        if not 0 <= position <= self.last_position:
+            raise FrameIndexError("frame id outside the array", expected=f"0 to {self.last_position}", got=position)
         return position
 
     def slab_coordinates(self, slab: int) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, ProtocolError
-from shardwright.wire.messages import MAX_POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,10 +30,11 @@ def check_content(batch: Batch, spec: ArraySpec, grid: Grid, next_sequence: int)
         raise ProtocolError("frame sequences are missing or repeated", expected=f"{next_sequence} and on", got=frames["sequence"][:4].tolist())
     if frames["flags"].any() or frames["reserved"].any() or (frames["frame_id"] < -1).any():
         raise ProtocolError("a descriptor with reserved bits", expected="flags 0, reserved 0, frame_id -1 or more")
-    last = MAX_POSITION if grid.total_frames is None else min(grid.total_frames - 1, MAX_POSITION)
-    outside = (frames["position"] < 0) | (frames["position"] > last)
+    outside = (frames["position"] < 0) | (frames["position"] > grid.last_position)
     if outside.any():
-        raise FrameIndexError("frame index outside the array", expected=f"position 0 to {last}", got=int(frames["position"][outside][0]))
+        raise FrameIndexError(
+            "frame index outside the array", expected=f"position 0 to {grid.last_position}", got=int(frames["position"][outside][0])
+        )
 
 
 def check_ring_slots(slots: npt.NDArray[np.uint32], slot_in_flight: npt.NDArray[np.bool_]) -> None:

@@ -253,7 +253,7 @@ class Acquisition:
 
     def _is_closed(self, slab: int) -> bool:
         number = self.grid.group_of_slab(slab)
-        if number < self._closed_groups_below or number in self._closed_groups:
+        if self._group_closed(number):
             return True
         group = self._groups.get(number)
         return group is not None and (group.state is not GroupState.OPEN or slab in group.done_slabs)

@@ -48,7 +48,6 @@ class GroupSealed:
 
     group: int
     shards: int
-    stored_bytes: int
     error: Exception | None
 
 
@@ -120,10 +119,9 @@ class ShardKeeper:
             except Exception as error:  # noqa: BLE001  (travels in the report)
                 for shard in shards.result() if shards.exception() is None else []:
                     shard.abandon()
-                self._report(GroupSealed(group, 0, 0, error))
+                self._report(GroupSealed(group, 0, error))
             else:
-                named = [s for s in sealed if s.path is not None]
-                self._report(GroupSealed(group, len(named), sum(s.stored_bytes for s in named), None))
+                self._report(GroupSealed(group, sum(s.path is not None for s in sealed), None))
 
         self._commands.put(run)
 
