@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_serializer, field_validator, model_validator
+
+from shardwright.wire.descriptor import METADATA_FIELDS
 
 DTYPES = (
     "bool",
@@ -20,6 +23,11 @@ DTYPES = (
 )
 # c-blosc counts a chunk's bytes in an int32 and keeps 16 for its header; gzip and LZ4 are within that bound too.
 MAX_CHUNK_BYTES = 2**31 - 1 - 16
+MAX_FRAME_FIELDS = 32
+RESERVED_COLUMNS = frozenset(
+    {"frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns", "client_epoch", "fate", "reason"}
+)
+_FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 AxisType = Literal["time", "channel", "space", "other"]
 _TYPE_BY_NAME: dict[str, AxisType] = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
@@ -85,7 +93,8 @@ class ArraySpec(_Frozen):
     """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns), codec and layout.
 
     ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own. ``fill_value`` stands where no frame came;
-    for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. ``codec=None`` stores chunks as they are.
+    for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. ``codec=None`` stores chunks as they are. ``frame_fields`` names further numbers that
+    every frame may bring as metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
     """
 
     dtype: str
@@ -97,6 +106,7 @@ class ArraySpec(_Frozen):
     fill_value: bool | int | float | str = 0
     storage_order: tuple[str, ...] | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
+    frame_fields: tuple[str, ...] = Field(default=(), max_length=MAX_FRAME_FIELDS)
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -132,6 +142,21 @@ class ArraySpec(_Frozen):
         except (TypeError, ValueError) as error:
             raise ValueError(f"attributes: must be plain JSON, since they go into zarr.json: {error}") from None
         return value
+
+    @field_validator("frame_fields")
+    @classmethod
+    def _column_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for i, name in enumerate(value):
+            if not _FIELD_NAME.fullmatch(name) or name in METADATA_FIELDS or name in RESERVED_COLUMNS or name.startswith("index_"):
+                raise ValueError(f"frame_fields: {name!r} is taken or no plain name (a to z, digits, _), expected a name that no column has yet")
+            if name in value[:i]:
+                raise ValueError(f"frame_fields: names must differ, got {name!r} twice")
+        return value
+
+    @property
+    def metadata_fields(self) -> tuple[str, ...]:
+        """Every number that a frame may bring: the known ones, then this array's own."""
+        return (*METADATA_FIELDS, *self.frame_fields)
 
     @field_serializer("dimensions")
     def _dump_dimensions(self, value: tuple[Dimension, ...]) -> list[dict[str, Any]]:

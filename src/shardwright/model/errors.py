@@ -128,6 +128,36 @@ class StorageFullError(StorageError):
     code = "storage_full"
 
 
+class LockedError(ShardwrightError, BlockingIOError):
+    """Another writer holds this output; the message names it."""
+
+    code = "locked"
+
+
+class FencedError(ShardwrightError):
+    """Another writer (or client) has taken this acquisition over; what this one still holds must not be written."""
+
+    code = "fenced"
+
+
+class OverloadError(ShardwrightError):
+    """The writer could not keep up, and the stream's policy is to fail."""
+
+    code = "overload"
+
+
+class ResumeError(ShardwrightError):
+    """An acquisition that cannot be taken up again."""
+
+    code = "resume"
+
+
+class LostFramesError(ShardwrightError):
+    """Frames that were taken in could not be kept; the frame table names each and the reason."""
+
+    code = "lost_frames"
+
+
 class ShardFormatError(ShardwrightError, ValueError):
     """A shard or store whose bytes do not follow the format."""
 

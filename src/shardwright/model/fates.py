@@ -1,0 +1,23 @@
+"""What becomes of a frame, and why: the numbers that stand in frame records and in the columns ``fate`` and ``reason`` of the frame table."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Fate(IntEnum):
+    STORED = 1
+    DUPLICATE = 2
+    LATE = 3
+    DROPPED = 4
+    LOST = 5
+
+
+class Reason(IntEnum):
+    NONE = 0
+    PLACE_TAKEN = 1  # duplicate: another frame has this place
+    PLACE_CLOSED = 2  # late: the place's shard was sealed, or its slab closed, with the place empty
+    OVERLOAD = 3  # dropped: the camera's side had no credit left
+    IO_ERROR = 4  # lost: its chunk could not be written, or not be read back after a disk error
+    NOT_HELD = 5  # lost: not stored when the daemon died, and the client no longer had it
+    ACQUISITION_FAILED = 6  # lost: given up with the acquisition

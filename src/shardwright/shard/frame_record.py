@@ -1,0 +1,39 @@
+"""The frame record: what is kept of every frame, in the journal, in the staging area and in the frame log. One fixed, self-checking record each.
+
+    offset      size  field
+         0   96 + 8k  the descriptor as it came (``wire.descriptor``), ``slot`` and ``flags`` set to 0
+    96 + 8k        8  arrival_ns            i64, UTC nanoseconds when the writer took the frame in
+   104 + 8k        8  arrival_monotonic_ns  i64, the same moment on the writer's monotonic clock
+   112 + 8k        4  client_epoch          u32, which client of the acquisition sent it, counted from 1
+   116 + 8k        1  fate                  u8, ``model.fates.Fate``
+   117 + 8k        1  reason                u8, ``model.fates.Reason``
+   118 + 8k        2  zeros
+   120 + 8k        4  pixels_crc            u32, crc32c of the raw pixels; 0 except in the staging area
+   124 + 8k        4  record_crc            u32, crc32c of everything before it, started from the file's seed
+
+All little-endian, always a multiple of 8 bytes. A record of zeros is none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.wire.descriptor import descriptor_dtype
+
+
+def record_dtype(further_fields: int) -> np.dtype[np.void]:
+    """128 + 8 * further_fields bytes."""
+    tail = [
+        ("arrival_ns", "<i8"),
+        ("arrival_monotonic_ns", "<i8"),
+        ("client_epoch", "<u4"),
+        ("fate", "u1"),
+        ("reason", "u1"),
+        ("zeros", "<u2"),
+        ("pixels_crc", "<u4"),
+        ("record_crc", "<u4"),
+    ]
+    return np.dtype([*descriptor_dtype(further_fields).descr, *tail])
+
+
+assert record_dtype(0).itemsize == 128, "FORMAT.md draws 128 bytes"
