@@ -1,4 +1,4 @@
-"""The frame descriptor: one fixed record a frame, 96 bytes (more with further fields), packed in arrays: no frame costs a Python object in the daemon.
+"""The frame descriptor: one fixed record a frame, 96 bytes or more, in packed arrays: no frame costs a Python object in the daemon.
 
     offset  size  field          meaning
          0     8  sequence       u64, counts the frames of a session from 0 without holes; names the frame in acks
