@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.pipeline.settings import WriteSettings
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IngestSettings:
-    """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all open acquisitions together."""
+    """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all open acquisitions together.
+    ``resume_timeout_ms``: how long an acquisition whose client is gone stays open for it. ``write``: how frames of no named stream are treated."""
 
     endpoints: tuple[str, ...]
     output_root: Path
@@ -27,6 +30,8 @@ class IngestSettings:
     max_sessions: int = 16
     max_connections: int = 64
     allow_client_specs: bool = True
+    resume_timeout_ms: int = 60_000
+    write: WriteSettings = WriteSettings()
 
 
 @dataclass(frozen=True)
@@ -37,3 +42,4 @@ class StreamPolicy:
     spec: ArraySpec | None
     output_root: Path
     ring_frames: int | None = None
+    write: WriteSettings = WriteSettings()
