@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardwright.pipeline.settings import WriteSettings
@@ -31,7 +31,7 @@ class IngestSettings:
     max_connections: int = 64
     allow_client_specs: bool = True
     resume_timeout_ms: int = 60_000
-    write: WriteSettings = WriteSettings()
+    write: WriteSettings = field(default_factory=WriteSettings)
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,4 @@ class StreamPolicy:
     spec: ArraySpec | None
     output_root: Path
     ring_frames: int | None = None
-    write: WriteSettings = WriteSettings()
+    write: WriteSettings = field(default_factory=WriteSettings)
