@@ -7,7 +7,7 @@
    112 + 8k        4  client_epoch          u32, which client of the acquisition sent it, counted from 1
    116 + 8k        1  fate                  u8, ``model.fates.Fate``
    117 + 8k        1  reason                u8, ``model.fates.Reason``
-   118 + 8k        2  zeros
+   118 + 8k        2  slab_frames           u16, frames of the slab that this one was written with, modulo 2^16; 0 outside a journal
    120 + 8k        4  pixels_crc            u32, crc32c of the raw pixels; 0 except in the staging area
    124 + 8k        4  record_crc            u32, crc32c of everything before it, started from the file's seed
 
@@ -29,7 +29,7 @@ def record_dtype(further_fields: int) -> np.dtype[np.void]:
         ("client_epoch", "<u4"),
         ("fate", "u1"),
         ("reason", "u1"),
-        ("zeros", "<u2"),
+        ("slab_frames", "<u2"),
         ("pixels_crc", "<u4"),
         ("record_crc", "<u4"),
     ]
