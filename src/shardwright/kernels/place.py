@@ -37,6 +37,7 @@ def place_frames(
     positions: Any,
     sequences: Any,
     addresses: Any,
+    records: Any,
     counts: Any,
     chunk: Any,
     slab_counts: Any,
@@ -44,6 +45,7 @@ def place_frames(
     row_slab: Any,
     row_addresses: Any,
     row_sequences: Any,
+    row_records: Any,
     row_frames: Any,
     row_expected: Any,
     fates: Any,
@@ -51,9 +53,9 @@ def place_frames(
 ) -> Any:
     """Place frames first, first+1, ... of a batch.
 
-    positions, sequences, addresses  int64[n]
+    positions, sequences, addresses  int64[n]; records int64[n, w]: each frame's record as w words
     row_slab       int64[R]    which slab a row collects, -1 when free
-    row_addresses  int64[R,P]  0 where no frame has come; row_sequences alike; row_frames, row_expected int64[R] count frames
+    row_addresses  int64[R,P]  0 where no frame has come; row_sequences and row_records[R,P,w] alike; row_frames, row_expected int64[R] count frames
     fates          uint8[n]    out: PLACED or DUPLICATE
     completed      int64[R]    out: rows whose last frame came, in order
     Returns (frames done, rows completed, slab that has no row or -1).
@@ -74,6 +76,7 @@ def place_frames(
             continue
         row_addresses[row, place] = addresses[i]
         row_sequences[row, place] = sequences[i]
+        row_records[row, place] = records[i]
         row_frames[row] += 1
         fates[i] = PLACED
         if row_frames[row] == row_expected[row]:

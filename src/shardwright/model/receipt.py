@@ -11,9 +11,10 @@ from typing import Any
 class Receipt:
     """Exact account of one acquisition.
 
-    ``frames_received`` counts every frame the writer was given; each is then *stored* (in its chunk), *duplicate* (its place was taken) or
-    *late* (its place had been closed). ``frames_missing`` counts the places inside the final array that hold fill value because no frame came.
-    ``frames_durable`` are the stored frames whose shards are sealed and synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of
+    ``frames_received`` counts every frame the writer was told of; each is then *stored* (in its chunk), *duplicate* (its place was taken), *late*
+    (its place had been closed), *dropped* (the camera's side had no credit, and the policy is to drop) or *lost* (taken in, but an error kept it from
+    the disk). ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or was kept.
+    ``frames_durable`` are the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of
     the encoded chunks and indexes.
     """
 
@@ -24,6 +25,8 @@ class Receipt:
     frames_missing: int
     frames_duplicate: int
     frames_late: int
+    frames_dropped: int
+    frames_lost: int
     bytes_raw: int
     bytes_stored: int
     shards: int

@@ -1,6 +1,6 @@
 """The slab table: which frames each open slab has and waits for. Owned by the acquisition's thread; workers read a row while it is theirs.
 
-A row's life: free -> collecting -> (complete, or closed with holes) at the workers -> free.
+A row's life: free -> collecting -> (complete, or closed with holes) waiting or at the workers -> free. Any of its frames may be staged meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from shardwright.array.grid import Grid
 
 FREE = -1
+UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that holds the frame
 
 
 class SlabTable:
-    """``rows`` slabs at once, each with room for ``grid.frames_per_slab`` frames in storage order."""
+    """``rows`` slabs at once, each with room for ``grid.frames_per_slab`` frames in storage order.
 
-    def __init__(self, grid: Grid, rows: int) -> None:
+    addresses     int64[R,P]  of each frame's pixels, 0 where none has come; sequences int64[R,P] alike
+    records       record_dtype[R,P]
+    staging_slot  int64[R,P]
+    """
+
+    def __init__(self, grid: Grid, rows: int, record_dtype: np.dtype[np.void]) -> None:
         self._grid = grid
         self.grid_tables: tuple[np.ndarray, ...] = tuple(
             np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
@@ -29,21 +35,27 @@ class SlabTable:
         self._taking = np.full(rows, FREE, np.int64)  # as the kernel sees it: a slab closed with holes takes no more frames
         self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)
         self.sequences = np.zeros((rows, grid.frames_per_slab), np.int64)
+        self.records = np.zeros((rows, grid.frames_per_slab), record_dtype)
+        self.staging_slot = np.full((rows, grid.frames_per_slab), UNSTAGED, np.int64)
         self.frames = np.zeros(rows, np.int64)
         self.expected = np.zeros(rows, np.int64)
         self._free = list(range(rows - 1, -1, -1))
         self._collecting: dict[int, int] = {}  # slab -> row
         self._completed = np.zeros(rows, np.int64)
+        self._words = self.records.view(np.int64).reshape(rows, grid.frames_per_slab, -1)
 
     @property
     def held_frames(self) -> int:
         """Frames that wait in incomplete slabs."""
         return int(self.frames[list(self._collecting.values())].sum())
 
-    def place(self, first: int, positions: np.ndarray, sequences: np.ndarray, addresses: np.ndarray, fates: np.ndarray) -> tuple[int, list[int], int]:
+    def place(
+        self, first: int, positions: np.ndarray, sequences: np.ndarray, addresses: np.ndarray, records: np.ndarray, fates: np.ndarray
+    ) -> tuple[int, list[int], int]:
         """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or -1)."""
-        state = (self._taking, self.addresses, self.sequences, self.frames, self.expected)
-        done, count, missing = place_frames(first, positions, sequences, addresses, *self.grid_tables, *state, fates, self._completed)
+        words = records.view(np.int64).reshape(records.size, -1)
+        state = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
+        done, count, missing = place_frames(first, positions, sequences, addresses, words, *self.grid_tables, *state, fates, self._completed)
         rows = self._completed[:count].tolist()
         for row in rows:
             del self._collecting[int(self.slab[row])]
@@ -55,11 +67,16 @@ class SlabTable:
             return False
         row = self._free.pop()
         self.addresses[row] = 0
+        self.staging_slot[row] = UNSTAGED
         self.frames[row] = 0
         self.expected[row] = self._grid.frames_in_slab(slab)
         self.slab[row] = self._taking[row] = slab
         self._collecting[slab] = row
         return True
+
+    def row_of(self, slab: int) -> int:
+        """The row that collects ``slab``."""
+        return self._collecting[slab]
 
     def oldest(self) -> int | None:
         """The incomplete slab that comes first in acquisition order."""
@@ -71,6 +88,9 @@ class SlabTable:
     def incomplete(self) -> list[int]:
         return sorted(self._collecting)
 
+    def collecting_rows(self) -> list[int]:
+        return list(self._collecting.values())
+
     def close(self, slab: int) -> int:
         """Stop collecting an incomplete slab; its row now belongs to the workers."""
         row = self._collecting.pop(slab)
@@ -81,6 +101,11 @@ class SlabTable:
         """bool[frames_per_slab]: the places that have a frame."""
         filled: np.ndarray = self.addresses[row] != 0
         return filled
+
+    def unstaged_since(self, row: int, before_ns: int) -> np.ndarray:
+        """int64[n]: places whose frame came before ``before_ns`` (monotonic) and is not staged."""
+        waiting = self.filled(row) & (self.staging_slot[row] == UNSTAGED) & (self.records["arrival_monotonic_ns"][row] <= before_ns)
+        return np.flatnonzero(waiting)
 
     def free(self, row: int) -> None:
         self.slab[row] = self._taking[row] = FREE

@@ -12,8 +12,10 @@ import numpy as np
 
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import encode_chunks
+from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
 from shardwright.kernels.write import write_slots
 from shardwright.model.errors import WorkerError
+from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
-    from shardwright.shard.open_shard import OpenShard
+    from shardwright.shard.group_files import GroupFiles
+    from shardwright.shard.staging import StagingArea
 
     from .workers import WorkerState
 
@@ -55,10 +58,11 @@ class SlabEncoder:
     def chunks_per_slab(self) -> int:
         return len(self.layout.plane.file)
 
-    def encode(self, frames: np.ndarray, slab: int, shards: list[OpenShard], first: int, stop: int, state: WorkerState) -> int:
-        """Encode chunks [first, stop) of a slab into their slots and record them; returns the encoded bytes.
+    def encode(self, frames: np.ndarray, records: np.ndarray, slab: int, files: GroupFiles, first: int, stop: int, state: WorkerState) -> int:
+        """Encode chunks [first, stop) of a slab into their slots, then note them in the journal; returns the encoded bytes.
 
-        ``frames`` int64[P]: address of each frame's pixels in storage order, 0 where none came.
+        ``frames`` int64[P]: address of each frame's pixels in storage order, 0 where none came; ``records`` uint8[P, record_bytes] alike. The task
+        that has the slab's first chunk journals the frames, before its chunks: a slab all of whose chunks are journaled has its frames there too.
         """
         plane, slot_bytes = self.layout.plane, self.layout.slot_bytes
         index_layer, slot_layer = self.layout.layer_of_slab(slab)
@@ -66,10 +70,11 @@ class SlabEncoder:
         file = plane.file[part]
         slot = slot_layer * plane.layer_slots[file] + plane.slot[part]
         entry = index_layer * plane.layer_entries + plane.entry[part]
-        offset = np.array([shard.layout.data_start for shard in shards], np.int64)[file] + slot * slot_bytes
-        mapped = [shard.slots_address for shard in shards]
+        offset = files.slots[0].layout.data_start + slot * slot_bytes
+        mapped = [shard.slots_address for shard in files.slots]
         targets = self._mapped_slots(mapped, file, slot) if None not in mapped else state.slots(stop - first, slot_bytes)
-        nbytes, forms = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8)
+        nbytes, forms, crcs = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8), np.zeros(stop - first, np.uint32)
+        reach("slots.before_store")
         encode_chunks(
             frames,
             plane.frame_row_bytes,
@@ -86,10 +91,15 @@ class SlabEncoder:
             state.scratch(self._scratch_bytes),
             nbytes,
             forms,
+            crcs,
         )
         if None in mapped:
-            self._write(np.array([shard.descriptor for shard in shards], np.int64)[file], offset, targets, nbytes)
-        for number, shard in enumerate(shards):
+            self._write(np.array([shard.descriptor for shard in files.slots], np.int64)[file], offset, targets, nbytes)
+        reach("slots.after_store")
+        if first == 0:
+            self._journal_frames(files.journal, slot_layer, records, frames != 0, state)
+        self._journal_chunks(files.journal, file, slot, offset, nbytes, crcs, state)
+        for number, shard in enumerate(files.slots):
             mine = file == number
             shard.record(entry[mine], slot[mine], nbytes[mine])
         return int(nbytes.sum())
@@ -102,9 +112,31 @@ class SlabEncoder:
         """From the worker's buffer into the files. Raises ``StorageError``."""
         with storage_errors("write chunks of", "a shard"):
             reach("slots.before_write")
-            number = write_slots(descriptors, offsets, addresses, nbytes, PAGE_BYTES)
-            if number:
-                raise OSError(number, os.strerror(number))
+            raise_errno(write_slots(descriptors, offsets, addresses, nbytes, PAGE_BYTES))
+
+    def _journal_frames(self, journal: GroupJournal, slot_layer: int, records: np.ndarray, filled: np.ndarray, state: WorkerState) -> None:
+        with storage_errors("write", journal.path):
+            reach("journal.before_frames")
+            place = journal.layout.frames_place(slot_layer)
+            raise_errno(journal_frames(journal.descriptor, place, records, filled, journal.seed, state.scratch(records.size)))
+
+    def _journal_chunks(
+        self,
+        journal: GroupJournal,
+        file: np.ndarray,
+        slot: np.ndarray,
+        offset: np.ndarray,
+        nbytes: np.ndarray,
+        crcs: np.ndarray,
+        state: WorkerState,
+    ) -> None:
+        with storage_errors("write", journal.path):
+            reach("journal.before_chunks")
+            tables = np.array([journal.layout.chunk_place(number, 0) for number in range(self.layout.files_per_group)], np.int64)
+            places = tables[file] + CHUNK_ENTRY.itemsize * slot
+            scratch = state.scratch(CHUNK_ENTRY.itemsize * slot.size)
+            raise_errno(journal_chunks(journal.descriptor, places, offset, nbytes, crcs, journal.writer_epoch, journal.seed, scratch))
+            reach("journal.after_chunks")
 
     def task_ranges(self, chunks_per_task: int) -> list[tuple[int, int]]:
         """The chunk ranges that a slab is cut into, of about equal size."""
@@ -113,22 +145,29 @@ class SlabEncoder:
         return list(pairwise(edges))
 
 
+def raise_errno(number: int) -> None:
+    """What a kernel's system call said: nothing, or an ``OSError``."""
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
 @dataclass(frozen=True)
 class SlabTask:
-    """Chunks [first, stop) of one slab. ``frames`` is the slab table's row: it stays put until every task of the row has reported."""
+    """Chunks [first, stop) of one slab. ``frames`` and ``records`` are the slab table's row: they stay put until every task of the row has reported."""
 
     encoder: SlabEncoder
     frames: np.ndarray
+    records: np.ndarray
     row: int
     slab: int
     first: int
     stop: int
-    shards: list[OpenShard]
+    files: GroupFiles
     report: Callable[[SlabDone], None]
 
     def run(self, state: WorkerState) -> None:
         try:
-            stored_bytes = self.encoder.encode(self.frames, self.slab, self.shards, self.first, self.stop, state)
+            stored_bytes = self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
             self.report(SlabDone(self.row, 0, error))
         except BaseException as error:
@@ -136,3 +175,42 @@ class SlabTask:
             raise
         else:
             self.report(SlabDone(self.row, stored_bytes, None))
+
+
+@dataclass(frozen=True)
+class StageDone:
+    """A worker's report on frames of one row that were to be staged."""
+
+    row: int
+    places: np.ndarray
+    slots: np.ndarray
+    error: Exception | None
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """Frames at ``places`` of a row into staging slots ``slots``: pixels, then records. ``records`` uint8[n, record_bytes] is the task's own copy."""
+
+    area: StagingArea
+    addresses: np.ndarray
+    records: np.ndarray
+    frame_bytes: int
+    row: int
+    places: np.ndarray
+    slots: np.ndarray
+    report: Callable[[StageDone], None]
+
+    def run(self, state: WorkerState) -> None:
+        error: Exception | None = None
+        try:
+            with storage_errors("write", self.area.path):
+                reach("staging.before_write")
+                data = np.array([self.area.data_place(slot) for slot in self.slots.tolist()], np.int64)
+                entries = np.array([self.area.entry_place(slot) for slot in self.slots.tolist()], np.int64)
+                raise_errno(stage_frames(self.area.descriptor, self.addresses, self.frame_bytes, data, entries, self.records, self.area.seed))
+        except Exception as failure:  # noqa: BLE001  (travels in the report)
+            error = failure
+        except BaseException as failure:
+            self.report(StageDone(self.row, self.places, self.slots, WorkerError(f"a worker thread died: {failure!r}")))
+            raise
+        self.report(StageDone(self.row, self.places, self.slots, error))

@@ -1,30 +1,38 @@
-"""The shard groups of one acquisition: which are open, which wait for their last slabs, which are sealed, and what became of every place in them.
+"""The shard groups of one acquisition: which are open, which wait for their last slabs or for room on the disk, which are sealed.
 
 OPEN     takes frames
 CLOSING  takes no more frames; slabs of it are still being compressed
 SEALING  handed to the keeper
 (gone)   sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be told from a duplicate
+
+A group whose files met an I/O error is rewritten: once no worker is at it, the keeper copies what can be read back to new files, and the slabs
+whose frames are still held are encoded again. Owned by the acquisition's thread.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardwright.kernels.place import DUPLICATE, LATE
+from shardwright.model.errors import StorageError, StorageFullError
+
+from .holes import HoleMemory, VisibleExtent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
-    import numpy as np
-
     from shardwright.array.grid import Grid
-    from shardwright.shard.open_shard import OpenShard
+    from shardwright.shard.group_files import GroupFiles
 
-REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as duplicate
+    from .keeper import ShardKeeper
+    from .limits import Limits
+    from .settings import WriteSettings
+
+FULL_DISK_RETRY_S = 1.0
+MOST_REWRITES = 2  # of one group; a disk that fails more often than that ends the acquisition
 
 
 class GroupState(enum.Enum):
@@ -38,62 +46,183 @@ class Group:
     """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those that are there."""
 
     number: int
-    shards: Future[list[OpenShard]]
+    files: Future[GroupFiles]
     slabs_left: int
     in_flight: int = 0
     state: GroupState = GroupState.OPEN
     waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared
     failed_rows: set[int] = field(default_factory=set)  # of which a chunk could not be stored
-    sound: bool = True  # no write to its files has failed
     done_slabs: set[int] = field(default_factory=set)
-    sequences: list[np.ndarray] = field(default_factory=list)  # of frames that become durable with it
-    frames: int = 0
+    frames: int = 0  # stored in its slabs
+    sound: bool = True  # its files can still be used
+    rewriting: bool = False  # an I/O error: no worker may start on the old files
+    rewrites: int = 0
+    retry_s: float | None = None  # the disk was full: when to try again
+    spilled: bool = False
 
 
-class HoleMemory:
-    """For slabs that were closed with places empty: which places have a frame. Bounded; the oldest are forgotten first."""
+class Groups:
+    """``on_event`` takes (name, facts)."""
 
-    def __init__(self) -> None:
-        self._filled: OrderedDict[int, np.ndarray | None] = OrderedDict()
-
-    def remember(self, slab: int, filled: np.ndarray | None) -> None:
-        """``filled`` bool[frames_per_slab], None when no frame came at all."""
-        self._filled[slab] = None if filled is None else filled.copy()
-        if len(self._filled) > REMEMBERED_HOLES:
-            self._filled.popitem(last=False)
-
-    def fate(self, slab: int, place: int) -> int:
-        """DUPLICATE or LATE, for a frame whose slab is closed."""
-        if slab not in self._filled:
-            return DUPLICATE
-        filled = self._filled[slab]
-        return LATE if filled is None or not filled[place] else DUPLICATE
-
-
-class VisibleExtent:
-    """How much of the first frame axis is covered by sealed shards without a hole: what zarr.json may claim while frames still come."""
-
-    def __init__(self, grid: Grid) -> None:
+    def __init__(
+        self, grid: Grid, limits: Limits, keeper: ShardKeeper, settings: WriteSettings, on_event: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        self.by_number: dict[int, Group] = {}
+        self.holes = HoleMemory()
+        self.visible = VisibleExtent(grid)
         self._grid = grid
-        self._groups_per_step = math.prod(grid.group_counts[1:]) if grid.counts else 1
-        self._sealed: dict[int, int] = {}  # step along the first axis -> groups sealed there
-        self._steps = 0
+        self._limits = limits
+        self._keeper = keeper
+        self._settings = settings
+        self._on_event = on_event
+        self._prepared: dict[int, Group] = {}
+        self._closed_below = 0
+        self._closed: set[int] = set()  # closed ones at or above the line
+        self._disk_full = False
 
-    def seal(self, group: int) -> None:
-        step = group // self._groups_per_step
-        self._sealed[step] = self._sealed.get(step, 0) + 1
-        while self._sealed.get(self._steps) == self._groups_per_step:
-            del self._sealed[self._steps]
-            self._steps += 1
+    # ------------------------------------------------------------------ which groups there are
 
-    def end_of(self, group: int) -> int:
-        """Where a group ends along the first frame axis."""
-        if not self._grid.counts:
-            return 1
-        return (group // self._groups_per_step + 1) * self._grid.chunk[0] * self._grid.shard_chunks[0]
+    def prepare_first(self) -> None:
+        """Waits: a disk without room for the first shard is a clean refusal. Raises ``StorageError``."""
+        group = self._new(0)
+        error = group.files.exception()
+        if isinstance(error, StorageFullError) and self._settings.on_full == "spill":
+            self._spill(group)
+            error = group.files.exception()
+        if error is not None:
+            raise error
+        self._prepared[0] = group
 
-    def elements(self, received_extent: int) -> int:
-        """Never more than ``received_extent``, the newest frame's index along the axis plus one."""
-        if not self._grid.counts:
-            return 0
-        return min(self._steps * self._grid.chunk[0] * self._grid.shard_chunks[0], received_extent)
+    def restore(self, group: Group) -> None:
+        """A group found on disk, its files open."""
+        self.by_number[group.number] = group
+
+    def restore_closed(self, numbers: Iterable[int]) -> None:
+        for number in sorted(numbers):
+            self._note_closed(number)
+            self.visible.seal(number)
+
+    def is_closed(self, number: int) -> bool:
+        return number < self._closed_below or number in self._closed
+
+    def is_closed_slab(self, slab: int) -> bool:
+        number = self._grid.group_of_slab(slab)
+        if self.is_closed(number):
+            return True
+        group = self.by_number.get(number)
+        return group is not None and (group.state is not GroupState.OPEN or slab in group.done_slabs)
+
+    def open(self, number: int) -> bool:
+        """Take frames into a group, the next one being prepared meanwhile; False when too many are open."""
+        if number in self.by_number:
+            return True
+        if len(self.by_number) >= self._limits.open_groups:
+            return False
+        prepared = self._prepared.pop(number, None)
+        usable = prepared is not None and not (prepared.files.done() and prepared.files.exception() is not None)
+        self.by_number[number] = prepared if usable and prepared is not None else self._new(number)
+        following = self._grid.next_group(number)
+        if following is not None and following not in self.by_number and following not in self._prepared and not self.is_closed(following):
+            self.discard_prepared()
+            self._prepared = {following: self._new(following)}
+        return True
+
+    def oldest_when_all_open(self) -> Group | None:
+        """Which group to close when one more is needed; None while one is on its way out already."""
+        if any(group.state is not GroupState.OPEN for group in self.by_number.values()):
+            return None
+        return self.by_number[min(self.by_number)]
+
+    def sealed(self, number: int) -> Group:
+        """A group's files carry their final names."""
+        group = self.by_number.pop(number)
+        self._note_closed(number)
+        self.visible.seal(number)
+        return group
+
+    def discard_prepared(self) -> None:
+        for group in self._prepared.values():
+            self._keeper.discard(group.files)
+        self._prepared = {}
+
+    def slabs_of(self, number: int) -> list[int]:
+        """Every slab of a group that lies inside the array."""
+        grid = self._grid
+        corner = [h * s for h, s in zip(grid.group_coordinates(number), grid.shard_chunks, strict=True)]
+        slabs = [0]
+        for first, extent, count in zip(corner, grid.group_extent_chunks(number), grid.slab_counts, strict=True):
+            slabs = [slab * count + first + i for slab in slabs for i in range(extent)]
+        return slabs
+
+    def seal_if_done(self, group: Group) -> None:
+        if group.slabs_left == 0 and group.in_flight == 0 and not group.waiting and not group.rewriting and group.state is not GroupState.SEALING:
+            group.state = GroupState.SEALING
+            self._keeper.seal(group.number, group.files)
+
+    def _note_closed(self, number: int) -> None:
+        self._closed.add(number)
+        while self._closed_below in self._closed:
+            self._closed.remove(self._closed_below)
+            self._closed_below += 1
+
+    def _new(self, number: int) -> Group:
+        return Group(number, self._keeper.prepare(number), slabs_left=math.prod(self._grid.group_extent_chunks(number)))
+
+    # ------------------------------------------------------------------ files that are not there yet, or no longer good
+
+    def files_for_waiting(self, group: Group, now_s: float) -> GroupFiles | None:
+        """The files for rows that wait, None while they have to go on waiting. Raises what made the files impossible."""
+        if not group.waiting or group.rewriting or group.retry_s is not None or not group.files.done():
+            return None
+        error = group.files.exception()
+        if isinstance(error, StorageFullError) and self._waits_for_room(group, now_s, error):
+            return None
+        if error is not None:
+            group.sound = False
+            raise error
+        if self._disk_full:
+            self._disk_full = False
+            self._on_event("disk_has_room", {"group": group.number})
+        return group.files.result()
+
+    def _waits_for_room(self, group: Group, now_s: float, error: StorageFullError) -> bool:
+        if self._settings.on_full == "fail":
+            return False
+        if self._settings.on_full == "spill" and not group.spilled:
+            self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
+            self._spill(group)
+            return True
+        if not self._disk_full:
+            self._disk_full = True
+            self._on_event("disk_full", {"group": group.number, "reason": error.message, "hint": "Frames wait; free some space and they go on"})
+        group.retry_s = now_s + FULL_DISK_RETRY_S
+        return True
+
+    def _spill(self, group: Group) -> None:
+        group.spilled = True
+        group.files = self._keeper.prepare(group.number, spill=True)
+
+    def retry_full_disk(self, now_s: float) -> None:
+        """Try again to preallocate what had no room; the main root first."""
+        for group in self.by_number.values():
+            if group.retry_s is not None and now_s >= group.retry_s:
+                group.retry_s, group.spilled = None, False
+                group.files = self._keeper.prepare(group.number)
+
+    def must_rewrite(self, group: Group, error: BaseException) -> bool:
+        """Note an I/O error; False when the group cannot be saved by new files."""
+        if not isinstance(error, StorageError) or group.rewrites >= MOST_REWRITES or not group.sound:
+            return False
+        if not group.rewriting:
+            group.rewriting = True
+            group.rewrites += 1
+            if group.state is GroupState.SEALING:
+                group.state = GroupState.CLOSING
+            self._on_event("io_error", {"group": group.number, "reason": str(error), "then": "the shard is rewritten to a new file"})
+        self.rewrite_if_idle(group)
+        return True
+
+    def rewrite_if_idle(self, group: Group) -> None:
+        """Start rewriting once no worker is at the old files."""
+        if group.rewriting and group.in_flight == 0 and group.files.done() and group.files.exception() is None:
+            group.files = self._keeper.rewrite(group.number, group.files.result(), spill=group.spilled)

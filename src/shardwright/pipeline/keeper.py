@@ -1,68 +1,85 @@
-"""The shard keeper: one thread per acquisition that does everything slow around shards, off the frame path.
+"""The shard keeper: one thread per acquisition that does everything slow around shards, off the frame path. The only one that ever syncs.
 
-It prepares shards (preallocated and mapped) before they are needed, seals them, and grows zarr.json behind the sealed ones.
-The store's folder:
-
-    NAME.ome.zarr/zarr.json          group, written once
-    NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always its shape)
-    NAME.ome.zarr/0/c/...            sealed shards
-    NAME.ome.zarr/frames/            frame table, written at the end
-    NAME.ome.zarr/.shardwright/      shards in progress and frame records; gone when the acquisition has ended
+It prepares groups of shards before they are needed, commits what workers stored (one sync for many frames), seals, rewrites groups whose files met
+an I/O error, keeps the frame log, and grows zarr.json behind sealed shards. Commands come from the acquisition's thread and are done in order;
+every one of them answers with a report.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from shardwright.array.metadata import array_metadata, array_shape, group_metadata
-from shardwright.array.ome import IMAGE_PATH
-from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, WorkerError
-from shardwright.shard.open_shard import OpenShard
-from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
-from shardwright.storage.slot_file import IoMode, resolve_io
+import numpy as np
 
-from .frame_records import FrameRecords
+from shardwright.model.errors import ShardwrightError, StorageError, StorageFullError, WorkerError
+from shardwright.model.fates import Fate, Reason
+from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.group_files import GroupFiles
+from shardwright.shard.rewrite import rewrite_group
+from shardwright.storage.failpoints import reach
+
+from .commit_ledger import LOGGED, STAGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    import numpy as np
-
-    from shardwright.array.spec import ArraySpec
     from shardwright.shard.layout import ArrayLayout
 
-WORKSPACE = ".shardwright"
-
-
-@dataclass(frozen=True)
-class GroupSealed:
-    """The keeper's report: the files of one group carry their final names (or were all fill), or ``error`` says why not."""
-
-    group: int
-    shards: int
-    error: Exception | None
+    from .store_folder import StoreFolder
 
 
 @dataclass(frozen=True)
 class GroupPrepared:
-    """The future of a group's files is done, well or badly."""
+    """The future of a group's files is done, well or badly. ``free_bytes`` of the disk are left."""
 
     group: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class GroupRewritten:
+    """The files are new; ``lost`` are the records of frames that could not be read back, ``lost_slabs`` their layers in the group's files."""
+
+    group: int
+    lost: np.ndarray
+    error: Exception | None
+
+
+@dataclass(frozen=True)
+class GroupSealed:
+    """The files of one group carry their final names (or were all fill), or ``error`` says why not. ``renamed``: some already do."""
+
+    group: int
+    shards: int
+    renamed: int
+    error: Exception | None
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Everything that was to be synced is, but for ``failed``."""
+
+    failed: dict[int, Exception] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The records of these sequences stand in the frame log (not synced yet)."""
+
+    sequences: np.ndarray
 
 
 @dataclass(frozen=True)
 class KeeperFailed:
-    """A command failed that nobody waits for; the keeper goes on."""
+    """A command failed that nobody waits for, or the thread died (``dead``)."""
 
     error: Exception
+    dead: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,117 +89,149 @@ class StoreFinished:
     error: Exception | None
 
 
-KeeperReport = GroupPrepared | GroupSealed | KeeperFailed | StoreFinished
+KeeperReport = GroupPrepared | GroupRewritten | GroupSealed | Committed | Recorded | KeeperFailed | StoreFinished
 
 
 class ShardKeeper:
-    """Commands may come from the acquisition's thread only; reports go to ``report`` from the keeper's thread."""
+    """Owns ``folder`` from now on. Reports go to ``report`` from the keeper's thread."""
 
-    def __init__(self, path: Path, spec: ArraySpec, layout: ArrayLayout, io: IoMode, report: Callable[[KeeperReport], None]) -> None:
-        self.path = path
-        self._spec = spec
+    def __init__(self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]) -> None:
+        self.folder = folder
         self._layout = layout
         self._report = report
-        self._extent = 0
-        self._records_error: Exception | None = None
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._create_store()
-        try:
-            self.io = resolve_io(io, path / WORKSPACE)
-            self._records = FrameRecords(path, path / WORKSPACE, spec)
-        except BaseException:
-            self.remove_store()
-            raise
-        self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
         self._thread.start()
 
-    def prepare(self, group: int) -> Future[list[OpenShard]]:
-        """Preallocate and map the files of a group; the future fails with ``StorageFullError`` or ``StorageError``."""
-        future: Future[list[OpenShard]] = Future()
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    # ------------------------------------------------------------------ commands
+
+    def prepare(self, group: int, *, spill: bool = False) -> Future[GroupFiles]:
+        """Preallocate the files of a group; the future fails with ``StorageFullError`` or ``StorageError``."""
+        future: Future[GroupFiles] = Future()
 
         def run() -> None:
+            free_bytes = 0
             try:
-                future.set_result(self._open_group(group))
+                files = self._create(group, spill=spill)
+                free_bytes = self.folder.free_bytes()
             except Exception as error:  # noqa: BLE001  (travels in the future)
                 future.set_exception(error)
-            self._report(GroupPrepared(group))
+            else:
+                future.set_result(files)
+                if not self.folder.ballast.filled:
+                    self.folder.ballast.fill()
+            self._report(GroupPrepared(group, free_bytes))
 
         self._commands.put(run)
         return future
 
-    def seal(self, group: int, shards: Future[list[OpenShard]]) -> None:
-        """Seal the files of a group, in order; reports ``GroupSealed``. After a failure the rest is closed under its working name."""
+    def rewrite(self, group: int, old: GroupFiles, *, spill: bool) -> Future[GroupFiles]:
+        """Copy what can be read back of a group to new files; reports ``GroupRewritten``."""
+        future: Future[GroupFiles] = Future()
 
         def run() -> None:
+            lost: np.ndarray = np.zeros(0, old.journal.record_dtype)
+            error: Exception | None = None
             try:
-                sealed = [shard.seal() for shard in shards.result()]
+                if old.sealed:
+                    raise StorageError(f"group {group} cannot be rewritten: {old.sealed} of its shards are sealed")  # noqa: TRY301
+                files, lost = rewrite_group(old, lambda: self._create(group, spill=spill))
+                lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
+                if lost.size:
+                    self._log(BlockKind.EVENTS, -1, lost)
+                future.set_result(files)
+            except Exception as failure:  # noqa: BLE001  (travels in the report)
+                error = failure
+                future.set_exception(failure)
+            self._report(GroupRewritten(group, lost, error))
+
+        self._commands.put(run)
+        return future
+
+    def commit(self, groups: dict[int, Future[GroupFiles]], keys: set[int]) -> None:
+        """Sync the files of ``groups``, and the staging area and the frame log where ``keys`` names them; reports ``Committed``."""
+
+        def run() -> None:
+            failed: dict[int, Exception] = {}
+            staging = self.folder.staging
+            places: dict[int, Callable[[], None]] = {key: files.result().sync for key, files in groups.items()}
+            if STAGED in keys and staging is not None:
+                places[STAGED] = staging.sync
+            if LOGGED in keys:
+                places[LOGGED] = self.folder.log.sync
+            for key, sync in places.items():
+                try:
+                    reach("keeper.before_commit")
+                    sync()
+                except Exception as error:  # noqa: BLE001  (travels in the report)
+                    failed[key] = error
+            self._report(Committed(failed))
+
+        self._commands.put(run)
+
+    def seal(self, group: int, files: Future[GroupFiles]) -> None:
+        """Seal the files of a group, then let the frame log have its frames; reports ``GroupSealed``."""
+
+        def run() -> None:
+            held = files.result()
+            try:
+                sealed = held.seal(self.folder.may_rename)
+                self._log(BlockKind.GROUP, group, held.frame_records())
+                self.folder.log.sync()
+                held.delete_journal()
             except Exception as error:  # noqa: BLE001  (travels in the report)
-                for shard in shards.result() if shards.exception() is None else []:
-                    shard.abandon()
-                self._report(GroupSealed(group, 0, error))
+                self._report(GroupSealed(group, 0, held.sealed, error))
             else:
-                self._report(GroupSealed(group, sum(s.path is not None for s in sealed), None))
+                self._report(GroupSealed(group, sum(s.path is not None for s in sealed), held.sealed, None))
 
         self._commands.put(run)
 
-    def discard(self, shards: Future[list[OpenShard]]) -> None:
-        """Delete prepared shards that no frame came for."""
+    def discard(self, files: Future[GroupFiles]) -> None:
+        """Delete prepared files that no frame came for."""
 
         def run() -> None:
-            if shards.exception() is None:
-                for shard in shards.result():
-                    shard.discard()
+            if files.exception() is None:
+                files.result().discard()
 
         self._commands.put(run)
 
-    def abandon(self, shards: Future[list[OpenShard]]) -> None:
-        """Close shards that failed, leaving their working files for recovery."""
+    def abandon(self, files: Future[GroupFiles]) -> None:
+        """Close files that failed, leaving them for recovery."""
 
         def run() -> None:
-            if shards.exception() is None:
-                for shard in shards.result():
-                    shard.abandon()
+            if files.exception() is None:
+                files.result().abandon()
 
         self._commands.put(run)
 
-    def record(self, descriptors: np.ndarray) -> None:
-        """Keep the descriptors of frames that were placed; the array must not change afterwards.
-
-        A failure (a full disk, say) costs the table, not the pixels: it is kept for ``finish`` to report.
-        """
+    def record(self, records: np.ndarray) -> None:
+        """Keep the records of frames that are not stored; reports ``Recorded``."""
 
         def run() -> None:
-            try:
-                if self._records_error is None:
-                    self._records.add(descriptors)
-            except Exception as error:  # noqa: BLE001  (reported by finish)
-                self._records_error = error
+            self._log(BlockKind.EVENTS, -1, records)
+            self._report(Recorded(records["sequence"].astype(np.int64)))
 
         self._commands.put(run)
 
     def grow(self, extent: int) -> None:
-        """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it.
-
-        If that fails, readers see the shards later: after the next seal, or at the end, where a failure counts.
-        """
+        """Let zarr.json cover ``extent`` elements. If that fails, readers see the shards later: after the next seal, or at the end, where it counts."""
 
         def run() -> None:
             with suppress(StorageError):
-                self._write_extent(extent)
+                self._with_ballast(lambda: self.folder.grow(extent))
 
         self._commands.put(run)
 
-    def finish(self, extent: int) -> None:
-        """Write the final shape, take the workspace away, report ``StoreFinished``, end the thread."""
+    def finish(self, extent: int, *, keep_workspace: bool) -> None:
+        """End the store, report ``StoreFinished``, end the thread."""
 
         def run() -> None:
             error: Exception | None = None
             try:
-                self._write_extent(extent)
-                if self._records_error is not None:
-                    raise self._records_error  # noqa: TRY301
-                self._records.write_table()
-                self._remove_workspace()
+                self._with_ballast(lambda: self.folder.finish(extent, keep_workspace=keep_workspace))
             except Exception as failure:  # noqa: BLE001  (travels in the report)
                 error = failure
             self._report(StoreFinished(error))
@@ -197,69 +246,37 @@ class ShardKeeper:
     def join(self) -> None:
         self._thread.join()
 
+    # ------------------------------------------------------------------ the thread
+
     def _work(self) -> None:
         """A command that fails ends the acquisition, not this thread: the owner waits for the reports of later commands."""
         try:
             while (command := self._commands.get()) is not None:
+                reach("keeper.before_command")
                 try:
                     command()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
-                    failure = error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")
-                    self._report(KeeperFailed(failure))
+                    self._report(KeeperFailed(error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")))
+        except BaseException as error:
+            self._report(KeeperFailed(WorkerError(f"the shard keeper's thread died: {error!r}"), dead=True))
+            raise
         finally:
-            self._records.close()
+            self.folder.close()
 
-    def _create_store(self) -> None:
-        """Raises ``OutputExistsError`` when something is there already."""
-        make_directories(self.path.parent)
+    def _create(self, group: int, *, spill: bool) -> GroupFiles:
+        folder = self.folder
+        return GroupFiles.create(
+            folder.placement(spill=spill), self._layout, group, folder.io, folder.identity, folder.manifest.writer_epoch, folder.log.dtype.itemsize
+        )
+
+    def _log(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
+        self._with_ballast(lambda: self.folder.log.append(kind, group, records))
+
+    def _with_ballast(self, work: Callable[[], None]) -> None:
+        """Do what must not fail for want of room: if it does, give the ballast back and do it once more."""
         try:
-            with storage_errors("create", self.path):
-                self.path.mkdir()
-        except ShardwrightError as error:
-            if isinstance(error.__cause__, FileExistsError):
-                raise OutputExistsError(
-                    "the output exists already", got=self.path, hint="Choose another name, or move the old store away: nothing is ever overwritten"
-                ) from error
-            raise
-        try:
-            make_directories(self.path / WORKSPACE)
-            make_directories(self.path / IMAGE_PATH)
-            self._write_array(0)
-            replace_file(self.path / "zarr.json", group_metadata(self._spec, self.path.name.split(".")[0]))
-            sync_directory(self.path.parent)
-        except BaseException:
-            self.remove_store()
-            raise
-
-    def remove_store(self) -> None:
-        """Take back a store that never got a frame, so that its name is free for the next try. Only what this keeper made is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def _write_array(self, extent: int) -> None:
-        replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self._spec, extent, codec_metadata(self._spec)))
-
-    def _write_extent(self, extent: int) -> None:
-        if extent > self._extent and array_shape(self._spec, extent) != array_shape(self._spec, self._extent):
-            self._write_array(extent)
-            self._extent = extent
-
-    def _open_group(self, group: int) -> list[OpenShard]:
-        opened: list[OpenShard] = []
-        try:
-            for file in range(self._layout.files_per_group):
-                key = self._layout.shard_key(group, file)
-                working = self.path / WORKSPACE / f"{key.replace('/', '.')}.partial"
-                opened.append(OpenShard(self._layout.shard(group, file), working, self.path / IMAGE_PATH / key, self.io))
-        except BaseException:
-            for shard in opened:
-                shard.discard()
-            raise
-        return opened
-
-    def _remove_workspace(self) -> None:
-        """Unless shards that failed are left in it."""
-        with storage_errors("remove", self.path / WORKSPACE):
-            if any((self.path / WORKSPACE).iterdir()):
-                return
-            (self.path / WORKSPACE).rmdir()
-        sync_directory(self.path)
+            work()
+        except StorageFullError:
+            if not self.folder.ballast.release():
+                raise
+            work()

@@ -7,6 +7,7 @@ Only a complete shard carries a final name; a shard whose seal failed keeps its 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from .index import EMPTY, empty_index, encode_index
 from .layout import ShardLayout, page_aligned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -35,11 +37,14 @@ class SealedShard:
 class OpenShard:
     """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one filesystem."""
 
-    def __init__(self, layout: ShardLayout, working_path: Path, final_path: Path, io: IoMode) -> None:
+    def __init__(
+        self, layout: ShardLayout, working_path: Path, final_path: Path, io: IoMode, *, link: Path | None = None, existing: bool = False
+    ) -> None:
         self.layout = layout
         self.final_path = final_path
+        self.link = link
         self.entries = empty_index(layout.chunks)
-        self._file = SlotFile(working_path, layout.file_bytes, io)
+        self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
 
     @property
     def slots_address(self) -> int | None:
@@ -50,14 +55,34 @@ class OpenShard:
     def descriptor(self) -> int:
         return self._file.descriptor
 
+    @property
+    def working_path(self) -> Path:
+        return self._file.path
+
+    def rename(self, path: Path) -> None:
+        """Give the shard in progress another working name, whatever has it now. Raises ``StorageError``."""
+        self._file.rename(path)
+
     def record(self, entries: np.ndarray, slots: np.ndarray, nbytes: np.ndarray) -> None:
         """Note what was encoded: int64 arrays of equal length; chunks of 0 bytes stay absent. Called by workers for chunks of their own."""
         here = nbytes > 0
         self.entries["offset"][entries[here]] = self.layout.data_start + slots[here] * self.layout.slot_bytes
         self.entries["nbytes"][entries[here]] = nbytes[here]
 
-    def seal(self) -> SealedShard:
-        """Finish the file under its final name. Raises ``StorageError`` (the shard has then failed) or ``OutputExistsError``."""
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Bytes of the file as they are now. Raises ``StorageError``."""
+        return self._file.read(offset, nbytes)
+
+    def copy_in(self, offset: int, data: bytes) -> None:
+        """Put a chunk that was encoded before into its slot; only the owner, while no worker writes."""
+        self._file.write_chunk(offset, data)
+
+    def sync(self) -> None:
+        """What was written before this call is durable after it. Raises ``StorageError``: the shard has then failed, whatever a later sync says."""
+        self._file.sync()
+
+    def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
+        """Finish the file under its final name. Raises ``StorageError`` (the shard has then failed), ``OutputExistsError`` or what ``may_rename`` does."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         if live.size == 0:
             self._file.discard()
@@ -74,8 +99,11 @@ class OpenShard:
         self._file.sync()
         make_directories(self.final_path.parent)
         self._reach("shard.before_rename")
+        may_rename()
         rename_without_replacing(self._file.path, self.final_path)
         sync_directory(self.final_path.parent)
+        if self.link is not None:
+            make_link(self.link, self.final_path)
         self._file.close()
         return SealedShard(self.final_path, int(live["nbytes"].sum()) + len(index), gap_bytes)
 
@@ -103,3 +131,13 @@ class OpenShard:
     def abandon(self) -> None:
         """Close without sealing; the working file stays for whoever wants to recover it."""
         self._file.close()
+
+
+def make_link(link: Path, target: Path) -> None:
+    """Let the store name a shard that lies below the second root. Raises ``StorageError``."""
+    make_directories(link.parent)
+    with storage_errors("link", link):
+        reach("shard.before_link")
+        with suppress(FileExistsError):
+            link.symlink_to(target)
+    sync_directory(link.parent)

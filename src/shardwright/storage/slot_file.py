@@ -35,26 +35,28 @@ class SlotFile:
     handed it to a worker waits for that worker first. Preallocated for real, so that neither way can meet a full disk.
     """
 
-    def __init__(self, path: Path, nbytes: int, mode: IoMode) -> None:
+    def __init__(self, path: Path, nbytes: int, mode: IoMode, *, existing: bool = False) -> None:
+        """``existing``: go on with a file that was preallocated before a crash. Raises ``StorageError``, ``StorageFullError``."""
         assert mode != "auto", "resolved by resolve_io"
         self.path = path
         self.nbytes = nbytes
         self._mapping: mmap.mmap | None = None
         self._bytes: np.ndarray | None = None
         self.address: int | None = None
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CLOEXEC | (0 if existing else os.O_CREAT | os.O_EXCL)
         with storage_errors("preallocate", path):
             self.descriptor = os.open(path, flags, 0o644)
             try:
                 reach("shard.before_preallocate")
-                self.guaranteed = preallocate(self.descriptor, nbytes)
+                self.guaranteed = preallocate(self.descriptor, nbytes)  # of an existing file: whatever a crash in the middle of sealing cut off
                 if mode == "mmap":
                     self._map()
                 elif mode == "direct":  # not before: glibc's emulated preallocation writes single bytes
                     fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_DIRECT)
             except BaseException:
                 os.close(self.descriptor)
-                path.unlink()
+                if not existing:
+                    path.unlink()
                 raise
 
     def _map(self) -> None:
@@ -75,6 +77,33 @@ class SlotFile:
             while view:
                 written = os.pwrite(self.descriptor, view, offset)
                 view, offset = view[written:], offset + written
+
+    def write_chunk(self, offset: int, data: bytes) -> None:
+        """Put an encoded chunk into its slot, as a worker would (``offset`` is page-aligned); only the owner thread, while no worker writes."""
+        if self._bytes is not None:
+            self._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+            return
+        room = -(-len(data) // DIRECT_ALIGNMENT_BYTES) * DIRECT_ALIGNMENT_BYTES
+        with storage_errors("write", self.path), mmap.mmap(-1, room) as buffer:
+            reach("shard.before_write")
+            buffer[: len(data)] = data
+            done = 0
+            while done < room:
+                done += os.pwrite(self.descriptor, memoryview(buffer)[done:], offset + done)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Through the page cache or past it, as the file was opened. Raises ``StorageError``."""
+        start = offset // DIRECT_ALIGNMENT_BYTES * DIRECT_ALIGNMENT_BYTES
+        stop = -(-(offset + nbytes) // DIRECT_ALIGNMENT_BYTES) * DIRECT_ALIGNMENT_BYTES
+        with storage_errors("read", self.path), mmap.mmap(-1, max(stop - start, 1)) as buffer:  # page-aligned, as direct reads want it
+            reach("shard.before_read")
+            done = 0
+            while done < offset + nbytes - start:
+                count = os.preadv(self.descriptor, [memoryview(buffer)[done:]], start + done)
+                if count == 0:
+                    break
+                done += count
+            return bytes(buffer[offset - start : offset - start + nbytes]) if done >= offset + nbytes - start else b""
 
     def _drop_direct(self) -> None:
         """From here on writes of any alignment are allowed; direct writes before this are complete, so both see the same bytes."""
@@ -106,6 +135,13 @@ class SlotFile:
         with storage_errors("sync", self.path):
             reach("shard.before_sync")
             os.fdatasync(self.descriptor)
+
+    def rename(self, path: Path) -> None:
+        """Takes the place of whatever has that name; the folder is not synced. Raises ``StorageError``."""
+        with storage_errors("rename", self.path):
+            reach("shard.before_replace")
+            self.path.replace(path)
+        self.path = path
 
     def close(self) -> None:
         self.end_filling()

@@ -1,0 +1,84 @@
+"""The account of one acquisition: counts for the receipt, and the three sets of sequences behind every acknowledgement. The acquisition's thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.fates import Fate
+from shardwright.model.receipt import Receipt
+
+from .sequence_set import SequenceSet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass
+class Accounts:
+    """``seen``, ``stored``, ``durable``: sequences of frames that came, that a kill cannot lose, that a power cut cannot lose; settled ones included."""
+
+    frame_bytes: int
+    frames_per_step: int
+    received_extent: int = 0  # newest index along the first frame axis, plus one
+    frames_received: int = 0
+    frames_stored: int = 0
+    frames_durable: int = 0
+    frames_by_fate: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
+    stored_bytes: int = 0
+    shards: int = 0
+    seen: SequenceSet = field(default_factory=SequenceSet)
+    stored: SequenceSet = field(default_factory=SequenceSet)
+    durable: SequenceSet = field(default_factory=SequenceSet)
+
+    def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
+        self.frames_received += sequences.size
+        self.seen.add(sequences)
+        if positions.size:
+            self.received_extent = max(self.received_extent, int(positions.max()) // self.frames_per_step + 1)
+
+    def store(self, sequences: np.ndarray) -> None:
+        """Frames that are stored for the first time."""
+        self.frames_stored += sequences.size
+        self.stored.add(sequences)
+
+    def make_durable(self, sequences: np.ndarray, *, frames: bool) -> None:
+        """``frames``: these are stored frames, not settled ones; some may be durable already, in the staging area."""
+        if frames:
+            self.frames_durable += int((~self.durable.holds(sequences)).sum())
+        self.durable.add(sequences)
+
+    def settle(self, records: np.ndarray) -> None:
+        """Frames that will not be stored, by their fate; their sequences count as stored once they are in the frame log."""
+        for fate, count in zip(*np.unique(records["fate"], return_counts=True), strict=True):
+            self.frames_by_fate[Fate(int(fate))] += int(count)
+
+    def lose_stored(self, count: int) -> None:
+        """Stored frames that a disk error took."""
+        self.frames_stored -= count
+        self.frames_durable = min(self.frames_durable, self.frames_stored)
+
+    @property
+    def frames_waiting(self) -> int:
+        """Frames that came and whose fate is still open."""
+        return self.frames_received - self.frames_stored - sum(self.frames_by_fate.values())
+
+    def receipt(self, path: Path, *, failed: bool) -> Receipt:
+        held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
+        fates = self.frames_by_fate
+        return Receipt(
+            path=str(path),
+            frames_received=self.frames_received,
+            frames_stored=self.frames_stored,
+            frames_durable=self.frames_durable,
+            frames_missing=max(0, self.received_extent * self.frames_per_step - held),
+            frames_duplicate=fates[Fate.DUPLICATE],
+            frames_late=fates[Fate.LATE],
+            frames_dropped=fates[Fate.DROPPED],
+            frames_lost=fates[Fate.LOST],
+            bytes_raw=self.frames_stored * self.frame_bytes,
+            bytes_stored=self.stored_bytes,
+            shards=self.shards,
+        )

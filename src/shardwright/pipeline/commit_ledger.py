@@ -1,0 +1,93 @@
+"""The commit ledger: frames that are stored but not yet durable, and what becomes free once they are. Owned by the acquisition's thread.
+
+Entries are kept for each place that is synced on its own: a group's files, the staging area, the frame log. A commit takes everything that is
+pending, the keeper syncs those places, and what was synced well is settled: one sync for all frames of an interval, never one for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+STAGED, LOGGED = -1, -2  # keys beside group numbers
+
+
+@dataclass
+class Uncommitted:
+    """``sequences`` become durable, ``releases`` give pixels back (durability: durable), ``slots`` of the staging area are free again."""
+
+    sequences: list[np.ndarray] = field(default_factory=list)
+    releases: list[np.ndarray] = field(default_factory=list)
+    slots: list[np.ndarray] = field(default_factory=list)
+
+    def absorb(self, other: Uncommitted) -> None:
+        self.sequences += other.sequences
+        self.releases += other.releases
+        self.slots += other.slots
+
+
+class CommitLedger:
+    def __init__(self) -> None:
+        self._pending: dict[int, Uncommitted] = {}
+        self._in_commit: dict[int, Uncommitted] | None = None
+        self._since_s = 0.0
+
+    @property
+    def committing(self) -> bool:
+        return self._in_commit is not None
+
+    @property
+    def slots_to_come(self) -> bool:
+        """Whether a commit would free staging slots."""
+        return any(entry.slots for entry in self._pending.values())
+
+    def add(
+        self, key: int, now_s: float, sequences: np.ndarray, *, releases: np.ndarray | None = None, slots: np.ndarray | None = None
+    ) -> None:
+        if not self._pending:
+            self._since_s = now_s
+        entry = self._pending.setdefault(key, Uncommitted())
+        entry.sequences.append(sequences)
+        if releases is not None and releases.size:
+            entry.releases.append(releases)
+        if slots is not None and slots.size:
+            entry.slots.append(slots)
+
+    def due(self, now_s: float, interval_s: float) -> bool:
+        return bool(self._pending) and self._in_commit is None and now_s - self._since_s >= interval_s
+
+    def begin(self, skip: set[int]) -> set[int]:
+        """Start a commit of all that is pending but for groups in ``skip``, whose seal will settle them. Returns what is to be synced."""
+        assert self._in_commit is None, "one commit at a time"
+        taken = {key: entry for key, entry in self._pending.items() if key not in skip}
+        self._pending = {key: entry for key, entry in self._pending.items() if key in skip}
+        self._in_commit = taken or None
+        return set(taken)
+
+    @property
+    def releases_waiting(self) -> int:
+        """Frames whose pixels come back with the next commit."""
+        return sum(array.size for entry in self._pending.values() for array in entry.releases)
+
+    def end(self, failed: set[int]) -> list[tuple[int, Uncommitted]]:
+        """The commit has ended: what was synced, by its key. What failed is pending again (its files will be rewritten)."""
+        entries, self._in_commit = self._in_commit or {}, None
+        for key in failed & entries.keys():
+            entry = entries.pop(key)
+            entry.absorb(self._pending.pop(key, Uncommitted()))
+            self._pending[key] = entry
+        return list(entries.items())
+
+    def take_all(self) -> list[tuple[int, Uncommitted]]:
+        """Everything: the store is finished, and all of it with it."""
+        entries, self._pending = list(self._pending.items()), {}
+        return entries
+
+    def take(self, key: int) -> Uncommitted:
+        """What is pending for a place that was synced by other means (a group that was sealed), or that is given up."""
+        return self._pending.pop(key, Uncommitted())
+
+
+def joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)

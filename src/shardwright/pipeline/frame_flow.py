@@ -1,0 +1,242 @@
+"""Frames to slabs: the owner's side of an acquisition up to the workers, and the state that all of it shares.
+
+    pending batches -> slab table -> (a slab is full, or closed with holes) -> its group's files are there -> worker tasks
+
+``Acquisition`` is one class in three modules: this one, ``outcomes`` (what workers and keeper report, commits, failure) and ``acquisition`` (the
+owner's calls, the end). All of it runs in the owner's thread, which never waits for a worker or a disk.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.array.grid import Grid
+from shardwright.kernels.place import DUPLICATE, LATE, slab_and_place
+from shardwright.model.fates import Fate, Reason
+from shardwright.shard.frame_record import record_dtype
+
+from .accounts import Accounts
+from .assembly import SlabTable
+from .commit_ledger import CommitLedger
+from .encoding import SlabDone, SlabEncoder, SlabTask, StageDone
+from .groups import Group, Groups, GroupState
+from .keeper import KeeperReport, ShardKeeper
+from .staging_desk import StagingDesk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.model.errors import LostFramesError, ShardwrightError
+
+    from .limits import Limits
+    from .settings import WriteSettings
+    from .store_folder import StoreFolder
+    from .workers import WorkerPool
+
+_FATES = {DUPLICATE: (Fate.DUPLICATE, Reason.PLACE_TAKEN), LATE: (Fate.LATE, Reason.PLACE_CLOSED)}
+
+
+class AcquisitionState(enum.Enum):
+    OPEN = "open"
+    FINISHING = "finishing"
+    SEALED = "sealed"
+    FAILING = "failing"
+    FAILED = "failed"
+
+
+@dataclass
+class _Batch:
+    """Frames that were submitted; ``first`` is the next one to place."""
+
+    records: np.ndarray
+    positions: np.ndarray
+    sequences: np.ndarray
+    addresses: np.ndarray
+    fates: np.ndarray
+    first: int = 0
+
+
+class FrameFlow(ABC):
+    """Takes ``folder`` over: its keeper's thread closes it."""
+
+    def __init__(
+        self,
+        folder: StoreFolder,
+        limits: Limits,
+        pool: WorkerPool,
+        wake: Callable[[], None],
+        settings: WriteSettings,
+        staged_slots: Iterable[int],
+    ) -> None:
+        self.path: Path = folder.path
+        self.spec: ArraySpec = folder.spec
+        self.limits = limits
+        self.settings = settings
+        self.folder = folder
+        self.grid = Grid.of(self.spec)
+        self.state = AcquisitionState.OPEN
+        self.error: ShardwrightError | None = None
+        self._pool = pool
+        self._wake = wake
+        self._encoder = SlabEncoder(self.spec, self.grid)
+        self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
+        self._record_dtype = record_dtype(len(self.spec.frame_fields))
+        self._table = SlabTable(self.grid, limits.rows, self._record_dtype)
+        self._pending: deque[_Batch] = deque()
+        self._tasks_left = np.zeros(limits.rows, np.int64)
+        self._waits_for_stage: set[int] = set()  # rows that are stored while a frame of theirs is still being staged
+        self._doomed: list[int] = []  # rows to give up once nobody reads their pixels
+        self._rows_in_flight = 0
+        self._reports: SimpleQueue[SlabDone | StageDone | KeeperReport] = SimpleQueue()
+        self._released: list[np.ndarray] = []
+        self._losses: list[tuple[int, int, LostFramesError]] = []
+        self._events: list[tuple[str, dict[str, Any]]] = []
+        self._ledger = CommitLedger()
+        frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
+        self.accounts = Accounts(limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1)
+        self._desk = StagingDesk(folder.staging, staged_slots, self._table, limits.frame_bytes, pool, self._report)
+        self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
+        self._groups = Groups(self.grid, limits, self._keeper, settings, self._note)
+
+    @property
+    def in_flight(self) -> int:
+        """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being read."""
+        return self._rows_in_flight + int(self._desk.tasks.sum())
+
+    def _report(self, report: SlabDone | StageDone | KeeperReport) -> None:
+        """Called from workers and keeper."""
+        self._reports.put(report)
+        self._wake()
+
+    def _note(self, event: str, facts: dict[str, Any]) -> None:
+        self._events.append((event, facts))
+
+    @abstractmethod
+    def _fail(self, error: BaseException) -> None:
+        """Take nothing more in, save what is sound (``outcomes``)."""
+
+    # ------------------------------------------------------------------ frames to slabs
+
+    def _records_of(self, descriptors: np.ndarray) -> np.ndarray:
+        records = np.zeros(descriptors.size, self._record_dtype)
+        assert descriptors.dtype.names is not None
+        for name in descriptors.dtype.names:
+            records[name] = descriptors[name]
+        records["slot"] = records["flags"] = 0
+        records["arrival_ns"], records["arrival_monotonic_ns"] = time.time_ns(), time.monotonic_ns()
+        records["client_epoch"] = self.client_epoch
+        records["fate"] = Fate.STORED
+        return records
+
+    def _place(self, batch: _Batch) -> bool:
+        """Place a batch from where it stands; False when it has to wait for a row or a group."""
+        while True:
+            first = batch.first
+            done, rows, missing = self._table.place(first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.fates)
+            taken = np.flatnonzero(batch.fates[first:done] == DUPLICATE) + first
+            if taken.size:
+                self._settle(batch.records[taken], *_FATES[DUPLICATE])
+            batch.first = done
+            for row in rows:
+                self._dispatch(row)
+            if self.error is not None:
+                return False  # the rest of the batch was given up with everything that waited
+            if missing < 0:
+                return True
+            if self._groups.is_closed_slab(missing):
+                self._reject_one(batch, missing)
+            elif not self._open_slab(missing):
+                return False
+
+    def _reject_one(self, batch: _Batch, slab: int) -> None:
+        i = batch.first
+        _, place = slab_and_place(int(batch.positions[i]), *self._table.grid_tables)
+        self._settle(batch.records[i : i + 1], *_FATES[self._groups.holes.fate(slab, place)])
+        batch.first = i + 1
+
+    def _settle(self, records: np.ndarray, fate: Fate | np.ndarray, reason: Reason | np.ndarray, *, release: bool = True) -> None:
+        """Frames that are not stored: they go to the frame log, and only then are acknowledged and (``release``) their pixels free."""
+        records = records.copy()
+        records["fate"], records["reason"] = fate, reason
+        self.accounts.settle(records)
+        self._keeper.record(records, release=release)
+
+    def _open_slab(self, slab: int) -> bool:
+        """A row for a new slab, and its group; False when it has to wait. Makes room by closing what is oldest."""
+        if not self._groups.open(self.grid.group_of_slab(slab)):
+            oldest_group = self._groups.oldest_when_all_open()
+            if oldest_group is not None:
+                self._close_group(oldest_group)
+            return False
+        if self._table.open(slab):
+            return True
+        nothing_under_way = self._rows_in_flight == 0 and not any(group.waiting for group in self._groups.by_number.values())
+        if nothing_under_way and (oldest := self._table.oldest()) is not None:
+            self._close_slab(oldest)
+        return False
+
+    def _relieve_ring(self) -> None:
+        """Close the oldest incomplete slabs while so many frames wait for others that the ring could not take a slab's worth of new ones."""
+        spare = self.limits.ring_frames - self.limits.held_frames
+        most = self.limits.ring_frames - max(1, min(spare // 2, self.limits.frames_per_slab))
+        while self._table.held_frames > most and (oldest := self._table.oldest()) is not None:
+            self._close_slab(oldest)
+
+    def _close_slab(self, slab: int) -> None:
+        row = self._table.close(slab)
+        self._groups.holes.remember(slab, self._table.filled(row))
+        self._dispatch(row)
+
+    def _close_group(self, group: Group) -> None:
+        """No more frames for this group: what is incomplete is closed, what never came is remembered as a hole."""
+        group.state = GroupState.CLOSING
+        for slab in self._table.incomplete_of_group(group.number):
+            self._close_slab(slab)
+        for slab in self._groups.slabs_of(group.number):
+            if slab not in group.done_slabs:
+                self._groups.holes.remember(slab, None)
+        group.slabs_left = 0
+        self._groups.seal_if_done(group)
+
+    def _dispatch(self, row: int) -> None:
+        """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a disk that is another's."""
+        if self.state is AcquisitionState.FAILING:
+            self._doomed.append(row)
+            return
+        slab = int(self._table.slab[row])
+        group = self._groups.by_number[self.grid.group_of_slab(slab)]
+        self._table.records["slab_frames"][row] = int(self._table.frames[row]) % (1 << 16)
+        group.done_slabs.add(slab)
+        group.slabs_left -= 1
+        group.waiting.append(row)
+        self._start_waiting(group)
+
+    def _start_waiting(self, group: Group) -> None:
+        try:
+            files = self._groups.files_for_waiting(group, time.monotonic())
+        except Exception as error:  # noqa: BLE001  (whatever made the files impossible)
+            self._fail(error)
+            return
+        if files is None:
+            return
+        rows, group.waiting = group.waiting, []
+        for row in rows:
+            group.in_flight += 1
+            self._rows_in_flight += 1
+            self._tasks_left[row] = len(self._task_ranges)
+            frames, slab = self._table.addresses[row], int(self._table.slab[row])
+            records = self._table.records[row].view(np.uint8).reshape(frames.size, -1)
+            for first, stop in self._task_ranges:
+                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report))
+

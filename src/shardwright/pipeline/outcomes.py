@@ -1,0 +1,367 @@
+"""What workers and keeper report, and what follows: frames become stored and durable, groups are sealed or rewritten, failures end in good order.
+
+Second of the three modules of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.errors import LostFramesError, ShardwrightError, StorageError, WorkerError
+from shardwright.model.fates import Fate, Reason
+
+from .commit_ledger import LOGGED, STAGED, joined
+from .encoding import SlabDone, StageDone
+from .frame_flow import AcquisitionState, FrameFlow
+from .groups import Group, GroupState
+from .keeper import (
+    Committed,
+    GroupPrepared,
+    GroupRewritten,
+    GroupSealed,
+    KeeperFailed,
+    KeeperReport,
+    Recorded,
+    StoreFinished,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .limits import Limits
+    from .settings import WriteSettings
+    from .store_folder import StoreFolder
+    from .workers import WorkerPool
+
+
+class Outcomes(FrameFlow):
+    def __init__(
+        self,
+        folder: StoreFolder,
+        limits: Limits,
+        pool: WorkerPool,
+        wake: Callable[[], None],
+        settings: WriteSettings,
+        staged_slots: Iterable[int],
+    ) -> None:
+        super().__init__(folder, limits, pool, wake, settings, staged_slots)
+        self.thread_died = False  # a worker or the keeper: whoever runs this process must end it
+        self._finish_asked = False
+        self._store_asked = False
+        self._given_up = False
+        self._leaves_something = False  # files that only recovery can finish
+        self._keeper_dead = False
+        self._low_water = False
+        self._flush_goal = 0
+        self._next_stage_s = 0.0
+        self._sealed_extent = 0
+
+    # ------------------------------------------------------------------ staging, commits, flushes
+
+    def _stage_and_commit(self, now_s: float) -> None:
+        flushing = self.accounts.durable.value < self._flush_goal
+        if flushing or now_s >= self._next_stage_s:
+            patience_s = 0.0 if flushing else self.settings.store_within_ms / 2000
+            self._next_stage_s = now_s + self.settings.store_within_ms / 4000
+            self._desk.stage(self._rows_that_wait(), time.monotonic_ns() - int(patience_s * 1e9))
+        hurry = flushing or self._finish_asked or (self._desk.starved and self._ledger.slots_to_come) or self._ring_waits_for_commit()
+        if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
+            self._commit()
+
+    def _rows_that_wait(self) -> list[int]:
+        """Rows whose frames are only in memory: slabs that collect, and slabs that wait for files."""
+        return [*self._table.collecting_rows(), *(row for group in self._groups.by_number.values() for row in group.waiting)]
+
+    def _ring_waits_for_commit(self) -> bool:
+        """With durability ``durable`` pixels come back at a commit: do not let half the ring wait for the next one."""
+        return self._ledger.releases_waiting > max(1, (self.limits.ring_frames - self.limits.held_frames) // 2)
+
+    def _commit(self) -> None:
+        groups = self._groups.by_number
+        held_up = {number for number, group in groups.items() if group.state is GroupState.SEALING or group.rewriting or not group.files.done()}
+        keys = self._ledger.begin(held_up)
+        if keys:
+            self._keeper.commit({key: groups[key].files for key in keys if key >= 0}, keys)
+
+    def _committed(self, report: Committed) -> None:
+        for key, error in report.failed.items():
+            self._commit_failed(key, error)
+        for key, entry in self._ledger.end(set(report.failed)):
+            self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
+            self._released.extend(entry.releases)
+            self._desk.give_back(joined(entry.slots))
+
+    def _commit_failed(self, key: int, error: Exception) -> None:
+        if key == STAGED:
+            self._note("staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"})
+            self._desk.area = None
+        elif key == LOGGED or not self._rewrite(self._groups.by_number.get(key), error):
+            self._fail(error)
+
+    def _rewrite(self, group: Group | None, error: BaseException) -> bool:
+        """Save a group by new files, once no worker is at the old ones; False when it cannot be saved."""
+        if group is None or self.state is AcquisitionState.FAILING or not self._groups.note_io_error(group, error):
+            return False
+        self._rewrite_if_idle(group)
+        return True
+
+    # ------------------------------------------------------------------ reports
+
+    def _handle(self, report: SlabDone | StageDone | KeeperReport) -> None:
+        match report:
+            case SlabDone():
+                self._slab_task_done(report)
+            case StageDone():
+                self._stage_done(report)
+            case GroupPrepared():
+                self._group_prepared(report)
+            case GroupRewritten():
+                self._group_rewritten(report)
+            case GroupSealed():
+                self._group_sealed(report)
+            case Committed():
+                self._committed(report)
+            case Recorded():
+                self._recorded(report)
+            case KeeperFailed():
+                self._keeper_failed(report)
+            case StoreFinished():
+                self._store_finished(report)
+
+    def _slab_task_done(self, report: SlabDone) -> None:
+        row = report.row
+        if self._tasks_left[row] <= 0:
+            return  # given up with a dead pool
+        group = self._groups.by_number[self.grid.group_of_slab(int(self._table.slab[row]))]
+        self.accounts.stored_bytes += report.stored_bytes
+        self._tasks_left[row] -= 1
+        if report.error is not None:
+            group.failed_rows.add(row)
+            if not self._groups.note_io_error(group, report.error) or self.state is AcquisitionState.FAILING:
+                group.sound = group.sound and not isinstance(report.error, StorageError)
+                self._fail(report.error)
+        if self._tasks_left[row]:
+            return
+        self._rows_in_flight -= 1
+        group.in_flight -= 1
+        if row not in group.failed_rows:
+            self._slab_stored(group, row)
+        elif group.rewriting and self.state is not AcquisitionState.FAILING:
+            group.failed_rows.discard(row)
+            group.waiting.append(row)  # its frames are still here: into the new files
+        else:
+            self._doomed.append(row)
+        self._after_slab(group)
+
+    def _after_slab(self, group: Group) -> None:
+        if self.state is AcquisitionState.FAILING:
+            return
+        self._rewrite_if_idle(group)
+        self._groups.seal_if_done(group)
+
+    def _rewrite_if_idle(self, group: Group) -> None:
+        if group.rewriting and group.in_flight == 0:
+            stored = group.done_slabs - {int(self._table.slab[row]) for row in group.waiting}
+            self._groups.rewrite(group, stored)
+
+    def _slab_stored(self, group: Group, row: int) -> None:
+        if self._desk.tasks[row]:
+            self._waits_for_stage.add(row)  # a worker still reads its pixels
+            group.in_flight += 1
+            return
+        table = self._table
+        filled = table.filled(row)
+        sequences = table.sequences[row][filled]
+        self.accounts.store(table.sequences[row][filled & (table.staging_slot[row] < 0)])
+        at_once = self.settings.durability == "stored"
+        if at_once:
+            self._released.append(sequences)
+        releases = None if at_once else sequences
+        self._ledger.add(group.number, time.monotonic(), sequences, releases=releases, slots=self._desk.slots_of(row))
+        group.frames += sequences.size
+        table.free(row)
+
+    def _stage_done(self, report: StageDone) -> None:
+        row = report.row
+        if self._desk.done(report):
+            sequences = self._table.sequences[row][report.places]
+            self.accounts.store(sequences)
+            self._ledger.add(STAGED, time.monotonic(), sequences)
+        else:
+            self._note("staging_failed", {"reason": str(report.error), "then": "frames are stored when their slab is full"})
+        if row in self._waits_for_stage and not self._desk.tasks[row]:
+            self._waits_for_stage.discard(row)
+            group = self._groups.by_number[self.grid.group_of_slab(int(self._table.slab[row]))]
+            group.in_flight -= 1
+            self._slab_stored(group, row)
+            self._after_slab(group)
+
+    def _recorded(self, report: Recorded) -> None:
+        if report.release:
+            self._released.append(report.sequences)
+        self.accounts.stored.add(report.sequences)
+        self._ledger.add(LOGGED, time.monotonic(), report.sequences)
+
+    def _group_prepared(self, report: GroupPrepared) -> None:
+        low = 0 < report.free_bytes < self.settings.low_water_bytes
+        if low and not self._low_water:
+            shards = report.free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
+            self._note("disk_low", {"free_bytes": report.free_bytes, "low_water_bytes": self.settings.low_water_bytes, "shards_left": shards})
+        self._low_water = low or (self._low_water and report.free_bytes == 0)
+        if (group := self._groups.by_number.get(report.group)) is not None:
+            self._start_waiting(group)
+
+    def _group_rewritten(self, report: GroupRewritten) -> None:
+        group = self._groups.by_number.get(report.group)
+        if group is None:
+            return  # given up meanwhile
+        group.rewriting = False
+        if report.error is not None:
+            group.sound = False
+            self._fail(report.error)
+            return
+        self._note("shard_rewritten", {"group": group.number, "frames_lost": int(report.lost.size)})
+        if report.lost.size:
+            self._tell_losses(report.lost)
+            group.frames -= report.lost.size
+        self._start_waiting(group)
+        self._after_slab(group)
+
+    def _tell_losses(self, records: np.ndarray) -> None:
+        """Stored frames that a disk error took: the log has them already; the client and the operator hear of it."""
+        self.accounts.lose_stored(records.size)
+        self.accounts.settle(records)
+        error = LostFramesError(
+            "stored frames could not be read back after a disk error", got=f"{records.size} frames", hint="inspect --missing lists their places"
+        )
+        sequences = np.sort(records["sequence"].astype(np.int64))
+        edges = np.flatnonzero(np.diff(sequences) != 1)
+        firsts, lasts = sequences[np.concatenate(([0], edges + 1))], sequences[np.concatenate((edges, [sequences.size - 1]))]
+        self._losses.extend((first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True))
+        self._note("frames_lost", {"frames": int(records.size), "reason": error.message})
+
+    def _group_sealed(self, report: GroupSealed) -> None:
+        group = self._groups.by_number[report.group]
+        if report.error is not None:
+            group.state = GroupState.CLOSING
+            if report.renamed or not self._rewrite(group, report.error):
+                group.sound = False
+                self._fail(report.error)
+                if self._given_up:
+                    self._give_up(group)
+            return
+        self._groups.sealed(report.group)
+        entry = self._ledger.take(report.group)
+        self.accounts.make_durable(joined(entry.sequences), frames=True)
+        self._released.extend(entry.releases)
+        self._desk.give_back(joined(entry.slots))
+        self.accounts.shards += report.shards
+        self.accounts.stored_bytes += report.shards * self.limits.index_bytes
+        self._sealed_extent = max(self._sealed_extent, self._groups.visible.end_of(group.number))
+        self._keeper.grow(self._groups.visible.elements(self.accounts.received_extent))
+
+    def _store_finished(self, report: StoreFinished) -> None:
+        if report.error is None and self.state is AcquisitionState.FINISHING:
+            for key, entry in self._ledger.take_all():  # records of frames that were not stored: in the table now
+                self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
+                self._released.extend(entry.releases)
+            self.state = AcquisitionState.SEALED
+            return
+        self._fail(report.error or WorkerError("the store was finished before its time"))
+        self.state = AcquisitionState.FAILED
+
+    # ------------------------------------------------------------------ failure
+
+    def _fail(self, error: BaseException) -> None:
+        """Take nothing more in. What is at the workers still counts; slabs that wait go to the workers where that is possible; the rest is given up."""
+        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
+            return
+        finishing = [group for group in self._groups.by_number.values() if self._usable(group)]
+        self.error = error if isinstance(error, ShardwrightError) else WorkerError(f"storing a slab failed: {error!r}")
+        if self._pool.alive():
+            for group in finishing:
+                for slab in self._table.incomplete_of_group(group.number):
+                    self._close_slab(slab)  # what is staged of it was acknowledged
+        self.state = AcquisitionState.FAILING
+        for batch in self._pending:
+            self._lose(batch.records[batch.first :])
+        self._pending.clear()
+        self._doomed += [self._table.close(slab) for slab in self._table.incomplete()]
+        for group in self._groups.by_number.values():
+            self._doomed += group.waiting
+            group.waiting = []
+
+    def _usable(self, group: Group) -> bool:
+        return group.sound and not group.rewriting and group.files.done() and group.files.exception() is None
+
+    def _failing_step(self) -> None:
+        """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
+        if self.state is AcquisitionState.FAILED or self.in_flight:
+            return
+        for row in self._doomed:
+            self._lose_row(row)
+        self._doomed.clear()
+        if self._keeper_dead:
+            self.state = AcquisitionState.FAILED
+            return
+        if not self._given_up:
+            self._given_up = True
+            for group in list(self._groups.by_number.values()):
+                self._give_up(group)
+            self._groups.discard_prepared()
+        if not self._groups.by_number and not self._store_asked:
+            self._store_asked = True
+            extent = min(self._sealed_extent, self.accounts.received_extent)
+            self._keeper.finish(extent, keep_workspace=self._leaves_something)
+
+    def _give_up(self, group: Group) -> None:
+        if group.state is GroupState.SEALING:
+            return  # its report comes
+        if group.frames and self._usable(group):
+            group.state = GroupState.SEALING
+            self._keeper.seal(group.number, group.files)
+            return
+        del self._groups.by_number[group.number]
+        if group.frames or not group.sound or group.rewriting:
+            self._leaves_something = True
+            self._keeper.abandon(group.files)
+        else:
+            self._keeper.discard(group.files)
+
+    def _lose(self, records: np.ndarray) -> None:
+        """Frames that will not be stored: counted and recorded, their pixels free."""
+        sequences = records["sequence"].astype(np.int64)
+        self._released.append(sequences)
+        if self._keeper_dead:
+            self.accounts.frames_by_fate[Fate.LOST] += sequences.size
+        elif sequences.size:
+            self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False)
+
+    def _lose_row(self, row: int) -> None:
+        """Frames of it that are staged stay there for recovery; the others are lost."""
+        filled, staged = self._table.filled(row), self._table.staging_slot[row] >= 0
+        if (filled & staged).any():
+            self._leaves_something = True
+            self._released.append(self._table.sequences[row][filled & staged])
+        self._lose(self._table.records[row][filled & ~staged])
+        self._table.free(row)
+
+    def _keeper_failed(self, report: KeeperFailed) -> None:
+        if report.dead:
+            self._keeper_dead = self._leaves_something = self.thread_died = True
+        self._fail(report.error)
+
+    def _fail_with_pool(self) -> None:
+        """A worker died. The others still read pixels and report; what is left when the last has gone will never be reported."""
+        self.thread_died = True
+        if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+            self._fail(WorkerError(f"a worker thread died: {self._pool.failure!r}"))
+        if self.in_flight and self._pool.ended():
+            rows = np.flatnonzero((self._tasks_left > 0) | (self._desk.tasks > 0))
+            self._doomed += rows.tolist()
+            self._tasks_left[:] = 0
+            self._desk.tasks[:] = 0
+            self._rows_in_flight = 0

@@ -1,0 +1,190 @@
+"""The store's folder while an acquisition writes into it. Owned by the keeper's thread; created or taken up by whoever opens the acquisition.
+
+    NAME.ome.zarr/zarr.json          group, written once
+    NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always its shape)
+    NAME.ome.zarr/0/c/...            sealed shards
+    NAME.ome.zarr/frames/            frame table, written at the end
+    NAME.ome.zarr/.shardwright/      the workspace, gone when the acquisition has ended: lock, manifest, journals and shards in progress, staging
+                                     area, frame log, ballast
+
+The manifest is the last file that creation writes and the first that the end deletes: a workspace without one never took a frame, or is done with.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from shardwright.array.metadata import array_metadata, array_shape, group_metadata
+from shardwright.array.ome import IMAGE_PATH
+from shardwright.codecs.parameters import codec_metadata
+from shardwright.model.errors import OutputExistsError, ShardwrightError
+from shardwright.shard.frame_log import FrameLog
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.group_files import WORKSPACE, Placement
+from shardwright.shard.manifest import Manifest, check_writer_epoch, write_manifest
+from shardwright.shard.staging import StagingArea
+from shardwright.storage.ballast import Ballast
+from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
+from shardwright.storage.lock import StoreLock
+from shardwright.storage.slot_file import resolve_io
+
+from .frame_table import write_frame_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+
+    from .limits import Limits
+    from .settings import WriteSettings
+
+IDENTITY_BYTES = 16
+
+
+class StoreFolder:
+    """Made by ``create``, or by ``pipeline.resume`` from what is on disk. ``staging`` is None where no slab waits for a second frame."""
+
+    def __init__(self, path: Path, spec: ArraySpec, manifest: Manifest, lock: StoreLock, log: FrameLog, staging: StagingArea | None, ballast: Ballast) -> None:
+        self.path = path
+        self.spec = spec
+        self.manifest = manifest
+        self.lock = lock
+        self.log = log
+        self.staging = staging
+        self.ballast = ballast
+        self._extent = 0
+
+    @property
+    def workspace(self) -> Path:
+        return self.path / WORKSPACE
+
+    @property
+    def identity(self) -> bytes:
+        return bytes.fromhex(self.manifest.identity)
+
+    @classmethod
+    def create(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
+        """Raises ``OutputExistsError`` when something is there already, ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
+        _make_store(path)
+        try:
+            workspace = path / WORKSPACE
+            make_directories(workspace)
+            lock = StoreLock.take(workspace / "lock")
+            try:
+                identity = secrets.token_bytes(IDENTITY_BYTES)
+                manifest = Manifest(
+                    identity=identity.hex(),
+                    writer_epoch=1,
+                    client_epoch=1,
+                    spec=spec.model_dump(mode="json"),
+                    io=resolve_io(settings.io, workspace),
+                    created_ns=time.time_ns(),
+                    spill_root=None if settings.spill_root is None else str(settings.spill_root),
+                )
+                dtype = record_dtype(len(spec.frame_fields))
+                log = FrameLog.create(workspace / "frames.log", dtype, identity)
+                staging = (
+                    StagingArea.create(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, identity)
+                    if limits.staging_frames
+                    else None
+                )
+                ballast = Ballast(workspace / "ballast", settings.ballast_bytes)
+                ballast.fill()
+                folder = cls(path, spec, manifest, lock, log, staging, ballast)
+                make_directories(path / IMAGE_PATH)
+                folder._write_array(0)
+                replace_file(path / "zarr.json", group_metadata(spec, path.name.split(".")[0]))
+                write_manifest(workspace, manifest)
+                sync_directory(path.parent)
+            except BaseException:
+                lock.release()
+                raise
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        return folder
+
+    def placement(self, *, spill: bool) -> Placement:
+        """Where the files of a group go."""
+        if not spill or self.manifest.spill_root is None:
+            return Placement(self.path)
+        return Placement(self.path, type(self.path)(self.manifest.spill_root) / self.path.name)
+
+    def placements(self) -> list[Placement]:
+        """All places where files of this store may lie."""
+        return [self.placement(spill=False), *([self.placement(spill=True)] if self.manifest.spill_root is not None else [])]
+
+    def may_rename(self) -> None:
+        """Raises ``FencedError`` when another writer has taken this store over."""
+        check_writer_epoch(self.workspace, self.manifest.writer_epoch)
+
+    def free_bytes(self) -> int:
+        with storage_errors("look at", self.path):
+            facts = os.statvfs(self.path)
+        return facts.f_bavail * facts.f_frsize
+
+    def grow(self, extent: int) -> None:
+        """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises ``StorageError``."""
+        if extent > self._extent and array_shape(self.spec, extent) != array_shape(self.spec, self._extent):
+            self.may_rename()
+            self._write_array(extent)
+            self._extent = extent
+
+    def finish(self, extent: int, *, keep_workspace: bool) -> None:
+        """Final shape, frame table, then the workspace goes (unless files for recovery are in it). Raises ``StorageError`` or ``FencedError``."""
+        self.may_rename()
+        self.grow(extent)
+        write_frame_table(self.path, self.spec, self.log)
+        if not keep_workspace:
+            self.remove_workspace()
+
+    def remove_workspace(self) -> None:
+        for placement in self.placements():
+            self._empty(placement.workspace)
+        self.close()
+        with storage_errors("remove", self.workspace):
+            shutil.rmtree(self.workspace)
+        sync_directory(self.path)
+
+    def _empty(self, workspace: Path) -> None:
+        """The manifest first: whatever a crash leaves of the rest is then known to be of no use."""
+        if not workspace.is_dir():
+            return
+        with storage_errors("remove", workspace):
+            (workspace / "acquisition.json").unlink(missing_ok=True)
+            sync_directory(workspace)
+            if workspace != self.workspace:
+                shutil.rmtree(workspace)
+
+    def close(self) -> None:
+        """Let go of the files; what is on disk stays."""
+        self.log.close()
+        if self.staging is not None:
+            self.staging.close()
+        self.lock.release()
+
+    def remove_store(self) -> None:
+        """Take back a store that never got a frame, so that its name is free for the next try. Only what ``create`` made is in it."""
+        self.close()
+        for placement in self.placements():
+            shutil.rmtree(placement.root, ignore_errors=True)
+
+    def _write_array(self, extent: int) -> None:
+        replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self.spec, extent, codec_metadata(self.spec)))
+
+
+def _make_store(path: Path) -> None:
+    make_directories(path.parent)
+    try:
+        with storage_errors("create", path):
+            path.mkdir()
+    except ShardwrightError as error:
+        if isinstance(error.__cause__, FileExistsError):
+            raise OutputExistsError(
+                "the output exists already", got=path, hint="Choose another name, or move the old store away: nothing is ever overwritten"
+            ) from error
+        raise

@@ -1,0 +1,155 @@
+"""Everything on disk of one open group: its shard files and their journal. Made, synced, sealed, discarded as one.
+
+Created in the order shard files, journal, so that a shard in progress without a journal holds nothing. Sealed shard by shard; the journal is
+deleted by the keeper once the frames of the group stand in the frame log. One owner thread (the keeper's) calls everything here; workers only write
+through the descriptors and addresses in between.
+
+A group that was spilled has its files in a folder of the same shape below the second root, and a symbolic link under the shard's key in the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.storage.files import make_directories, sync_directory
+
+from .journal import GroupJournal, JournalLayout
+from .open_shard import OpenShard, SealedShard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.storage.slot_file import IoMode
+
+    from .layout import ArrayLayout
+
+WORKSPACE = ".shardwright"
+IMAGE_FOLDER = "0"
+WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
+REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace failed ones
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the files of groups lie: the store itself, or (``spill``) the folder of the same name below the second root."""
+
+    store: Path
+    spill: Path | None = None
+
+    @property
+    def root(self) -> Path:
+        return self.store if self.spill is None else self.spill
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / WORKSPACE
+
+    def working(self, key: str) -> Path:
+        return self.workspace / f"{key.replace('/', '.')}{WORKING_SUFFIX}"
+
+    def final(self, key: str) -> Path:
+        return self.root / IMAGE_FOLDER / key
+
+    def journal(self, group: int) -> Path:
+        return self.workspace / f"{group}{JOURNAL_SUFFIX}"
+
+    def link(self, key: str) -> Path | None:
+        """Where the store points to a spilled shard."""
+        return None if self.spill is None else self.store / IMAGE_FOLDER / key
+
+
+class GroupFiles:
+    """``shards[f]`` is file f of the group; None where it has its final name already (after a crash in the middle of sealing)."""
+
+    def __init__(self, group: int, placement: Placement, shards: list[OpenShard | None], journal: GroupJournal) -> None:
+        self.group = group
+        self.placement = placement
+        self.slots = [shard for shard in shards if shard is not None]
+        self.shards = shards
+        self.journal = journal
+        self.sealed = 0  # files that carry their final name
+
+    @classmethod
+    def create(
+        cls,
+        placement: Placement,
+        layout: ArrayLayout,
+        group: int,
+        io: IoMode,
+        identity: bytes,
+        writer_epoch: int,
+        record_bytes: int,
+        *,
+        suffix: str = "",
+    ) -> GroupFiles:
+        """Preallocate all of it, ``suffix`` behind each name. Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
+        make_directories(placement.workspace)
+        opened: list[OpenShard] = []
+        try:
+            for file in range(layout.files_per_group):
+                key = layout.shard_key(group, file)
+                working = _suffixed(placement.working(key), suffix)
+                opened.append(OpenShard(layout.shard(group, file), working, placement.final(key), io, link=placement.link(key)))
+            path = _suffixed(placement.journal(group), suffix)
+            journal = GroupJournal.create(path, JournalLayout.of(layout, group, record_bytes), identity, group, writer_epoch)
+        except BaseException:
+            for shard in opened:
+                shard.discard()
+            raise
+        return cls(group, placement, list(opened), journal)
+
+    def replace(self, old: GroupFiles) -> None:
+        """Give these files (made with a suffix) the names of ``old``, shards first: its journal fits both, since slots and chunks are the same."""
+        for shard in self.slots:
+            shard.rename(without_suffix(shard.working_path))
+        self.journal.rename(without_suffix(self.journal.path))
+        sync_directory(self.placement.workspace)
+        old.abandon()
+
+    def sync(self) -> None:
+        """Data, then journal: what was in both before this call is durable after it. Raises ``StorageError``; the group has then failed."""
+        for shard in self.slots:
+            shard.sync()
+        self.journal.sync()
+
+    def seal(self, may_rename: Callable[[], None]) -> list[SealedShard]:
+        """Give every file its final name; ``may_rename`` raises ``FencedError`` when another writer has taken over. Raises ``StorageError``."""
+        sealed = []
+        for shard in self.slots:
+            sealed.append(shard.seal(may_rename))
+            self.sealed += 1
+        return sealed
+
+    def frame_records(self) -> np.ndarray:
+        """The records of all frames that the journal holds, in order of their sequence."""
+        records, valid = self.journal.read_frames()
+        found = records[valid]
+        return found[np.argsort(found["sequence"], kind="stable")]
+
+    def delete_journal(self) -> None:
+        self.journal.delete()
+
+    def discard(self) -> None:
+        """Delete files that hold nothing that is still needed."""
+        self.journal.delete()
+        for shard in self.slots:
+            shard.discard()
+
+    def abandon(self) -> None:
+        """Close; the files stay for recovery."""
+        self.journal.close()
+        for shard in self.slots:
+            shard.abandon()
+
+
+
+def _suffixed(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def without_suffix(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(REWRITE_SUFFIX))

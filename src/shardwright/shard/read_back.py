@@ -1,0 +1,139 @@
+"""What a journal says was stored, held against the bytes that are there: which slabs of a group are whole. For recovery, and for rewriting a shard.
+
+A slab is whole when every chunk of it is journaled, the bytes of every chunk fit their crc32c, and all its frame records are there. Everything else
+counts as not stored. Reads each chunk once, in several threads; the checksum releases the GIL.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+
+from shardwright.model.errors import StorageError
+
+from .index import EMPTY as ABSENT
+from .journal import VALID
+from .slab_map import SlabPlaces, slab_places, slabs_of_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .journal import GroupJournal
+    from .layout import ArrayLayout
+    from .open_shard import OpenShard
+
+READ_BYTES = 4 << 20  # of one piece: neighbouring slots are read at once
+
+
+@dataclass
+class ReadBack:
+    """``entries[f]``: CHUNK_ENTRY[slots] of file f; ``good[f]``: bool[slots], the chunk can be believed. ``whole``: slabs, with their places."""
+
+    entries: list[np.ndarray]
+    good: list[np.ndarray]
+    records: np.ndarray
+    record_valid: np.ndarray
+    whole: list[SlabPlaces] = field(default_factory=list)
+    torn: list[SlabPlaces] = field(default_factory=list)  # begun, but not whole
+    checked_bytes: int = 0
+
+    def frames_of(self, places: SlabPlaces) -> np.ndarray:
+        """The frame records of a slab."""
+        records: np.ndarray = self.records[places.slot_layer][self.record_valid[places.slot_layer]]
+        return records
+
+    @property
+    def chunks_kept(self) -> int:
+        return sum(places.slot.size for places in self.whole)
+
+    @property
+    def chunks_dropped(self) -> int:
+        """Chunks whose slab is not whole, or whose bytes do not hold; their frames were never acknowledged, or are in the staging area, or lost."""
+        return sum(places.slot.size for places in self.torn)
+
+
+def read_back(
+    layout: ArrayLayout,
+    group: int,
+    journal: GroupJournal,
+    shards: list[OpenShard | None],
+    *,
+    threads: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> ReadBack:
+    """``shards[f]`` None: file f has its final name, so that all it holds is good. Raises ``StorageError`` when a journal cannot be read.
+
+    ``progress`` hears of bytes as they are checked.
+    """
+    records, record_valid = journal.read_frames()
+    entries, good = [], []
+    checked_bytes = 0
+    with ThreadPoolExecutor(threads, "shardwright-read-back") as pool:
+        for file, shard in enumerate(shards):
+            table, states = journal.read_chunks(file)
+            believed = states == VALID
+            if shard is not None:
+                checked_bytes += _check_chunks(pool, shard, table, believed, progress)
+            entries.append(table)
+            good.append(believed)
+    found = ReadBack(entries, good, records, record_valid, checked_bytes=checked_bytes)
+    for slab in slabs_of_group(layout, group):
+        places = slab_places(layout, slab)
+        state = np.concatenate([good[f][places.slot[places.file == f]] for f in range(len(good))])
+        if state.all() and _frames_complete(found.frames_of(places)):
+            found.whole.append(places)
+        elif state.any() or record_valid[places.slot_layer].any():
+            found.torn.append(places)
+    return found
+
+
+def _frames_complete(records: np.ndarray) -> bool:
+    """A slab's records count each other (modulo 2^16)."""
+    return records.size > 0 and bool((records["slab_frames"] == records.size % (1 << 16)).all())
+
+
+def _check_chunks(
+    pool: ThreadPoolExecutor, shard: OpenShard, table: np.ndarray, believed: np.ndarray, progress: Callable[[int], None] | None
+) -> int:
+    """Clear ``believed`` where a chunk's bytes do not fit; returns the bytes read. A piece that cannot be read is not believed."""
+    present = np.flatnonzero(believed & (table["offset"] != ABSENT))
+    pieces = _pieces(table, present)
+
+    def check(piece: np.ndarray) -> int:
+        start = int(table["offset"][piece[0]])
+        stop = int(table["offset"][piece[-1]] + table["nbytes"][piece[-1]])
+        try:
+            data = memoryview(shard.read(start, stop - start))
+        except StorageError:
+            data = memoryview(b"")
+        for slot in piece.tolist():
+            first, nbytes = int(table["offset"][slot]) - start, int(table["nbytes"][slot])
+            chunk = data[first : first + nbytes]
+            if len(chunk) != nbytes or crc32c.crc32c(chunk) != table["data_crc"][slot]:
+                believed[slot] = False
+        if progress is not None:
+            progress(stop - start)
+        return stop - start
+
+    return sum(pool.map(check, pieces))
+
+
+def _pieces(table: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
+    """Slots in runs of about ``READ_BYTES`` of the file. A run ends where a gap is wider than a chunk, so that gaps are not read for nothing."""
+    pieces: list[np.ndarray] = []
+    first = 0
+    for i in range(1, slots.size + 1):
+        if i == slots.size:
+            pieces.append(slots[first:i])
+            break
+        here, before = slots[i], slots[i - 1]
+        end = int(table["offset"][here] + table["nbytes"][here])
+        gap = int(table["offset"][here]) - int(table["offset"][before] + table["nbytes"][before])
+        if end - int(table["offset"][slots[first]]) > READ_BYTES or gap > int(table["nbytes"][here]):
+            pieces.append(slots[first:i])
+            first = i
+    return pieces

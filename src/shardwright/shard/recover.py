@@ -1,0 +1,77 @@
+"""What recovery does with each shard file of a group, as a table over the facts on disk. Pure; ``pipeline.resume`` finds the facts and acts.
+
+A group's files are created before its journal and lose it last, so that without a journal a shard in progress holds nothing. A final name is only
+ever given to a complete shard, so that it is always believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+
+
+class JournalFact(Enum):
+    NONE = "none"
+    VALID = "valid"
+    DAMAGED = "damaged"  # there, but not the journal of this group
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """``working``: the shard in progress is there; ``final``: a shard has the final name; ``holds``: the journal names a chunk in this file."""
+
+    journal: JournalFact
+    working: bool
+    final: bool
+    holds: bool
+
+
+class Action(Enum):
+    CONTINUE = "continue"  # check its chunks, go on filling it or seal it
+    SEALED = "sealed"  # complete; a working file beside it is another name of it, or a leftover, and goes
+    ALL_FILL = "all fill"  # sealing found nothing to keep and deleted it
+    LOST = "lost"  # chunks were stored in a file that is gone
+    DELETE = "delete"  # prepared, nothing was stored in it
+    SET_ASIDE = "set aside"  # cannot be believed without its journal; kept under another name for whoever wants to look
+    NOTHING = "nothing"  # not begun, or over
+
+
+@dataclass(frozen=True)
+class Row:
+    """None: whatever it is."""
+
+    journal: JournalFact
+    working: bool | None
+    final: bool | None
+    holds: bool | None
+    action: Action
+    why: str
+
+    def matches(self, facts: FileFacts) -> bool:
+        pairs = ((self.working, facts.working), (self.final, facts.final), (self.holds, facts.holds))
+        return self.journal is facts.journal and all(wanted is None or wanted == found for wanted, found in pairs)
+
+
+_J = JournalFact
+TABLE = (
+    Row(_J.VALID, True, False, None, Action.CONTINUE, "the writer died before this shard was renamed"),
+    Row(_J.VALID, None, True, None, Action.SEALED, "the writer died between this rename and the end of sealing its group"),
+    Row(_J.VALID, False, False, False, Action.ALL_FILL, "a shard without a chunk is deleted when its group is sealed"),
+    Row(_J.VALID, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
+    Row(_J.DAMAGED, True, None, None, Action.SET_ASIDE, "the journal's header does not check: bit rot, or another program"),
+    Row(_J.DAMAGED, False, None, None, Action.NOTHING, "a damaged journal without this file"),
+    Row(_J.NONE, True, None, None, Action.DELETE, "the writer died while it prepared the group, or after it had sealed it"),
+    Row(_J.NONE, False, None, None, Action.NOTHING, "not begun, or sealed and logged"),
+)
+
+
+def decide(facts: FileFacts) -> Action:
+    """What to do with one file."""
+    (row,) = [row for row in TABLE if row.matches(facts)]
+    return row.action
+
+
+def all_facts() -> list[FileFacts]:
+    """Every combination that a disk can show."""
+    return [FileFacts(*facts) for facts in product(JournalFact, (False, True), (False, True), (False, True))]

@@ -1,0 +1,59 @@
+"""A group whose files met an I/O error goes to new files: what can be read back and holds is copied, chunk by chunk into the same slots.
+
+Never retried in place: after a failed sync the next one says that all is well. The copy is synced before it takes the old files' names, so that
+nothing that was durable stops being so. Slabs that were at the workers are not copied: their frames are still held and are encoded again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .index import EMPTY as ABSENT
+from .journal import CHUNK_ENTRY
+from .read_back import ReadBack, read_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .group_files import GroupFiles
+    from .layout import ArrayLayout
+    from .slab_map import SlabPlaces
+
+
+def rewrite_group(layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], create: Callable[[], GroupFiles]) -> tuple[GroupFiles, list[int], np.ndarray]:
+    """(the new files, slabs that could not be saved, records of their frames). ``stored_slabs``: those that were acknowledged.
+
+    ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; the old files are then as they were.
+    """
+    found = read_back(layout, old.group, old.journal, old.shards)
+    new = create()
+    try:
+        saved = [places for places in found.whole if places.slab in stored_slabs]
+        for places in saved:
+            _copy_slab(old, new, found, places)
+        new.sync()
+        new.replace(old)
+    except BaseException:
+        new.discard()
+        raise
+    lost = sorted(stored_slabs - {places.slab for places in saved})
+    lost_layers = [layout.layer_of_slab(slab)[1] for slab in lost]
+    records = [found.records[layer][found.record_valid[layer]] for layer in lost_layers]
+    return new, lost, np.concatenate([np.zeros(0, found.records.dtype), *records])
+
+
+def _copy_slab(old: GroupFiles, new: GroupFiles, found: ReadBack, places: SlabPlaces) -> None:
+    for file, (source, target) in enumerate(zip(old.slots, new.slots, strict=True)):
+        slots = places.slot[places.file == file]
+        entries = found.entries[file][slots]
+        for entry in entries[entries["offset"] != ABSENT]:
+            offset = int(entry["offset"])
+            target.copy_in(offset, source.read(offset, int(entry["nbytes"])))
+        target.entries[places.entry[places.file == file]] = entries[["offset", "nbytes"]]
+        new.journal.copy_chunks(file, int(slots[0]), entries) if slots.size else None
+    new.journal.copy_frames(places.slot_layer, found.records[places.slot_layer], found.record_valid[places.slot_layer])
+
+
+assert CHUNK_ENTRY.names is not None

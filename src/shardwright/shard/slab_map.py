@@ -1,0 +1,42 @@
+"""Which index entries and slots of a group's shard files belong to which slab: what turns a journal back into shards in progress.
+
+Pure arithmetic over ``ArrayLayout``; numbers of slabs are the grid's, slot layers count the slabs of one group in the order their chunks are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .layout import ArrayLayout
+
+
+@dataclass(frozen=True)
+class SlabPlaces:
+    """One slab of a group. ``file``, ``slot``, ``entry``: int64[n], one element for each of its chunks."""
+
+    slab: int
+    slot_layer: int
+    file: np.ndarray
+    slot: np.ndarray
+    entry: np.ndarray
+
+
+def slabs_of_group(layout: ArrayLayout, group: int) -> list[int]:
+    """Every slab of a group that lies inside the array, in acquisition order."""
+    grid = layout.grid
+    corner = [h * s for h, s in zip(grid.group_coordinates(group), grid.shard_chunks, strict=True)]
+    slabs = [0]
+    for first, extent, count in zip(corner, grid.group_extent_chunks(group), grid.slab_counts, strict=True):
+        slabs = [slab * count + first + i for slab in slabs for i in range(extent)]
+    return slabs
+
+
+def slab_places(layout: ArrayLayout, slab: int) -> SlabPlaces:
+    plane = layout.plane
+    index_layer, slot_layer = layout.layer_of_slab(slab)
+    slot = slot_layer * plane.layer_slots[plane.file] + plane.slot
+    return SlabPlaces(slab, slot_layer, plane.file, slot, index_layer * plane.layer_entries + plane.entry)
