@@ -115,6 +115,7 @@ def make_directories(path: Path) -> None:
         path = path.parent
     for directory in reversed(missing):
         with storage_errors("create folder", directory):
+            reach("directory.before_create")
             directory.mkdir(exist_ok=True)
         sync_directory(directory.parent)
 
@@ -134,9 +135,11 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _write_synced(path: Path, data: bytes) -> None:
+    reach("replace.before_open")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)
+        reach("replace.before_write")
         while view:
             view = view[os.write(descriptor, view) :]
         reach("replace.before_sync")
