@@ -12,7 +12,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
+from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, StorageFullError
 
 from .failpoints import reach
 
@@ -34,7 +34,7 @@ def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
     """Turn an ``OSError`` inside into the typed error that names what was tried on what."""
     try:
         yield
-    except StorageError:
+    except ShardwrightError:
         raise
     except OSError as error:
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
