@@ -18,6 +18,7 @@ from .native_calls import CACHE, as_pointer
 
 POLYNOMIAL = 0x82F63B78  # reflected
 LANE_BYTES = 4096
+CRC_OF_CHECKED = 0x48674BC7  # the crc32c of any bytes that end in their own crc32c, little-endian
 
 _INSTRUCTIONS = {"x86_64": "llvm.x86.sse42.crc32.64.64", "AMD64": "llvm.x86.sse42.crc32.64.64", "aarch64": "llvm.aarch64.crc32cx"}
 _INSTRUCTION = _INSTRUCTIONS.get(platform.machine())
@@ -114,11 +115,17 @@ _update_words = _update_hardware if _INSTRUCTION else _update_tables
 
 
 @njit(nogil=True, cache=CACHE)
-def crc32c_at(address: int, count: int) -> Any:
-    """crc32c of ``count`` bytes in memory, as uint32."""
+def crc32c_from(seed: int, address: int, count: int) -> Any:
+    """The crc32c, as uint32, that goes on from ``seed``: of the bytes that ``seed`` is the crc32c of, then ``count`` bytes in memory."""
     slices, shift = _SLICES, _SHIFT_ONE_LANE
-    crc = _update_words(np.uint32(0xFFFFFFFF), address, count, slices, shift)
+    crc = _update_words(np.uint32(np.uint32(seed) ^ np.uint32(0xFFFFFFFF)), address, count, slices, shift)
     tail = carray(as_pointer(address), (count,), np.uint8)
     for i in range(count - count % 8, count):
         crc = (crc >> np.uint32(8)) ^ slices[0, (crc ^ tail[i]) & np.uint32(0xFF)]
-    return crc ^ np.uint32(0xFFFFFFFF)
+    return np.uint32(crc ^ np.uint32(0xFFFFFFFF))
+
+
+@njit(nogil=True, cache=CACHE)
+def crc32c_at(address: int, count: int) -> Any:
+    """crc32c of ``count`` bytes in memory, as uint32."""
+    return crc32c_from(0, address, count)

@@ -69,7 +69,7 @@ class SlabEncoder:
         offset = np.array([shard.layout.data_start for shard in shards], np.int64)[file] + slot * slot_bytes
         mapped = [shard.slots_address for shard in shards]
         targets = self._mapped_slots(mapped, file, slot) if None not in mapped else state.slots(stop - first, slot_bytes)
-        nbytes, forms = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8)
+        nbytes, forms, crcs = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8), np.zeros(stop - first, np.uint32)
         encode_chunks(
             frames,
             plane.frame_row_bytes,
@@ -86,6 +86,7 @@ class SlabEncoder:
             state.scratch(self._scratch_bytes),
             nbytes,
             forms,
+            crcs,
         )
         if None in mapped:
             self._write(np.array([shard.descriptor for shard in shards], np.int64)[file], offset, targets, nbytes)
