@@ -91,10 +91,12 @@ class FrameLog:
     def create(cls, path: Path, dtype: np.dtype[np.void], identity: bytes) -> FrameLog:
         """A log of records of ``dtype``; header and name are durable. Raises ``StorageError`` (``StorageFullError`` when there is no room)."""
         with storage_errors("create", path):
+            reach("log.before_create")
             log = cls(path, dtype, identity, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
             try:
                 log.reserve(EXTENT_BYTES)
-                os.pwrite(log._descriptor, log._header_page(), 0)
+                reach("log.before_header")
+                log._write(memoryview(log._header_page()), 0)
                 log.sync()
                 sync_directory(path.parent)
             except BaseException:
@@ -130,6 +132,7 @@ class FrameLog:
                 reach("log.before_append")
                 self._clear_torn_tail()
                 self._write(memoryview(self._block_header(kind, group, records.size, payload)), self._end)
+                reach("log.before_payload")
                 self._write(payload, self._end + BLOCK_HEADER_BYTES)
         except StorageError as error:
             self._failure = error
@@ -192,6 +195,7 @@ class FrameLog:
         """Close and delete, once the frame table holds what was in it."""
         self.close()
         with storage_errors("delete", self.path):
+            reach("log.before_delete")
             self.path.unlink(missing_ok=True)
 
     def _preallocate(self, nbytes: int) -> None:
@@ -269,8 +273,10 @@ class FrameLog:
     def _clear_torn_tail(self) -> None:
         """Synced, so that no power cut brings a block back that lay behind the torn one: its records may be appended again."""
         if self._torn_end > self._end:
+            reach("log.before_clear")
             for place in range(self._end, self._torn_end, EXTENT_BYTES):
                 self._write(memoryview(bytes(min(EXTENT_BYTES, self._torn_end - place))), place)
+            reach("log.before_clear_sync")
             os.fdatasync(self._descriptor)
         self._torn_end = self._end
 

@@ -134,6 +134,22 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """A whole file whose bytes are durable; its name is so after ``sync_directory``."""
+    with storage_errors("write", path):
+        _write_synced(path, data)
+
+
+def publish_folder(source: Path, target: Path) -> None:
+    """Give a complete, synced folder the name that readers look for, durably. There may be an empty folder at ``target``, nothing else."""
+    with storage_errors("rename to", target):
+        reach("folder.before_rename")
+        source.rename(target)
+    sync_directory(target.parent)
+    if source.parent != target.parent:
+        sync_directory(source.parent)
+
+
 def _write_synced(path: Path, data: bytes) -> None:
     reach("replace.before_open")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

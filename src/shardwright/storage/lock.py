@@ -95,6 +95,7 @@ class StoreLock:
         """Delete the file, if it is still the one that is locked here, and let go."""
         with storage_errors("delete", self.path):
             if self.is_held():
+                reach("lock.before_delete")
                 self.path.unlink()
         self.release()
 
@@ -112,6 +113,7 @@ def _lock_file(path: Path, descriptor: int) -> None:
 def _write_holder(descriptor: int) -> None:
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
     text = json.dumps(holder).encode()
+    reach("lock.before_write")
     os.pwrite(descriptor, text, 0)
     os.ftruncate(descriptor, len(text))
 
