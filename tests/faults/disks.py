@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from .filler import Filler
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -67,35 +69,6 @@ def wait_until(condition, what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {WAIT_S:.0f} s for {what}"
         time.sleep(0.01)
-
-
-class Filler:
-    """One file that takes all the room there is on a filesystem, and gives it back. Works in whichever process makes it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "filler"
-
-    def fill(self) -> int:
-        """Take every free block; returns the bytes taken. Leaves what is preallocated to others alone."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            end = os.fstat(descriptor).st_size
-            step = 64 << 20
-            while step >= 4096:
-                try:
-                    os.posix_fallocate(descriptor, end, step)
-                    end += step
-                except OSError:
-                    step //= 2
-            with contextlib.suppress(OSError):  # what fallocate left: tail blocks that only a write gets
-                while True:
-                    end += os.pwrite(descriptor, bytes(4096), end)
-        finally:
-            os.close(descriptor)
-        return end
-
-    def release(self) -> None:
-        self.path.unlink(missing_ok=True)
 
 
 class LoopDisk:

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,7 @@ from .disks import FaultyDisk, LoopDisk
 
 
 def mounts_below(folder) -> list[str]:
-    with open("/proc/mounts", encoding="utf-8") as table:
-        return [line for line in table if str(folder) in line]
+    return [line for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines() if str(folder) in line]
 
 
 def write_synced(path, data: bytes) -> None:
