@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CHUNK_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8"), ("data_crc", "<u4"), ("writer_epoch", "<u4"), ("zeros", "<u4"), ("entry_crc", "<u4")])
 EMPTY, VALID, TORN = 0, 1, 2  # states of a chunk entry: nothing written, to be believed, damaged or not of this file
 
-_MAGIC, _VERSION = b"SHARDJNL", 1
+_MAGIC, _VERSION = b"SWJOURNL", 1
 _HEADER = struct.Struct("<8s2I16sq2I6q")
 
 

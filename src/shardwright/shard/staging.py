@@ -23,7 +23,7 @@ from .layout import PAGE_BYTES, page_aligned
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MAGIC, _VERSION = b"SHARDSTG", 1
+_MAGIC, _VERSION = b"SWSTAGNG", 1
 _HEADER = struct.Struct("<8s2I16s3q")
 _NO_GROUP = -1  # the staging area serves all groups
 
