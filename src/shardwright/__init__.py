@@ -1,6 +1,7 @@
 """shardwright: an acquisition writer for microscope rigs.
 
-Frames go in, OME-Zarr 0.5 stores of sharded Zarr v3 arrays come out. ``create`` writes in this process, ``connect`` through the daemon.
+Frames go in, OME-Zarr 0.5 stores of sharded Zarr v3 arrays come out. ``create`` writes in this process (``resume`` goes on after
+a crash), ``connect`` through the daemon.
 Both are loaded when first used, so that a camera's process on any system imports neither numba nor blosc2 nor anything Linux-only.
 """
 
@@ -11,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 from .array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
 from .model import errors
 from .model.receipt import Receipt
+from .model.watermark import Watermark
 
 if TYPE_CHECKING:
     from .client import connect
-    from .pipeline.writer import create
+    from .pipeline.writer import create, resume
 
 __version__ = "0.1.0"
-__all__ = ["ArraySpec", "Blosc", "Dimension", "Gzip", "Receipt", "Zstd", "connect", "create", "errors"]
+__all__ = ["ArraySpec", "Blosc", "Dimension", "Gzip", "Receipt", "Watermark", "Zstd", "connect", "create", "errors", "resume"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "create":
-        from .pipeline.writer import create
+    if name in ("create", "resume"):
+        from .pipeline import writer
 
-        return create
+        return getattr(writer, name)
     if name == "connect":
         from .client import connect
 

@@ -25,8 +25,8 @@ SPEC = ArraySpec(dtype="uint8", dimensions=AXES)
 
 def make_link(*, max_message_bytes: int = 1000, slots: int = 8, batch_frames: int = 4) -> tuple[Link, Counter]:
     """A running link with message transport, and the daemon's counter."""
-    welcome = Welcome(None, None, 1000, 10_000, max_message_bytes, 1 << 18, 1024, "test")
-    opened = Opened(0, "/data/a", SPEC.model_dump(mode="json"), "message", slots * 20, slots, 20, None)
+    welcome = Welcome(None, None, 1000, 10_000, max_message_bytes, 1 << 18, 1024, "test", 60_000)
+    opened = Opened(0, "/data/a", SPEC.model_dump(mode="json"), "message", slots * 20, slots, 20, None, "ab" * 16, 1, 0, (), "block", "stored")
     outbox = Outbox(slot_count=slots, batch_frames=batch_frames, slots_are_shared=False, check_position=lambda position: position, wake=lambda: None)
     link = Link(SESSION, opened, SPEC, welcome, outbox)
     link.ring = FrameRing.local(SPEC, slots)

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 SPEC = ArraySpec(dtype="uint8", dimensions=[Dimension(name="y", count=4, chunk_size=4), Dimension(name="x", count=5, chunk_size=5)])
 
+WHOSE = {"acquisition": "ab" * 16, "client_epoch": 1, "next_sequence": 0, "missing": [], "overload": "block", "durability": "stored"}
+
 
 def welcome(counter: Counter, session_timeout_ms: int = 20_000) -> list[bytes]:
-    return counter.control(Kind.WELCOME, Welcome(None, None, 50, session_timeout_ms, 1 << 20, 1 << 18, 64, "test").to_body())
+    return counter.control(Kind.WELCOME, Welcome(None, None, 50, session_timeout_ms, 1 << 20, 1 << 18, 64, "test", 60_000).to_body())
 
 
 @pytest.fixture
@@ -60,9 +62,9 @@ def answering(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 
 def test_another_version_is_named_in_the_daemons_words(answering):
-    body = encode_control(Problem(errors.VersionError("another protocol version", expected=2, got=1), fatal=True).to_body())
-    header = b"SWR1" + b"\2\0" + bytes([Kind.ERROR]) + b"a header of the future"
-    with pytest.raises(errors.VersionError, match="expected 2; got 1"):
+    body = encode_control(Problem(errors.VersionError("another protocol version", expected=3, got=2), fatal=True).to_body())
+    header = b"SWR1" + b"\3\0" + bytes([Kind.ERROR]) + b"a header of the future"
+    with pytest.raises(errors.VersionError, match="expected 3; got 2"):
         sw.connect(answering([[header, body]]))
 
 
@@ -92,7 +94,7 @@ def test_a_daemon_that_vanishes_is_noticed_before_its_timeout(answering):
 
 def test_an_answer_to_a_request_nobody_made_ends_the_connection(answering):
     counter = Counter(CONNECTION)
-    opened = {"request": 9, "path": "/a", "spec": {}, "transport": "message", "credit_bytes": 20, "ring_slots": 1, "slot_bytes": 20}
+    opened = {"request": 9, "path": "/a", "spec": {}, "transport": "message", "credit_bytes": 20, "ring_slots": 1, "slot_bytes": 20, **WHOSE}
     endpoint = answering([welcome(counter)], [Counter(5).control(Kind.OPENED, opened)])
     with sw.connect(endpoint) as connection, pytest.raises(errors.ProtocolError, match="request that was not made"):
         connection.acquire("a", SPEC)
@@ -100,7 +102,7 @@ def test_an_answer_to_a_request_nobody_made_ends_the_connection(answering):
 
 def test_an_opened_that_contradicts_its_spec_ends_the_connection(answering):
     counter = Counter(CONNECTION)
-    facts = {"request": 0, "path": "/a", "spec": SPEC.model_dump(mode="json"), "transport": "message", "ring_slots": 1}
+    facts = {"request": 0, "path": "/a", "spec": SPEC.model_dump(mode="json"), "transport": "message", "ring_slots": 1, **WHOSE}
     opened = Counter(5).control(Kind.OPENED, {**facts, "credit_bytes": 20, "slot_bytes": 21})
     with sw.connect(answering([welcome(counter)], [opened])) as connection, pytest.raises(errors.ProtocolError, match="contradict"):
         connection.acquire("a", SPEC)

@@ -56,6 +56,17 @@ def test_only_the_output_root_is_required() -> None:
     assert config.streams == ()
 
 
+def test_reliability_has_defaults_and_a_stream_may_have_its_own() -> None:
+    text = GOOD.replace("root: ./data", "root: ./data, spill_root: ./more, ballast: 8MiB")
+    config = parse_config(text.replace("ring_frames: auto", "durability: durable\n    on_full: spill")).config
+    common, own = config.reliability, config.reliability_of(config.streams[0])
+    assert (common.durability, common.overload, common.on_full) == ("stored", "block", "block")
+    assert (common.store_within_ms, common.sync_interval_ms, common.resume_timeout_ms) == (1000, 1000, 60_000)
+    assert (own.durability, own.overload, own.on_full) == ("durable", "block", "spill")
+    assert config.spills
+    assert (config.output.spill_root, config.output.ballast, config.output.low_water) == (Path.cwd() / "more", 8 * 2**20, 2**30)
+
+
 def test_paths_count_from_the_file_not_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -87,7 +98,7 @@ def test_aliases_stand_for_what_they_name() -> None:
 # (what is replaced in GOOD, by what, the line, the field, what the message must also say)
 BAD = [
     ("output: {root: ./data}", "", 1, "output", "is missing"),
-    ("root: ./data", "rot: ./data", 2, "output.rot", "is not a known key; expected one of root, io, create. (1 more"),
+    ("root: ./data", "rot: ./data", 2, "output.rot", "is not a known key; expected one of root, io, create, spill_root, ballast, low_water. (1 more"),
     ("root: ./data", "root: 7", 2, "output.root", "a folder; got 7"),
     ("version: 1", "version: 2", 1, "version", "expected 1; got 2"),
     ("version: 1", "version: 1\nversion: 1", 2, "version", "is given twice, first on line 1"),
@@ -117,6 +128,15 @@ BAD = [
     ("cname: zstd", "cname: lz5", 16, "streams[0].array.codec.cname", "'lz4', 'lz4hc', 'zstd' or 'zlib'; got 'lz5'"),
     ("name: blosc, cname: zstd", "name: zstd, cname: zstd", 16, "streams[0].array.codec.cname", "expected one of name, level"),
     ("name: blosc", "name: lzma", 16, "streams[0].array.codec.name", "got 'lzma'"),
+    ("workers:", "reliability: {durability: maybe}\nworkers:", 7, "reliability.durability", "'stored' or 'durable'; got 'maybe'"),
+    ("workers:", "reliability: {overload: spill}\nworkers:", 7, "reliability.overload", "'block', 'drop' or 'fail'; got 'spill'"),
+    ("workers:", "reliability: {sync_interval_ms: 0}\nworkers:", 7, "reliability.sync_interval_ms", "greater than or equal to 10; got 0"),
+    ("workers:", "reliability: {on_full: spill}\nworkers:", 2, "output.spill_root", "is missing; expected a folder on another disk"),
+    ("ring_frames: auto", "on_full: spill", 2, "output.spill_root", "is missing; expected a folder on another disk"),
+    ("ring_frames: auto", "durability: accepted", 12, "streams[0].durability", "'stored' or 'durable'; got 'accepted'"),
+    ("ring_frames: auto", "sync_interval_ms: 5", 12, "streams[0].sync_interval_ms", "is not a known key"),
+    ("root: ./data", "root: ./data, spill_root: data", 2, "output.spill_root", "must be another folder than root"),
+    ("root: ./data", "root: ./data, low_water: 5 bytes", 2, "output.low_water", "64MiB or 4GiB"),
     ("name: t, chunk_size: 16", "name: t, chunk_size: 16.5", 18, "streams[0].array.dimensions[0].chunk_size", "got 16.5"),
     ("name: t, chunk_size: 16", "name: t", 18, "streams[0].array.dimensions[0].chunk_size", "is missing"),
     ("name: t, chunk_size: 16", "name: x, chunk_size: 16", 17, "streams[0].array.dimensions", "names must differ"),

@@ -146,9 +146,9 @@ def test_another_clients_session_cannot_be_used(bystander, raw, spec_of, frames_
 def test_another_version_gets_a_clear_answer(bystander, raw):
     client = raw(bystander.ipc, hello=False)
     parts = client.connection.control(Kind.HELLO, {})
-    client.send([parts[0][:4] + b"\2\0" + parts[0][6:], parts[1]])
+    client.send([parts[0][:4] + b"\1\0" + parts[0][6:], parts[1]])
     header, facts = client.receive_error()
-    assert (header.session, facts["code"], facts["expected"], facts["got"], facts["fatal"]) == (0, "version", "1", "2", True)
+    assert (header.session, facts["code"], facts["expected"], facts["got"], facts["fatal"]) == (0, "version", "2", "1", True)
 
 
 def test_frames_without_hello_are_answered_and_forgotten(bystander, raw, frames_of):

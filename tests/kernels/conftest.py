@@ -123,7 +123,7 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
     def run(source: Source, codec: CodecParameters, keep_empty: bool = True) -> list[tuple[bytes, int]]:
         slots = [GuardedMemory(codec.max_encoded_bytes) for _ in source.plane]
         scratch = GuardedMemory(codec.scratch_bytes)
-        nbytes, forms = np.full(len(slots), -1, np.int64), np.full(len(slots), 255, np.uint8)
+        nbytes, forms, crcs = np.full(len(slots), -1, np.int64), np.full(len(slots), 255, np.uint8), np.full(len(slots), 7, np.uint32)
         encode_chunks(
             source.addresses,
             source.frame_row_bytes,
@@ -140,9 +140,11 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
             scratch.view,
             nbytes,
             forms,
+            crcs,
         )
         assert scratch.untouched_outside()
-        for slot, used in zip(slots, nbytes.tolist(), strict=True):
+        for slot, used, crc in zip(slots, nbytes.tolist(), crcs.tolist(), strict=True):
+            assert crc == crc32c_package.crc32c(slot.view[:used].tobytes()), "of the encoded bytes as they stand in the slot; 0 for none"
             assert 0 <= used <= codec.max_encoded_bytes
             assert slot.untouched_outside(None if used else 0), "written outside the slot, or into the slot of an absent chunk"
         return [(s.view[:n].tobytes(), f) for s, n, f in zip(slots, nbytes.tolist(), forms.tolist(), strict=True)]

@@ -12,6 +12,7 @@ from shardwright.storage import failpoints
 @pytest.fixture(autouse=True)
 def no_hooks(monkeypatch):
     monkeypatch.setattr(failpoints, "_hooks", {})
+    monkeypatch.setattr(failpoints, "_watchers", [])
 
 
 def test_a_hook_runs_at_its_own_point_only():
@@ -24,6 +25,34 @@ def test_a_hook_runs_at_its_own_point_only():
     assert reached == ["here"]
 
 
+def test_a_watcher_sees_every_point_before_its_hook():
+    seen = []
+    failpoints.watch_all(lambda name: seen.append(f"watched {name}"))
+    failpoints.set_hook("here", lambda: seen.append("hook"))
+    failpoints.reach("there")
+    failpoints.reach("here")
+    failpoints.watch_all(None)
+    failpoints.reach("there")
+    assert seen == ["watched there", "watched here", "hook"]
+
+
+def reached_until_it_fails(names):
+    for done, name in enumerate(names):
+        try:
+            failpoints.reach(name)
+        except OSError:
+            return done
+    return len(names)
+
+
+def test_the_nth_time_of_a_point_and_of_all(monkeypatch):
+    monkeypatch.setenv("SHARDWRIGHT_FAILPOINTS", "a=eio@2,*=enospc@5")
+    failpoints.load_from_environment()
+    assert reached_until_it_fails("baba") == 3
+    assert reached_until_it_fails("a") == 0, "the fifth of all"
+    assert reached_until_it_fails("aabab") == 5
+
+
 def test_hooks_from_the_environment(monkeypatch):
     monkeypatch.setenv("SHARDWRIGHT_FAILPOINTS", "a=eio,b=enospc")
     failpoints.load_from_environment()
@@ -33,7 +62,7 @@ def test_hooks_from_the_environment(monkeypatch):
         assert caught.value.errno == number
 
 
-@pytest.mark.parametrize("setting", ["a", "a=", "a=explode"])
+@pytest.mark.parametrize("setting", ["a", "a=", "a=explode", "a=kill@", "a=kill@often"])
 def test_an_unknown_action_is_refused(monkeypatch, setting):
     monkeypatch.setenv("SHARDWRIGHT_FAILPOINTS", setting)
     with pytest.raises(ValueError, match="is not one of kill, eio, enospc"):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.errors import ProtocolError
-from shardwright.wire.in_flight import InFlight, ranges_of
+from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, without
 
 
 @given(st.sets(st.integers(0, 60)), st.randoms())
@@ -66,3 +66,50 @@ def test_a_message_is_kept_until_its_last_frame_is_released():
     assert alive() is not None
     in_flight.release(0, 0)
     assert alive() is None
+
+
+def as_set(ranges: list[tuple[int, int]]) -> set[int]:
+    return {s for first, last in ranges for s in range(first, last + 1)}
+
+
+def test_frames_sent_again_enter_before_and_between_others():
+    in_flight = InFlight()
+    for first, count in ((10, 3), (4, 2), (7, 1), (0, 1)):
+        in_flight.add(first, np.arange(first, first + count, dtype=np.uint32))
+    assert in_flight.ranges() == [(0, 0), (4, 5), (7, 7), (10, 12)]
+    assert in_flight.release(4, 5).tolist() == [4, 5]
+    with pytest.raises(ProtocolError):
+        in_flight.release(7, 10)
+    assert in_flight.release_known(0, 11).tolist() == [0, 7, 10, 11]
+    assert (in_flight.ranges(), in_flight.frames) == ([(12, 12)], 1)
+    assert in_flight.release_known(0, 11).tolist() == []
+    assert in_flight.release_known(13, 20).tolist() == []
+
+
+def test_a_ring_is_held_until_the_last_of_its_frames():
+    in_flight, old, new = InFlight(), object(), object()
+    in_flight.add(0, np.array([5, NO_SLOT], np.uint32), keep=old)
+    in_flight.add(2, np.array([6], np.uint32), keep=new)
+    in_flight.release(0, 0)
+    assert (in_flight.holds(old), in_flight.holds(new)) == (True, True)
+    assert in_flight.release(1, 1).tolist() == [NO_SLOT]
+    assert (in_flight.holds(old), in_flight.holds(new)) == (False, True)
+
+
+RANGES = st.sets(st.integers(0, 50)).map(lambda sequences: ranges_of(np.array(list(sequences), np.uint64)))
+
+
+@given(RANGES, RANGES, st.integers(0, 50), st.integers(0, 20))
+def test_what_is_left_without_others(some: list[tuple[int, int]], others: list[tuple[int, int]], first: int, more: int):
+    left = without((first, first + more), some, others)
+    assert as_set(left) == set(range(first, first + more + 1)) - as_set(some) - as_set(others)
+    assert as_set(left) == set() or left == sorted(left)
+
+
+@given(RANGES, st.integers(1, 10))
+def test_ranges_are_closed_up_over_the_smallest_gaps(ranges: list[tuple[int, int]], most: int):
+    fewer = at_most(ranges, most)
+    assert len(fewer) == min(most, len(ranges))
+    assert as_set(fewer) >= as_set(ranges)
+    closed = sorted(later[0] - earlier[1] for earlier, later in itertools.pairwise(ranges))[: len(ranges) - len(fewer)]
+    assert len(as_set(fewer)) - len(as_set(ranges)) == sum(closed) - len(closed)

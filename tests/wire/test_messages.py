@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from shardwright.array.spec import DTYPES
 from shardwright.model.errors import ProtocolError, VersionError
 from shardwright.wire import handover, messages
-from shardwright.wire.descriptor import DESCRIPTOR
+from shardwright.wire.descriptor import DESCRIPTOR, MAX_FURTHER_FIELDS, descriptor_dtype
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Header, Kind, Level
 
+LONGEST = descriptor_dtype(MAX_FURTHER_FIELDS).itemsize
 U64 = st.integers(0, 2**64 - 1)
 
 
@@ -27,7 +28,7 @@ def frames_header(count: int = 1, **changes: int) -> Header:
 def test_the_header_is_laid_out_as_drawn():
     data = Header(Kind.FRAMES, 0x1122334455667788, 9, 1, 2, 112, 4096).pack()
     assert data[:4] == b"SWR1"
-    assert data[4:8] == bytes([1, 0, 5, 0])
+    assert data[4:8] == bytes([2, 0, 5, 0])
     assert struct.unpack("<QQIIQQ", data[8:]) == (0x1122334455667788, 9, 1, 2, 112, 4096)
 
 
@@ -45,10 +46,18 @@ def test_frames_headers_round_trip(session: int, sequence: int, count: int, part
             messages.decode_header(header.pack())
 
 
+@pytest.mark.parametrize("changes", [{"count": 1}, {"parts": 1, "body_bytes": 2}, {"payload_bytes": 1, "parts": 1}])
+def test_a_flush_has_no_body(changes: dict[str, int]):
+    assert messages.decode_header(Counter(7).message(Kind.FLUSH, [])[0]).kind is Kind.FLUSH
+    with pytest.raises(ProtocolError):
+        messages.decode_header(Header(Kind.FLUSH, 7, 0, **changes).pack())
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"count": 0}, {"count": 2**32 - 1}, {"body_bytes": 208}, {"body_bytes": 111}),
+        *({"count": 0}, {"count": 2**32 - 1}, {"body_bytes": 111}, {"body_bytes": 116}, {"body_bytes": 16}),
+        *({"body_bytes": 112 + 8 * 33}, {"count": 2, "body_bytes": 16 + 96 + 104}),
         *({"parts": 0}, {"parts": 3, "payload_bytes": 1}, {"payload_bytes": 1}),
     ],
 )
@@ -59,8 +68,8 @@ def test_frames_headers_that_contradict_themselves_are_refused(changes: dict[str
 
 def test_another_version_is_named():
     data = bytearray(frames_header().pack())
-    data[4] = 2
-    with pytest.raises(VersionError, match="expected 1; got 2"):
+    data[4] = 1
+    with pytest.raises(VersionError, match="expected 2; got 1"):
         messages.decode_header(bytes(data))
     with pytest.raises(VersionError):
         messages.decode_header(bytes(data) + b"a longer header of the future")
@@ -75,10 +84,10 @@ def test_random_bytes_are_no_header(data: bytes):
 @given(st.binary(min_size=40, max_size=40), st.integers(0, 255), st.integers(0, 255))
 def test_random_fields_never_raise_anything_but_protocol_errors(rest: bytes, kind: int, flags: int):
     try:
-        header = messages.decode_header(b"SWR1\1\0" + bytes([kind, flags]) + rest)
+        header = messages.decode_header(b"SWR1\2\0" + bytes([kind, flags]) + rest)
     except ProtocolError:
         return
-    assert header.body_bytes <= max(messages.MAX_CONTROL_BYTES, 16 + 96 * messages.MAX_BATCH_FRAMES)
+    assert header.body_bytes <= max(messages.MAX_CONTROL_BYTES, 16 + LONGEST * messages.MAX_BATCH_FRAMES)
 
 
 def test_parts_must_be_what_the_header_says():
@@ -121,6 +130,17 @@ def test_a_batch_decodes_to_its_own_copy():
     body[:] = bytes(len(body))
     assert (batch.dtype, batch.height, batch.width) == ("uint16", 4, 6)
     assert batch.descriptors["sequence"].tolist() == [5, 6, 7]
+
+
+def test_further_fields_lengthen_every_record():
+    descriptors = np.zeros(2, descriptor_dtype(3))
+    descriptors["further"] = [[1, 2, 3], [4, 5, 6]]
+    body = BATCH_PRELUDE.pack(messages.DTYPE_CODE["uint16"], 4, 6, 0) + descriptors.tobytes()
+    header = messages.decode_header(frames_header(2, body_bytes=len(body)).pack())
+    assert messages.decode_batch(header, body, 3).descriptors["further"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    for other in (0, 2, 4):
+        with pytest.raises(ProtocolError, match="do not fit the array"):
+            messages.decode_batch(header, body, other)
 
 
 @pytest.mark.parametrize("prelude", [(0, 4, 6, 0), (13, 4, 6, 0), (7, 4, 6, 1)])

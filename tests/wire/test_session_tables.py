@@ -61,6 +61,53 @@ def test_the_ordinary_life_of_a_session():
         assert (verdict, state) == (Verdict.ACCEPT, expected)
 
 
+def test_a_client_that_vanishes_may_come_back_until_its_time_is_over():
+    state = DaemonState.RUNNING
+    for event, expected in [
+        (DaemonEvent.LINK_LOST, DaemonState.DETACHED),
+        (DaemonEvent.ATTACHED, DaemonState.AWAIT_RING),
+        (DaemonEvent.LINK_LOST, DaemonState.DETACHED),
+        (DaemonEvent.ATTACHED, DaemonState.AWAIT_RING),
+        (DaemonEvent.RING_TAKEN, DaemonState.RUNNING),
+        (DaemonEvent.ATTACHED, DaemonState.AWAIT_RING),  # the old connection is dead, and the daemon does not know yet
+        (DaemonEvent.RING_TAKEN, DaemonState.RUNNING),
+        (DaemonEvent.LINK_LOST, DaemonState.DETACHED),
+        (DaemonEvent.TIMED_OUT, DaemonState.DRAINING),
+    ]:
+        verdict, state = step(DAEMON_TABLE, state, event)
+        assert (verdict, state) == (Verdict.ACCEPT, expected)
+
+
+def test_a_client_that_leaves_has_its_acquisition_sealed():
+    assert step(DAEMON_TABLE, DaemonState.RUNNING, DaemonEvent.CLIENT_LEFT) == (Verdict.ACCEPT, DaemonState.DRAINING)
+
+
+def test_whoever_finished_stays_finishing_whatever_becomes_of_the_link():
+    for event in (DaemonEvent.LINK_LOST, DaemonEvent.ATTACHED, DaemonEvent.STOPPING, DaemonEvent.TIMED_OUT):
+        assert step(DAEMON_TABLE, DaemonState.FINISHING, event) == (Verdict.IGNORE, DaemonState.FINISHING)
+
+
+def test_only_a_detached_acquisition_times_out():
+    accepted = [state for state in DaemonState if step(DAEMON_TABLE, state, DaemonEvent.TIMED_OUT)[0] is Verdict.ACCEPT]
+    assert accepted == [DaemonState.DETACHED]
+
+
+@pytest.mark.parametrize("before", [ClientState.TAKING_RING, ClientState.RUNNING, ClientState.FINISHING])
+def test_a_client_keeps_its_stream_through_a_broken_link(before: ClientState):
+    state = before
+    for event, expected in [
+        (ClientEvent.LINK_DOWN, ClientState.DETACHED),
+        (ClientEvent.FINISH, ClientState.DETACHED),  # asked for again once everything was sent
+        (ClientEvent.RESUMED, ClientState.TAKING_RING),
+        (ClientEvent.READY, ClientState.RUNNING),
+        (ClientEvent.FINISH, ClientState.FINISHING),
+        (ClientEvent.LINK_DOWN, ClientState.DETACHED),
+        (ClientEvent.RECEIPT, ClientState.ENDED),  # it had been sealed meanwhile
+    ]:
+        _, state = step(CLIENT_TABLE, state, event)
+        assert state is expected
+
+
 def test_no_frame_before_the_ring_and_none_after_finish():
     for state in (DaemonState.AWAIT_RING, DaemonState.FINISHING):
         assert step(DAEMON_TABLE, state, DaemonEvent.FRAMES) == (Verdict.REFUSE, DaemonState.DRAINING)

@@ -1,16 +1,29 @@
-"""The frame table: one row a frame, in order of arrival, as 1-D Zarr arrays in the group ``frames`` beside the image.
+"""The frame table: one row for each frame the writer heard of, as 1-D Zarr arrays in the group ``frames`` beside the image.
 
-zarr-python and pandas make a table of it in one line:
+zarr-python and pandas (or pyarrow) make a table of it in one line:
 
-    pandas.DataFrame({name: array[:] for name, array in zarr.open_group("embryo.ome.zarr/frames").arrays()})
+    pandas.DataFrame({name: column[:] for name, column in zarr.open_group("embryo.ome.zarr/frames", mode="r").arrays()})
+
+    index_<axis>            i64, one for each frame axis, in the order of acquisition; -1 for a frame that names no place
+    frame_id, sequence      the camera's own number (-1: none), and the writer's count of what was sent
+    camera_ns, monotonic_ns           when the frame was given to the client: UTC, and that machine's monotonic clock
+    arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
+    delta_t ... position_z, further fields    f64, NaN where not given
+    client_epoch            u32, which client of the acquisition sent it, counted from 1
+    fate, reason            u8, ``model.fates``; the group's attributes spell the numbers out
+
+Rows stand shard by shard as these were sealed, frames that were not stored among them; sort by ``sequence`` for the order of sending.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from shardwright.model.fates import Fate, Reason
+from shardwright.wire.descriptor import METADATA_FIELDS
 
 from .grid import Grid
 
@@ -69,3 +82,64 @@ def table_metadata(rows: int, names: list[str]) -> bytes:
     """zarr.json of the group."""
     attributes = {"shardwright": {"table": "frames", "version": 1, "rows": rows, "columns": names}}
     return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=2).encode()
+
+
+RECORD_COLUMNS = ("frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns")
+ACCOUNT_COLUMNS = ("client_epoch", "fate", "reason")
+
+
+def index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
+    """The place of each record along the frame axes; -1 where its position is."""
+    position = records["position"].astype(np.int64)
+    rest, indices = position, []
+    counts = Grid.of(spec).counts
+    for count in reversed(counts[1:]):
+        rest, index = np.divmod(rest, count)
+        indices.append(index)
+    if counts:
+        indices.append(rest)
+    for d, index in zip(spec.dimensions[:-2], reversed(indices), strict=True):
+        yield f"index_{d.name}", np.where(position < 0, -1, index)
+
+
+def table_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, values) of every column, in the order of the table, for some records (``shard.frame_record.record_dtype``[n])."""
+    yield from index_columns(records, spec)
+    for name in RECORD_COLUMNS:
+        yield name, records[name]
+    for name in METADATA_FIELDS:
+        yield name, records[name]
+    for i, name in enumerate(spec.frame_fields):
+        yield name, records["further"][:, i]
+    for name in ACCOUNT_COLUMNS:
+        yield name, records[name]
+
+
+def column_document(rows: int, dtype: np.dtype) -> bytes:
+    """zarr.json of one column. Every chunk carries a crc32c."""
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}]
+    return _encode(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [rows],
+            "data_type": dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [ROWS_PER_CHUNK]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": "NaN" if dtype.kind == "f" else 0,
+            "codecs": codecs,
+            "attributes": {},
+            "dimension_names": ["frame"],
+        }
+    )
+
+
+def table_document(rows: int, names: list[str]) -> bytes:
+    """zarr.json of the group."""
+    fates, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (Fate, Reason))
+    table = {"table": "frames", "version": 1, "rows": rows, "columns": names, "fate": fates, "reason": reasons}
+    return _encode({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode()

@@ -21,7 +21,7 @@ def command(
     frame_rate: float | None = typer.Option(None, "--frame-rate", min=0.000001, help="Frames per second, in place of each stream's frame_rate_hz."),
     as_json: bool = typer.Option(False, "--json", help="Print the plan as JSON."),
 ) -> None:
-    """Print what a configuration will need: slots, slabs, ring, memory, disk, files per hour.
+    """Print what a configuration will need: slots, slabs, ring, memory, disk, files per hour, and what its promises cost.
 
     Exits with 2 and one line that names the field and its line when something is wrong.
     """
@@ -55,10 +55,11 @@ def _print_plan(config: Path, plan: Plan) -> None:
         soft_wrap=True,
     )
     console.print(
-        f"disk:   {format_bytes(plan.disk_reserved_bytes)} preallocated ahead in {plan.output_root}; {format_bytes(plan.disk_free_bytes)} are free",
+        f"disk:   {format_bytes(plan.disk_reserved_bytes)} taken before the first frame in {plan.output_root};"
+        f" {format_bytes(plan.disk_free_bytes)} are free",
         soft_wrap=True,
     )
-    warnings = [*plan.warnings, *(f"{s.name}: {warning}" for s in plan.streams for warning in s.warnings)]
+    warnings = [*plan.warnings, *(f"{stream.name}: {warning}" for stream in plan.streams for warning in stream.warnings)]
     for warning in warnings:
         console.print(f"[yellow]warning:[/yellow] {warning}", soft_wrap=True)
     console.print(f"[green]ok[/green] {config}", soft_wrap=True)
@@ -95,7 +96,8 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
         ("shard file", size(limits.shard_file_bytes), f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back"),
         ("peak memory", size(limits.memory_bytes), f"ring, tables, buffers of {limits.threads} workers, interpreter"),
         ("page cache", size(limits.mapped_bytes), "open shards, on top, where they are mapped (output.io)"),
-        ("disk ahead", size(limits.disk_reserved_bytes), "preallocated"),
+        ("disk ahead", size(limits.disk_reserved_bytes), "shards, preallocated"),
+        *_safety_rows(stream),
     ]
     if stream.frame_rate_hz is None:
         return [*rows, ("frame rate", "unknown", "give --frame-rate or frame_rate_hz for rates and files per hour")]
@@ -104,6 +106,27 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
         ("data rate", f"{(stream.data_rate_bytes_per_s or 0) / 1e6:,.1f} MB/s", f"at {stream.frame_rate_hz:g} frames a second"),
         ("raw data", f"{(stream.raw_bytes_per_hour or 0) / 1e12:,.2f} TB/hour", "before compression"),
         ("shard files", f"{stream.shard_files_per_hour or 0:,.0f} per hour", ""),
+    ]
+
+
+_PROMISES = {
+    "stored": "a frame survives the daemon within {store_within_ms} ms, and a power cut once synced, every {sync_interval_ms} ms",
+    "durable": "a frame stays in the ring until it is synced, every {sync_interval_ms} ms",
+}
+_OVERLOAD = {"block": "the camera waits", "drop": "the newest frames are dropped, counted and recorded", "fail": "the acquisition ends"}
+_ON_FULL = {"block": "the camera waits for room", "spill": "goes on in output.spill_root", "fail": "the acquisition ends"}
+
+
+def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
+    from shardwright.config.quantities import format_bytes as size
+
+    rules, safety = stream.reliability, stream.safety
+    parts = f"{safety.journals} journals of {size(safety.journal_bytes)}, ballast {size(safety.ballast_bytes)}"
+    return [
+        ("durability", rules.durability, _PROMISES[rules.durability].format(**rules.model_dump())),
+        ("crash safety", size(safety.disk_bytes), f"of disk: staging area {size(safety.staging_bytes)} (the ring once more), {parts}"),
+        ("overload", rules.overload, _OVERLOAD[rules.overload]),
+        ("full disk", rules.on_full, _ON_FULL[rules.on_full]),
     ]
 
 

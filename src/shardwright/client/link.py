@@ -8,8 +8,9 @@ import numpy as np
 
 from shardwright.model.errors import ProtocolError, ShardwrightError
 from shardwright.wire.controls import Finish, Opened, Problem, receipt_from_body
+from shardwright.wire.fields import mapping
 from shardwright.wire.in_flight import InFlight
-from shardwright.wire.messages import BATCH_PRELUDE, DTYPE_CODE, Counter, Header, Kind, Level, decode_control, decode_ranges, mapping
+from shardwright.wire.messages import BATCH_PRELUDE, DTYPE_CODE, Counter, Header, Kind, Level, decode_control, decode_ranges
 from shardwright.wire.session import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
 
 if TYPE_CHECKING:

@@ -13,11 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.model.names import NAME_PATTERN
 from shardwright.pipeline.limits import default_threads
+from shardwright.pipeline.settings import Durability, OnFull, Overload  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, Size, SocketFile
 
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
+
+
+_OF_A_STREAM = ("durability", "overload", "on_full")  # what a stream may say for itself
 
 
 class _Section(BaseModel):
@@ -33,6 +37,17 @@ class Output(_Section):
         description="How shards are written: direct (past the page cache), mmap, pwrite (network filesystems); auto tries direct, else mmap.",
     )
     create: bool = Field(default=False, description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.")
+    spill_root: Folder | None = Field(
+        default=None, description="Folder on another disk that takes the shards of streams whose on_full is spill, once root is full."
+    )
+    ballast: Size = Field(default=64 * 2**20, description="Disk that each open acquisition keeps back, to seal and recover on when root is full.")
+    low_water: Size = Field(default=2**30, description="Free disk below which events warn, before it is full.")
+
+    @model_validator(mode="after")
+    def _spills_elsewhere(self) -> Output:
+        if self.spill_root == self.root:
+            raise ValueError(f"spill_root: must be another folder than root, got {self.spill_root}")
+        return self
 
 
 class Ingest(_Section):
@@ -95,6 +110,30 @@ class Memory(_Section):
     budget: Size = Field(default=4 * 2**30, description="Most memory of the daemon, frame rings included; page cache of open shards comes on top.")
 
 
+class Reliability(_Section):
+    """What is promised for every frame, and what happens when the disk, the daemon or the link cannot follow. A stream may have its own."""
+
+    durability: Durability = Field(
+        default="stored",
+        description="When a frame counts as safe and leaves the camera's ring: stored survives the daemon's death, durable a power cut as well.",
+    )
+    store_within_ms: int = Field(
+        default=1000, ge=10, le=600_000, description="The longest a frame waits for its chunk to fill before it is stored by itself."
+    )
+    sync_interval_ms: int = Field(
+        default=1000, ge=10, le=600_000, description="How often what is stored is synced, all frames at once; what a power cut may cost."
+    )
+    overload: Overload = Field(
+        default="block", description="When frames come faster than they are stored: block the camera, drop the newest (counted, recorded), or fail."
+    )
+    on_full: OnFull = Field(
+        default="block", description="When the disk has no room for the next shards: block until it has, spill to output.spill_root, or fail."
+    )
+    resume_timeout_ms: int = Field(
+        default=60_000, ge=0, le=86_400_000, description="How long an acquisition whose client is gone stays open for it, before it is sealed."
+    )
+
+
 class Log(_Section):
     """How events are written to standard output."""
 
@@ -112,6 +151,9 @@ class Stream(_Section):
     ring_frames: AutoOrCount = Field(
         default="auto", description="Frames in the shared ring between camera and daemon; auto derives it from the layout."
     )
+    durability: Durability | None = Field(default=None, description="This stream's own, in place of reliability.durability.")
+    overload: Overload | None = Field(default=None, description="This stream's own, in place of reliability.overload.")
+    on_full: OnFull | None = Field(default=None, description="This stream's own, in place of reliability.on_full.")
     array: ArraySpec = Field(description="Dimensions in the order frames are acquired, dtype, codec and layout.")
 
 
@@ -123,8 +165,19 @@ class Config(_Section):
     ingest: Ingest = Ingest()
     workers: Workers = Workers()
     memory: Memory = Memory()
+    reliability: Reliability = Reliability()
     log: Log = Log()
     streams: tuple[Stream, ...] = Field(default=(), max_length=256, description="Cameras known by name.")
+
+    def reliability_of(self, stream: Stream) -> Reliability:
+        """The daemon's promises with the stream's own in their place."""
+        own = {name: value for name in _OF_A_STREAM if (value := getattr(stream, name)) is not None}
+        return self.reliability.model_copy(update=own)
+
+    @property
+    def spills(self) -> bool:
+        """Whether any acquisition may write to ``output.spill_root``."""
+        return "spill" in (self.reliability.on_full, *(stream.on_full for stream in self.streams))
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -136,4 +189,6 @@ class Config(_Section):
             raise ValueError("ingest.endpoints: must differ from each other")
         if not self.streams and not self.ingest.allow_client_specs:
             raise ValueError("streams: must name at least one camera while ingest.allow_client_specs is false")
+        if self.spills and self.output.spill_root is None:
+            raise ValueError("output.spill_root: is missing, expected a folder on another disk, as on_full is spill")
         return self

@@ -1,7 +1,8 @@
 """The plan: everything that follows from a configuration, before the first frame arrives.
 
-For each stream the pipeline's limits and what they mean at its frame rate; for the daemon its peak memory and the disk it preallocates, held against
-the budget and this machine. A configuration that cannot work is a ``ConfigError`` that names the field and its line.
+For each stream the pipeline's limits, what they mean at its frame rate and what its promises cost; for the daemon its peak memory and the disk that
+it takes before the first frame, held against the budget and this machine. A configuration that cannot work is a ``ConfigError`` that names the field
+and its line.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
 
+from .durability import SafetyCost, disk_warnings, ring_warnings, room_warnings
 from .quantities import format_bytes
 
 if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
     from .load import LoadedConfig
-    from .model import Stream
+    from .model import Reliability, Stream
     from .source import FieldPath
 
 
@@ -35,9 +37,19 @@ class StreamPlan:
     name: str
     spec: ArraySpec
     limits: Limits
+    reliability: Reliability
+    safety: SafetyCost
     frame_rate_hz: float | None
     shard_files_per_frame: float
-    warnings: tuple[str, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return (*layout_warnings(self.spec), *ring_warnings(self.reliability, self.ring_seconds))
+
+    @property
+    def disk_reserved_bytes(self) -> int:
+        """What the stream takes of the disk when it opens: shards ahead, and what crash safety needs beside them."""
+        return self.limits.disk_reserved_bytes + self.safety.disk_bytes
 
     @property
     def data_rate_bytes_per_s(self) -> float | None:
@@ -72,13 +84,16 @@ class StreamPlan:
             "open_shard_files": self.open_shard_files,
             "array": self.spec.model_dump(mode="json"),
             "limits": self.limits.to_dict(),
+            "reliability": self.reliability.model_dump(mode="json"),
+            "safety": self.safety.to_dict(),
+            "disk_reserved_bytes": self.disk_reserved_bytes,
             "warnings": list(self.warnings),
         }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole daemon, every configured stream acquiring at the same time."""
+    """The whole daemon, every configured stream acquiring at the same time. ``warnings`` are those that no stream alone is the cause of."""
 
     streams: tuple[StreamPlan, ...]
     threads: int
@@ -100,7 +115,7 @@ class Plan:
 
     @property
     def disk_reserved_bytes(self) -> int:
-        return sum(s.limits.disk_reserved_bytes for s in self.streams)
+        return sum(s.disk_reserved_bytes for s in self.streams)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -128,10 +143,24 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         machine_memory_bytes=machine_memory_bytes(),
         output_root=root,
         disk_free_bytes=shutil.disk_usage(_nearest_existing(root)).free,
-        warnings=tuple(_root_warnings(root, create=config.output.create)),
+        warnings=tuple(
+            warning
+            for name, folder in (("output.root", root), ("output.spill_root", config.output.spill_root))
+            if folder is not None
+            for warning in _root_warnings(name, folder, create=config.output.create)
+        ),
     )
     _refuse_what_does_not_fit(loaded, plan)
-    return replace(plan, warnings=(*plan.warnings, *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ())))
+    spill_root = config.output.spill_root
+    return replace(
+        plan,
+        warnings=(
+            *plan.warnings,
+            *disk_warnings(config.output, _nearest_existing(root), spill_root and _nearest_existing(spill_root), spills=config.spills),
+            *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
+            *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
+        ),
+    )
 
 
 def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None) -> StreamPlan:
@@ -145,13 +174,15 @@ def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: fl
         if "ring_frames is too small" in error.message:
             path, problem = ("streams", i, "ring_frames"), "too small for this chunking"
         raise loaded.source.error(path, problem, expected=error.expected, got=error.got, hint=error.hint) from None
+    grid = Grid.of(stream.array)
     return StreamPlan(
         name=stream.name,
         spec=stream.array,
         limits=limits,
+        reliability=config.reliability_of(stream),
+        safety=SafetyCost.of(stream.array, grid, limits, config.output.ballast),
         frame_rate_hz=frame_rate_hz or stream.frame_rate_hz,
-        shard_files_per_frame=shard_files_per_frame(Grid.of(stream.array)),
-        warnings=tuple(layout_warnings(stream.array)),
+        shard_files_per_frame=shard_files_per_frame(grid),
     )
 
 
@@ -176,10 +207,10 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
     if plan.disk_reserved_bytes > plan.disk_free_bytes:
         raise loaded.source.error(
             ("output", "root"),
-            "the disk has no room for the shards that are preallocated",
+            "the disk has no room for the shards that are preallocated and for what crash safety keeps beside them",
             expected=f"{format_bytes(plan.disk_reserved_bytes)} free",
             got=format_bytes(plan.disk_free_bytes),
-            hint="Free some space, or make shard_size_chunks smaller.",
+            hint="Free some space, or make shard_size_chunks, ring_frames or output.ballast smaller.",
         )
 
 
@@ -218,7 +249,7 @@ def _page_cache_warnings(plan: Plan) -> list[str]:
     ]
 
 
-def _root_warnings(root: Path, *, create: bool) -> list[str]:
+def _root_warnings(name: str, root: Path, *, create: bool) -> list[str]:
     if not root.is_dir():
-        return [] if create else [f"output.root {root} is not there yet; serve refuses to start until it is, or until output.create is true"]
-    return [] if os.access(root, os.W_OK | os.X_OK) else [f"output.root {root} cannot be written by this user"]
+        return [] if create else [f"{name} {root} is not there yet; serve refuses to start until it is, or until output.create is true"]
+    return [] if os.access(root, os.W_OK | os.X_OK) else [f"{name} {root} cannot be written by this user"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
     from shardwright.pipeline.limits import Limits
+    from shardwright.pipeline.settings import WriteSettings
     from shardwright.wire.controls import Open
 
     from .settings import IngestSettings, StreamPolicy
@@ -31,6 +32,7 @@ class Admitted:
     path: Path
     spec: ArraySpec
     limits: Limits
+    settings: WriteSettings
 
 
 class Admission:
@@ -56,7 +58,7 @@ class Admission:
             raise BudgetError("one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes")
         if path.exists() or any(path == other.path for other in taken):
             raise OutputExistsError("the output exists", expected="a name that is not taken", got=str(path))
-        return Admitted(request, path, spec, limits)
+        return Admitted(request, path, spec, limits, self._settings.write if stream is None else stream.write)
 
     def _stream(self, name: str | None) -> StreamPolicy | None:
         if name is None:

@@ -260,6 +260,7 @@ class IngestServer:
             max_control_bytes=settings.max_control_bytes,
             max_batch_frames=settings.max_batch_frames,
             software=SOFTWARE,
+            resume_timeout_ms=settings.resume_timeout_ms,
         )
         self._send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
         self._on_event("client_connected", {"host": client.hello.host, "pid": client.hello.pid, "software": client.hello.software})
@@ -327,7 +328,7 @@ class IngestServer:
             for warning in layout_warnings(admitted.spec):
                 self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
             if client.gone:
-                session.end_early(DaemonEvent.CLIENT_GONE, SessionLostError("the client left while its acquisition was being opened"))
+                session.end_early(DaemonEvent.CLIENT_LEFT, SessionLostError("the client left while its acquisition was being opened"))
             elif self._stopping:
                 session.stop()
 
@@ -368,7 +369,7 @@ class IngestServer:
         self._on_event("client_left" if orderly else "client_lost", {"host": client.hello.host, "pid": client.hello.pid, "reason": str(error)})
         for token in client.sessions:
             if token in self._sessions:
-                self._sessions[token].end_early(DaemonEvent.CLIENT_GONE, error)
+                self._sessions[token].end_early(DaemonEvent.CLIENT_LEFT, error)
 
     def _keep_alive(self, now_s: float, *, drained: bool) -> None:
         if now_s >= self._next_heartbeat_s:

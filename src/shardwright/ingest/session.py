@@ -95,6 +95,12 @@ class Session:
             ring_slots=limits.ring_frames,
             slot_bytes=limits.frame_bytes,
             ring_token=self._ring_token,
+            acquisition=getattr(self.acquisition, "identity", None) or secrets.token_hex(16),
+            client_epoch=1,
+            next_sequence=0,
+            missing=(),
+            overload=admitted.settings.overload,
+            durability=admitted.settings.durability,
         )
         self._send(self._counter.control(Kind.OPENED, opened.to_body()))
 
@@ -112,7 +118,7 @@ class Session:
             self._counter.accept(header)
             if header.kind is Kind.ERROR:
                 problem = Problem.from_body(decode_control(body))
-                self.end_early(DaemonEvent.CLIENT_GONE, problem.error)
+                self.end_early(DaemonEvent.CLIENT_LEFT, problem.error)
                 return
             event = {Kind.FRAMES: DaemonEvent.FRAMES, Kind.FINISH: DaemonEvent.FINISH}.get(header.kind, DaemonEvent.UNEXPECTED)
             verdict, then = step(DAEMON_TABLE, self.state, event)
@@ -131,7 +137,7 @@ class Session:
     def _take_frames(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """All of the batch, or nothing of it and an error."""
         limits, count = self.admitted.limits, header.count
-        batch = decode_batch(header, body)
+        batch = decode_batch(header, body, len(self.admitted.spec.frame_fields))
         check_content(batch, self.admitted.spec, self.acquisition.grid, self.frames_received)
         if self._in_flight.frames + count > limits.ring_frames:
             expected = f"at most {limits.ring_frames} frames in flight"

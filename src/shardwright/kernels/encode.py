@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES, KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, LEVEL_STORED
 
-from .checksum import crc32c_at
+from .checksum import CRC_OF_CHECKED, crc32c_at
 from .compressed import compress_blosc, compress_gzip, compress_zstd
 from .gather import is_all_fill
 from .native_calls import CACHE, NATIVE_AVAILABLE, bytes_at, put_u32
@@ -62,6 +63,7 @@ def encode_chunks(
     scratch: Any,
     nbytes: Any,
     forms: Any,
+    crcs: Any,
 ) -> None:
     """Encode chunk i of ``plane`` into the memory at ``slots[i]``, for every i.
 
@@ -73,13 +75,14 @@ def encode_chunks(
     contexts    int64[4]    this worker's compressor states; scratch: uint8, ``CodecParameters.scratch_bytes``
     nbytes      int64[n]    out: encoded bytes, 0 for a chunk that is all fill and left out
     forms       uint8[n]    out: ABSENT, COMPRESSED or STORED
+    crcs        uint32[n]   out: crc32c of the encoded bytes, an inner checksum included; 0 for a chunk that is left out
     """
     checksum, chunk_bytes = codec[6], codec[7]
     room = capacity - (CHECKSUM_BYTES if checksum else 0)
     fill, work = int(fill_row.ctypes.data), int(scratch.ctypes.data)
     for i in range(slots.size):
         if not keep_empty and is_all_fill(frames, frame_row_bytes, plane[i], fill):
-            nbytes[i], forms[i] = 0, ABSENT
+            nbytes[i], forms[i], crcs[i] = 0, ABSENT, 0
             continue
         source = (frames, frame_row_bytes, plane[i], chunk_rows, row_bytes, fill, chunk_bytes)
         address = slots[i]
@@ -89,8 +92,11 @@ def encode_chunks(
             written = _compress(out, address, room, codec, block_bytes, contexts, work, source)
         if written == 0:
             written, form = _store(out, address, codec, block_bytes, source), STORED
+        crc = np.int64(crc32c_at(address, written))  # uint64 here would become float64 below
         if checksum:
-            put_u32(out, written, int(crc32c_at(address, written)))
+            put_u32(out, written, crc)
             written += CHECKSUM_BYTES
+            crc = np.int64(CRC_OF_CHECKED)
         nbytes[i] = written
         forms[i] = form if codec[0] != KIND_NONE else STORED
+        crcs[i] = crc

@@ -67,9 +67,16 @@ def bytes_at(address: int, count: int) -> Any:
 
 
 @njit(inline="always")
-def put_u32(out: Any, offset: int, value: int) -> None:
+def put_u32(out: Any, offset: int, value: Any) -> None:
     """Write the low 32 bits of ``value`` little-endian."""
     for i in range(4):
+        out[offset + i] = (value >> (8 * i)) & 0xFF
+
+
+@njit(inline="always")
+def put_u64(out: Any, offset: int, value: Any) -> None:
+    """Write a 64-bit ``value`` little-endian."""
+    for i in range(8):
         out[offset + i] = (value >> (8 * i)) & 0xFF
 
 

@@ -133,9 +133,9 @@ def parse_blosc(data: bytes) -> BloscChunk:
 # ------------------------------------------------------------------ checksum
 
 
-def crc32c(data: bytes) -> int:
-    """Bit by bit (RFC 3720, B.4)."""
-    value = 0xFFFFFFFF
+def crc32c(data: bytes, seed: int = 0) -> int:
+    """Bit by bit (RFC 3720, B.4); goes on from ``seed``, the crc32c of what came before."""
+    value = seed ^ 0xFFFFFFFF
     for byte in data:
         value ^= byte
         for _ in range(8):
@@ -200,3 +200,39 @@ def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> Non
     """Put one chunk into its slot, zeros up to the next multiple of ``alignment``; nothing for an empty chunk."""
     padded = data + bytes(-len(data) % alignment)
     file[offset : offset + len(padded)] = padded
+
+
+# ------------------------------------------------------------------ journal and staging area
+
+
+def chunk_entry(offset: int, nbytes: int, crc: int, writer_epoch: int, seed: int) -> bytes:
+    """32 bytes; a chunk of 0 bytes is all fill and has 2^64-1 in both fields."""
+    fields = struct.pack("<QQIII", *((offset, nbytes, crc) if nbytes else (2**64 - 1, 2**64 - 1, 0)), writer_epoch, 0)
+    return fields + struct.pack("<I", crc32c(fields, seed))
+
+
+def journal_chunks(
+    file: bytearray, places: Sequence[int], offsets: Sequence[int], nbytes: Sequence[int], crcs: Sequence[int], writer_epoch: int, seed: int
+) -> None:
+    for place, offset, count, crc in zip(places, offsets, nbytes, crcs, strict=True):
+        file[place : place + 32] = chunk_entry(offset, count, crc, writer_epoch, seed)
+
+
+def sealed_record(record: bytes, pixels_crc: int, seed: int) -> bytes:
+    """The frame record with its last two fields filled in."""
+    body = record[:-8] + struct.pack("<I", pixels_crc)
+    return body + struct.pack("<I", crc32c(body, seed))
+
+
+def journal_frames(file: bytearray, place: int, records: Sequence[bytes], filled: Sequence[bool], seed: int) -> None:
+    """The records of one slab, zeros where no frame came."""
+    data = b"".join(sealed_record(record, 0, seed) if here else bytes(len(record)) for record, here in zip(records, filled, strict=True))
+    file[place : place + len(data)] = data
+
+
+def stage_frames(
+    file: bytearray, frames: Sequence[bytes], data_places: Sequence[int], entry_places: Sequence[int], records: Sequence[bytes], seed: int
+) -> None:
+    for pixels, data_place, entry_place, record in zip(frames, data_places, entry_places, records, strict=True):
+        file[data_place : data_place + len(pixels)] = pixels
+        file[entry_place : entry_place + len(record)] = sealed_record(record, crc32c(pixels), seed)

@@ -10,6 +10,7 @@ from shardwright.codecs.parameters import KIND_NONE
 
 from .contexts import CompressorContexts
 from .encode import encode_chunks
+from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames
 from .write import write_slots
 
@@ -36,9 +37,14 @@ def warm_up() -> None:
         np.zeros(128, np.uint8),
         np.zeros(1, np.int64),
         np.zeros(1, np.uint8),
+        np.zeros(1, np.uint32),
     )
     contexts.close()
     one = np.ones(1, np.int64)
     write_slots(-one, 0 * one, one, 0 * one, 1)
+    no_file, records = -1, np.zeros((1, 128), np.uint8)
+    journal_chunks(no_file, 0 * one, 0 * one, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8))
+    journal_frames(no_file, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8))
+    stage_frames(no_file, one * frame.ctypes.data, frame.size, 0 * one, 0 * one, records, 0)
     table = np.zeros((1, 1), np.int64)
     place_frames(0, 0 * one, 0 * one, one, one, one, one, one, 0 * one, table, table.copy(), 0 * one, one, np.zeros(1, np.uint8), 0 * one)

@@ -1,4 +1,6 @@
-"""Encoded chunks from a worker's buffer to their slots in a file, for shards that are not mapped. One call a task, no Python per chunk."""
+"""From memory into files without the GIL: whole writes that come back as an errno, and a task's encoded chunks to their slots, where shards are not
+mapped. One call a task, no Python per chunk.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,21 @@ from numba import carray, njit
 from .native_calls import CACHE, as_pointer, errno_location, memset, pwrite
 
 EINTR, EIO = 4, 5
+
+
+@njit(nogil=True, cache=CACHE)
+def write_at(descriptor: int, address: int, count: int, offset: int) -> int:
+    """Write ``count`` bytes at ``address`` to ``offset`` of a file, again after a signal or a short write. Returns 0 or errno."""
+    done = 0
+    while done < count:
+        written = pwrite(descriptor, address + done, count - done, offset + done)
+        if written > 0:
+            done += written
+            continue
+        number = carray(as_pointer(errno_location()), (1,), np.int32)[0] if written < 0 else EIO
+        if number != EINTR:
+            return int(number)
+    return 0
 
 
 @njit(nogil=True, cache=CACHE)
@@ -25,13 +42,7 @@ def write_slots(descriptors: Any, offsets: Any, addresses: Any, nbytes: Any, ali
             continue
         rounded = (count + alignment - 1) // alignment * alignment
         memset(addresses[i] + count, 0, rounded - count)
-        done = 0
-        while done < rounded:
-            written = pwrite(descriptors[i], addresses[i] + done, rounded - done, offsets[i] + done)
-            if written > 0:
-                done += written
-                continue
-            number = carray(as_pointer(errno_location()), (1,), np.int32)[0] if written < 0 else EIO
-            if number != EINTR:
-                return int(number)
+        number = write_at(descriptors[i], addresses[i], rounded, offsets[i])
+        if number != 0:
+            return int(number)
     return 0

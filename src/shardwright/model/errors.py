@@ -146,6 +146,12 @@ class OverloadError(ShardwrightError):
     code = "overload"
 
 
+class FlushTimeoutError(ShardwrightError, TimeoutError):
+    """Not everything became durable in the time given; nothing is lost, it goes on."""
+
+    code = "flush_timeout"
+
+
 class ResumeError(ShardwrightError):
     """An acquisition that cannot be taken up again."""
 

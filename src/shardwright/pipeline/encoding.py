@@ -132,8 +132,7 @@ class SlabEncoder:
     ) -> None:
         with storage_errors("write", journal.path):
             reach("journal.before_chunks")
-            tables = np.array([journal.layout.chunk_place(number, 0) for number in range(self.layout.files_per_group)], np.int64)
-            places = tables[file] + CHUNK_ENTRY.itemsize * slot
+            places = journal.layout.chunk_places(file, slot)
             scratch = state.scratch(CHUNK_ENTRY.itemsize * slot.size)
             raise_errno(journal_chunks(journal.descriptor, places, offset, nbytes, crcs, journal.writer_epoch, journal.seed, scratch))
             reach("journal.after_chunks")
@@ -205,8 +204,7 @@ class StageTask:
         try:
             with storage_errors("write", self.area.path):
                 reach("staging.before_write")
-                data = np.array([self.area.data_place(slot) for slot in self.slots.tolist()], np.int64)
-                entries = np.array([self.area.entry_place(slot) for slot in self.slots.tolist()], np.int64)
+                data, entries = self.area.data_place(self.slots), self.area.entry_place(self.slots)
                 raise_errno(stage_frames(self.area.descriptor, self.addresses, self.frame_bytes, data, entries, self.records, self.area.seed))
         except Exception as failure:  # noqa: BLE001  (travels in the report)
             error = failure

@@ -23,6 +23,7 @@ from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, slab_and_place
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.slab_map import slabs_of_group
 
 from .accounts import Accounts
 from .assembly import SlabTable
@@ -203,7 +204,7 @@ class FrameFlow(ABC):
         group.state = GroupState.CLOSING
         for slab in self._table.incomplete_of_group(group.number):
             self._close_slab(slab)
-        for slab in self._groups.slabs_of(group.number):
+        for slab in slabs_of_group(self._encoder.layout, group.number):
             if slab not in group.done_slabs:
                 self._groups.holes.remember(slab, None)
         group.slabs_left = 0

@@ -56,6 +56,7 @@ class Group:
     frames: int = 0  # stored in its slabs
     sound: bool = True  # its files can still be used
     rewriting: bool = False  # an I/O error: no worker may start on the old files
+    rewrite_asked: bool = False  # the keeper is at it
     rewrites: int = 0
     retry_s: float | None = None  # the disk was full: when to try again
     spilled: bool = False
@@ -145,15 +146,6 @@ class Groups:
             self._keeper.discard(group.files)
         self._prepared = {}
 
-    def slabs_of(self, number: int) -> list[int]:
-        """Every slab of a group that lies inside the array."""
-        grid = self._grid
-        corner = [h * s for h, s in zip(grid.group_coordinates(number), grid.shard_chunks, strict=True)]
-        slabs = [0]
-        for first, extent, count in zip(corner, grid.group_extent_chunks(number), grid.slab_counts, strict=True):
-            slabs = [slab * count + first + i for slab in slabs for i in range(extent)]
-        return slabs
-
     def seal_if_done(self, group: Group) -> None:
         if group.slabs_left == 0 and group.in_flight == 0 and not group.waiting and not group.rewriting and group.state is not GroupState.SEALING:
             group.state = GroupState.SEALING
@@ -209,20 +201,22 @@ class Groups:
                 group.retry_s, group.spilled = None, False
                 group.files = self._keeper.prepare(group.number)
 
-    def must_rewrite(self, group: Group, error: BaseException) -> bool:
-        """Note an I/O error; False when the group cannot be saved by new files."""
+    def note_io_error(self, group: Group, error: BaseException) -> bool:
+        """From now on nothing goes into the old files; False when the group cannot be saved by new ones."""
+        if group.rewriting:
+            return True
         if not isinstance(error, StorageError) or group.rewrites >= MOST_REWRITES or not group.sound:
             return False
-        if not group.rewriting:
-            group.rewriting = True
-            group.rewrites += 1
-            if group.state is GroupState.SEALING:
-                group.state = GroupState.CLOSING
-            self._on_event("io_error", {"group": group.number, "reason": str(error), "then": "the shard is rewritten to a new file"})
-        self.rewrite_if_idle(group)
+        group.rewriting = True
+        group.rewrites += 1
+        self._on_event("io_error", {"group": group.number, "reason": str(error), "then": "the shard is rewritten to a new file"})
         return True
 
-    def rewrite_if_idle(self, group: Group) -> None:
-        """Start rewriting once no worker is at the old files."""
-        if group.rewriting and group.in_flight == 0 and group.files.done() and group.files.exception() is None:
-            group.files = self._keeper.rewrite(group.number, group.files.result(), spill=group.spilled)
+    def rewrite(self, group: Group, stored_slabs: set[int]) -> None:
+        """Move to new files, once no worker is at the old ones. ``stored_slabs``: whose frames were acknowledged."""
+        if group.rewriting and not group.rewrite_asked:
+            group.rewrite_asked = True
+            group.files = self._keeper.rewrite(group.number, group.files.result(), stored_slabs, spill=group.spilled)
+
+    def rewritten(self, group: Group) -> None:
+        group.rewriting = group.rewrite_asked = False

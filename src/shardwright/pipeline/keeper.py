@@ -19,7 +19,8 @@ import numpy as np
 from shardwright.model.errors import ShardwrightError, StorageError, StorageFullError, WorkerError
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_log import BlockKind
-from shardwright.shard.group_files import GroupFiles
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles
 from shardwright.shard.rewrite import rewrite_group
 from shardwright.storage.failpoints import reach
 
@@ -43,7 +44,7 @@ class GroupPrepared:
 
 @dataclass(frozen=True)
 class GroupRewritten:
-    """The files are new; ``lost`` are the records of frames that could not be read back, ``lost_slabs`` their layers in the group's files."""
+    """The files are new; ``lost`` are the records of frames that could not be read back: the frame log has them already."""
 
     group: int
     lost: np.ndarray
@@ -69,9 +70,10 @@ class Committed:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The records of these sequences stand in the frame log (not synced yet)."""
+    """The records of these sequences stand in the frame log (not synced yet). ``release``: their pixels are free now."""
 
     sequences: np.ndarray
+    release: bool
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class ShardKeeper:
         self.folder = folder
         self._layout = layout
         self._report = report
+        self._ballast_given = False
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
         self._thread.start()
@@ -117,28 +120,27 @@ class ShardKeeper:
             try:
                 files = self._create(group, spill=spill)
                 free_bytes = self.folder.free_bytes()
+                self._refill_ballast()
             except Exception as error:  # noqa: BLE001  (travels in the future)
                 future.set_exception(error)
             else:
                 future.set_result(files)
-                if not self.folder.ballast.filled:
-                    self.folder.ballast.fill()
             self._report(GroupPrepared(group, free_bytes))
 
         self._commands.put(run)
         return future
 
-    def rewrite(self, group: int, old: GroupFiles, *, spill: bool) -> Future[GroupFiles]:
-        """Copy what can be read back of a group to new files; reports ``GroupRewritten``."""
+    def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], *, spill: bool) -> Future[GroupFiles]:
+        """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``."""
         future: Future[GroupFiles] = Future()
 
         def run() -> None:
-            lost: np.ndarray = np.zeros(0, old.journal.record_dtype)
+            lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
             error: Exception | None = None
             try:
                 if old.sealed:
                     raise StorageError(f"group {group} cannot be rewritten: {old.sealed} of its shards are sealed")  # noqa: TRY301
-                files, lost = rewrite_group(old, lambda: self._create(group, spill=spill))
+                files, lost = rewrite_group(self._layout, old, stored_slabs, lambda: self._create(group, spill=spill, suffix=REWRITE_SUFFIX))
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
                 if lost.size:
                     self._log(BlockKind.EVENTS, -1, lost)
@@ -207,12 +209,12 @@ class ShardKeeper:
 
         self._commands.put(run)
 
-    def record(self, records: np.ndarray) -> None:
+    def record(self, records: np.ndarray, *, release: bool) -> None:
         """Keep the records of frames that are not stored; reports ``Recorded``."""
 
         def run() -> None:
             self._log(BlockKind.EVENTS, -1, records)
-            self._report(Recorded(records["sequence"].astype(np.int64)))
+            self._report(Recorded(records["sequence"].astype(np.int64), release))
 
         self._commands.put(run)
 
@@ -263,10 +265,17 @@ class ShardKeeper:
         finally:
             self.folder.close()
 
-    def _create(self, group: int, *, spill: bool) -> GroupFiles:
+    def _create(self, group: int, *, spill: bool, suffix: str = "") -> GroupFiles:
         folder = self.folder
         return GroupFiles.create(
-            folder.placement(spill=spill), self._layout, group, folder.io, folder.identity, folder.manifest.writer_epoch, folder.log.dtype.itemsize
+            folder.placement(spill=spill),
+            self._layout,
+            group,
+            folder.io,
+            folder.manifest.identity_bytes,
+            folder.manifest.writer_epoch,
+            record_dtype(len(folder.spec.frame_fields)).itemsize,
+            suffix=suffix,
         )
 
     def _log(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
@@ -279,4 +288,10 @@ class ShardKeeper:
         except StorageFullError:
             if not self.folder.ballast.release():
                 raise
+            self._ballast_given = True
             work()
+
+    def _refill_ballast(self) -> None:
+        """There is room again: hold some back once more."""
+        if self._ballast_given:
+            self._ballast_given = not self.folder.ballast.fill()

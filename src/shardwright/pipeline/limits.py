@@ -1,6 +1,7 @@
 """Every limit of one acquisition, derived from its specification into one frozen object before anything is allocated.
 
 ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being compressed
+staging   room on disk for frames whose slab takes long
 row       bookkeeping of one slab that is open or being compressed
 group     shard files that are filled at once (preallocated on disk, mapped)
 """
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import BudgetError
-from shardwright.shard.layout import largest_shard, plane_table_bytes
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.layout import largest_shard, page_aligned, plane_table_bytes
 
 if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
@@ -48,6 +50,7 @@ class Limits:
     held_frames: int
     ring_frames: int
     ring_bytes: int
+    staging_frames: int
     rows: int
     open_groups: int
     chunks_per_task: int
@@ -79,7 +82,9 @@ class Limits:
         filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
         chunks_per_task = min(max(1, TASK_BYTES // grid.chunk_bytes), math.prod(grid.plane_chunks))
         buffer_bytes = chunks_per_task * shard.slot_bytes  # of one worker, when shards are not mapped
-        table_bytes = plane_table_bytes(grid) + rows * grid.frames_per_slab * 16 + open_groups * files * shard.chunks * 16
+        record_bytes = record_dtype(len(spec.frame_fields)).itemsize
+        staging_frames = 0 if grid.frames_per_slab == 1 else ring  # every frame that is held can be staged
+        table_bytes = plane_table_bytes(grid) + rows * grid.frames_per_slab * (24 + record_bytes) + open_groups * files * shard.chunks * 16
         memory = RUNTIME_BYTES + ring * grid.frame_bytes + threads * (codec.scratch_bytes + buffer_bytes) + table_bytes
         limits = cls(
             frame_bytes=grid.frame_bytes,
@@ -94,6 +99,7 @@ class Limits:
             held_frames=grid.held_frames,
             ring_frames=ring,
             ring_bytes=ring * grid.frame_bytes,
+            staging_frames=staging_frames,
             rows=rows,
             open_groups=open_groups,
             chunks_per_task=chunks_per_task,
@@ -103,7 +109,7 @@ class Limits:
             threads=threads,
             mapped_bytes=filling * group_bytes,
             memory_bytes=memory,
-            disk_reserved_bytes=(filling + 1) * group_bytes,
+            disk_reserved_bytes=(filling + 1) * group_bytes + staging_frames * page_aligned(grid.frame_bytes),
         )
         limits._check(memory_bytes, grid)
         return limits
@@ -131,14 +137,14 @@ class Limits:
 
 
 def _groups_within_descriptors(grid: Grid, files: int) -> int:
-    """How many groups may be open, the prepared one left out. Raises ``BudgetError`` when in-order frames would need more descriptors."""
+    """Each group has its files and a journal. How many groups may be open, the prepared one left out. Raises ``BudgetError`` when in-order frames would need more descriptors."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the hard limit: the pipeline raises the soft one to it
-    most = (descriptors - SPARE_DESCRIPTORS) // (DESCRIPTORS_PER_FILE * files) - 1 if descriptors != resource.RLIM_INFINITY else 1 << 20
+    most = (descriptors - SPARE_DESCRIPTORS) // (DESCRIPTORS_PER_FILE * files + 1) - 1 if descriptors != resource.RLIM_INFINITY else 1 << 20
     if most < grid.open_groups + 2:
         raise BudgetError(
             f"{files} shard files cover one frame, more than this process may open at once",
             expected=f"at most {descriptors - SPARE_DESCRIPTORS} descriptors",
-            got=f"{DESCRIPTORS_PER_FILE * files * (grid.open_groups + 3)}",
+            got=f"{(DESCRIPTORS_PER_FILE * files + 1) * (grid.open_groups + 3)}",
             hint="Make shard_size_chunks of the frame's axes larger, so that fewer shards cover a frame",
         )
     return most

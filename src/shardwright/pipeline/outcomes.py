@@ -218,7 +218,7 @@ class Outcomes(FrameFlow):
         group = self._groups.by_number.get(report.group)
         if group is None:
             return  # given up meanwhile
-        group.rewriting = False
+        self._groups.rewritten(group)
         if report.error is not None:
             group.sound = False
             self._fail(report.error)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardwright.model.errors import SpecError
+from shardwright.storage.slot_file import IO_MODES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 Durability = Literal["stored", "durable"]
 Overload = Literal["block", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
+MAX_INTERVAL_MS = 3_600_000
+_CHOICES = {"io": IO_MODES, "durability": ("stored", "durable"), "overload": ("block", "drop", "fail"), "on_full": ("block", "spill", "fail")}
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,16 @@ class WriteSettings:
     spill_root: Path | None = None
     ballast_bytes: int = 16 << 20
     low_water_bytes: int = 0
+
+    @classmethod
+    def checked(cls, **values: Any) -> WriteSettings:
+        """From a user's arguments. Raises ``SpecError`` for what cannot be meant."""
+        for name, choices in _CHOICES.items():
+            if name in values and values[name] not in choices:
+                raise SpecError(f"unknown {name}", expected=f"one of {', '.join(choices)}", got=repr(values[name]))
+        for name in ("store_within_ms", "sync_interval_ms"):
+            if name in values and (type(values[name]) is not int or not 1 <= values[name] <= MAX_INTERVAL_MS):
+                raise SpecError(f"{name} out of range", expected=f"1 to {MAX_INTERVAL_MS} milliseconds", got=repr(values[name])[:80])
+        if (values.get("on_full") == "spill") != (values.get("spill_root") is not None) and "spill_root" in values:
+            raise SpecError("on_full='spill' and spill_root belong together", got=f"on_full={values.get('on_full')!r}, {values.get('spill_root')}")
+        return cls(**values)

@@ -16,7 +16,8 @@ import os
 import secrets
 import shutil
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.storage.slot_file import IoMode
 
     from .limits import Limits
     from .settings import WriteSettings
@@ -48,7 +50,7 @@ IDENTITY_BYTES = 16
 class StoreFolder:
     """Made by ``create``, or by ``pipeline.resume`` from what is on disk. ``staging`` is None where no slab waits for a second frame."""
 
-    def __init__(self, path: Path, spec: ArraySpec, manifest: Manifest, lock: StoreLock, log: FrameLog, staging: StagingArea | None, ballast: Ballast) -> None:
+    def __init__(self, path: Path, spec: ArraySpec, manifest: Manifest, lock: StoreLock, log: FrameLog, staging: StagingArea | None, ballast: Ballast, *, extent: int = 0) -> None:
         self.path = path
         self.spec = spec
         self.manifest = manifest
@@ -56,15 +58,23 @@ class StoreFolder:
         self.log = log
         self.staging = staging
         self.ballast = ballast
-        self._extent = 0
+        self._extent = extent
 
     @property
     def workspace(self) -> Path:
         return self.path / WORKSPACE
 
     @property
-    def identity(self) -> bytes:
-        return bytes.fromhex(self.manifest.identity)
+    def io(self) -> IoMode:
+        return cast("IoMode", self.manifest.io)
+
+    def count_client(self) -> int:
+        """One more client sends to this acquisition: its number, once it is on disk. Raises ``StorageError`` or ``FencedError``."""
+        self.may_rename()
+        counted = replace(self.manifest, client_epoch=self.manifest.client_epoch + 1)
+        write_manifest(self.workspace, counted)
+        self.manifest = counted
+        return counted.client_epoch
 
     @classmethod
     def create(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> StoreFolder:

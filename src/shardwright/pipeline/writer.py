@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import operator
+import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,25 +15,39 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.ome import layout_warnings
-from shardwright.model.errors import ClosedError, FrameDtypeError, FrameIndexError, FrameShapeError, LayoutWarning, SpecError
-from shardwright.storage.slot_file import IO_MODES, IoMode
-from shardwright.wire.descriptor import DESCRIPTOR, METADATA_FIELDS
+from shardwright.model.errors import (
+    ClosedError,
+    FlushTimeoutError,
+    FrameDtypeError,
+    FrameIndexError,
+    FrameShapeError,
+    LayoutWarning,
+    OverloadError,
+)
+from shardwright.model.watermark import Watermark
+from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
 from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata
 
 from .acquisition import Acquisition, AcquisitionState
 from .limits import Limits, default_threads
+from .settings import WriteSettings
 from .workers import WorkerPool
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
+    from shardwright.storage.slot_file import IoMode
 
-_POLL_S = 1.0  # how often a blocked append looks whether the workers still live
+    from .settings import Durability, OnFull, Overload
+
+_POLL_S = 1.0  # how often a call that waits looks whether the workers still live
+_CLOCK_S = 0.05  # how often the helper looks at the clocks when nothing happens
+log = logging.getLogger("shardwright")
 
 
 class FrameRing:
@@ -53,37 +70,64 @@ class FrameRing:
     def release(self, sequences: np.ndarray) -> None:
         self._free.extend([self._slot_of.pop(sequence) for sequence in sequences.tolist()])
 
+    @property
+    def has_free(self) -> bool:
+        return bool(self._free)
+
 
 class Writer:
-    """Made by ``shardwright.create``; a context manager. Not for use from several threads at once."""
+    """Made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its methods may be called from one thread at a time.
 
-    def __init__(self, path: Path, spec: ArraySpec, threads: int, memory_bytes: int | None, io: IoMode) -> None:
-        limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
-        self.spec = spec
-        self.limits = limits
-        self._ring = FrameRing(spec, limits.ring_frames)
+    A helper thread looks after what must happen in time although nobody appends: staging, commits, retries on a full disk. ``_lock`` guards the
+    acquisition and the ring between the two; it is held for microseconds.
+    """
+
+    def __init__(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._wake = threading.Event()
+        self._receipt: Receipt | None = None
+        self._ended = False
         self._pool = WorkerPool(threads)
         self._pool.start()
         try:
-            self._acquisition = Acquisition(path, spec, limits, self._pool, wake=lambda: None, io=io)
+            self._acquisition = make(self._pool, self._wake.set)
+            self._ring = FrameRing(self._acquisition.spec, self._acquisition.limits.ring_frames)
         except BaseException:
             self._pool.stop()
             raise
+        self.spec = self._acquisition.spec
+        self.limits = self._acquisition.limits
         self._grid = self._acquisition.grid
-        self._dtype = np.dtype(spec.dtype)
-        self._count = 0
-        self._descriptor = np.zeros(1, DESCRIPTOR)
+        self._dtype = np.dtype(self.spec.dtype)
+        self._count = self._acquisition.next_sequence
+        self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
         self._address = np.zeros(1, np.int64)
-        self._receipt: Receipt | None = None
+        self._helper = threading.Thread(target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True)
+        self._helper.start()
 
     @property
     def path(self) -> Path:
         return self._acquisition.path
 
     @property
+    def frames(self) -> int:
+        """Frames that this acquisition was given so far, before a crash included: the number that the next one gets."""
+        return self._count
+
+    @property
     def receipt(self) -> Receipt:
         """The account so far; final once the writer is closed."""
-        return self._receipt or self._acquisition.receipt()
+        if self._receipt is not None:
+            return self._receipt
+        with self._lock:
+            return self._acquisition.receipt()
+
+    @property
+    def watermark(self) -> Watermark:
+        """How many frames from the first on, without holes, a kill of this process (``stored``) or a power cut (``durable``) cannot lose."""
+        with self._lock:
+            return Watermark(self._acquisition.stored_watermark, self._acquisition.durable_watermark)
 
     def append(
         self,
@@ -95,8 +139,9 @@ class Writer:
     ) -> None:
         """Store one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else ``frame_id``, else the count of appends.
 
-        The frame is copied before this returns. Blocks while the ring is full. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
-        ``MetadataError`` (nothing was stored then), ``ClosedError``, or what broke the pipeline.
+        The frame is copied before this returns. While the ring is full it waits, drops the frame (counted and recorded) or fails, as ``overload``
+        says. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing was stored then), ``OverloadError``,
+        ``ClosedError``, or what broke the pipeline.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
@@ -104,20 +149,44 @@ class Writer:
         self._check(pixels)
         position = self._position(index, frame_id)
         self._describe(position, frame_id, metadata)
-        slot = self._free_slot()
-        np.copyto(self._ring.frames[slot], pixels)
-        self._address[0] = self._ring.address + slot * self.limits.frame_bytes
-        self._count += 1
-        self._acquisition.submit(self._descriptor, self._address)
-        self._collect()
+        with self._changed:
+            slot = self._free_slot()
+        if slot is not None:
+            np.copyto(self._ring.frames[slot], pixels)
+            self._address[0] = self._ring.address + slot * self.limits.frame_bytes
+        else:
+            self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
+        with self._changed:
+            self._count += 1
+            self._acquisition.submit(self._descriptor, self._address)
+            self._collect()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every frame appended so far is durable. Raises ``FlushTimeoutError``, or what broke the pipeline."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            goal = self._count
+            self._acquisition.flush()
+            while self._acquisition.durable_watermark < goal:
+                if self._acquisition.error is not None:
+                    raise self._acquisition.error
+                left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
+                if left_s <= 0:
+                    durable = self._acquisition.durable_watermark
+                    raise FlushTimeoutError("not everything is durable yet", expected=f"{goal} frames within {timeout_s} s", got=f"{durable} frames")
+                self._changed.wait(left_s)
 
     def close(self) -> Receipt:
         """Seal every shard and write the final metadata; idempotent. Raises what broke the pipeline."""
         if self._receipt is None:
-            self._acquisition.finish()
-            while self._unsettled():
-                self._ring.release(self._acquisition.poll(_POLL_S))
-            self._receipt = self._acquisition.receipt()
+            with self._changed:
+                self._acquisition.finish()
+                while self._acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
+                    self._changed.wait(_POLL_S)
+                self._receipt = self._acquisition.receipt()
+                self._ended = True
+            self._wake.set()
+            self._helper.join()
             self._acquisition.close()
             self._pool.stop()
             if self._acquisition.error is not None:
@@ -135,6 +204,16 @@ class Writer:
                 raise
             error.add_note(f"closing the writer also failed: {self._acquisition.error}")
 
+    def _look_after(self) -> None:
+        """The helper thread: handle reports as they come, and the clocks several times a second."""
+        while not self._ended:
+            self._wake.wait(_CLOCK_S)
+            self._wake.clear()
+            with self._changed:
+                if not self._ended:
+                    self._collect(raising=False)
+                self._changed.notify_all()
+
     def _check(self, pixels: np.ndarray) -> None:
         if pixels.shape != self.spec.frame_shape:
             raise FrameShapeError("frame has the wrong shape", expected=self.spec.frame_shape, got=pixels.shape)
@@ -150,42 +229,97 @@ class Writer:
 
     def _describe(self, position: int, frame_id: int | None, metadata: Mapping[str, float] | None) -> None:
         record = self._descriptor[0]
+        values = checked_metadata(metadata, self.spec.frame_fields) if metadata else {}
         for name in METADATA_FIELDS:
-            record[name] = np.nan
-        if metadata:
-            for name, value in checked_metadata(metadata).items():
-                record[name] = value
+            record[name] = values.get(name, np.nan)
+        if self.spec.frame_fields:
+            record["further"] = [values.get(name, np.nan) for name in self.spec.frame_fields]
+        record["flags"] = 0
         record["sequence"] = self._count
         record["position"] = position
         record["frame_id"] = -1 if frame_id is None else frame_id
         record["camera_ns"] = time.time_ns()
         record["monotonic_ns"] = time.monotonic_ns()
 
-    def _free_slot(self) -> int:
+    def _free_slot(self) -> int | None:
+        """Under the lock. None: the frame is to be dropped."""
+        overload = self._acquisition.settings.overload
         while (slot := self._ring.take(self._count)) is None:
-            self._collect(_POLL_S)
+            self._collect()
+            if self._ring.has_free:
+                continue
+            if overload == "drop":
+                return None
+            if overload == "fail":
+                raise OverloadError("the disk cannot keep up", expected="a free frame buffer", got=f"{self.limits.ring_frames} in use")
+            self._changed.wait(_POLL_S)
         return slot
 
-    def _collect(self, timeout_s: float | None = None) -> None:
-        self._ring.release(self._acquisition.poll(timeout_s))
-        if self._acquisition.error is not None and self._receipt is None and not self._acquisition.in_flight:
+    def _collect(self, *, raising: bool = True) -> None:
+        """Under the lock."""
+        self._ring.release(self._acquisition.poll())
+        for name, facts in self._acquisition.take_events():
+            log.warning("%s: %s %s", self.path.name, name, facts)
+        if raising and self._acquisition.error is not None and self._receipt is None and not self._acquisition.in_flight:
             raise self._acquisition.error
-
-    def _unsettled(self) -> bool:
-        return self._acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED)
 
 
 def create(
-    path: str | os.PathLike[str], spec: ArraySpec, *, threads: int | None = None, memory_bytes: int | None = None, io: IoMode = "auto"
+    path: str | os.PathLike[str],
+    spec: ArraySpec,
+    *,
+    threads: int | None = None,
+    memory_bytes: int | None = None,
+    io: IoMode = "auto",
+    durability: Durability = "stored",
+    store_within_ms: int = 1000,
+    sync_interval_ms: int = 1000,
+    overload: Overload = "block",
+    on_full: OnFull = "fail",
+    spill_root: str | os.PathLike[str] | None = None,
 ) -> Writer:
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
 
-    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more);
-    A layout that some readers will not open is a ``LayoutWarning``.
-    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``).
+    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
+    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``). The others are those of
+    ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
     """
-    if io not in IO_MODES:
-        raise SpecError("unknown io mode", expected=f"one of {', '.join(IO_MODES)}", got=repr(io))
+    settings = WriteSettings.checked(
+        io=io,
+        durability=durability,
+        store_within_ms=store_within_ms,
+        sync_interval_ms=sync_interval_ms,
+        overload=overload,
+        on_full=on_full,
+        spill_root=None if spill_root is None else Path(spill_root).absolute(),
+    )
     for warning in layout_warnings(spec):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
-    return Writer(Path(path).absolute(), spec, threads or default_threads(), memory_bytes, io)
+    threads = threads or default_threads()
+    limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
+    return Writer(lambda pool, wake: Acquisition(Path(path).absolute(), spec, limits, pool, wake, settings), threads)
+
+
+def resume(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    memory_bytes: int | None = None,
+    durability: Durability = "stored",
+    store_within_ms: int = 1000,
+    sync_interval_ms: int = 1000,
+    overload: Overload = "block",
+    on_full: OnFull = "fail",
+    take_over: bool = False,
+) -> Writer:
+    """Go on with a store whose writer died: what it had stored is there, the next frame is number ``writer.frames``.
+
+    ``take_over`` even though another process holds it; that one can then seal nothing any more. Raises ``ResumeError`` for a store that is finished,
+    ``LockedError`` while another writer holds it, ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``.
+    """
+    settings = WriteSettings.checked(
+        durability=durability, store_within_ms=store_within_ms, sync_interval_ms=sync_interval_ms, overload=overload, on_full=on_full
+    )
+    threads = threads or default_threads()
+    limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes)
+    return Writer(lambda pool, wake: Acquisition.resume(Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over), threads)

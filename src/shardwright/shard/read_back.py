@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import crc32c
 import numpy as np
@@ -20,13 +20,18 @@ from .journal import VALID
 from .slab_map import SlabPlaces, slab_places, slabs_of_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from .journal import GroupJournal
     from .layout import ArrayLayout
-    from .open_shard import OpenShard
 
 READ_BYTES = 4 << 20  # of one piece: neighbouring slots are read at once
+
+
+class Readable(Protocol):
+    """A shard in progress."""
+
+    def read(self, offset: int, nbytes: int) -> bytes: ...
 
 
 @dataclass
@@ -60,13 +65,15 @@ def read_back(
     layout: ArrayLayout,
     group: int,
     journal: GroupJournal,
-    shards: list[OpenShard | None],
+    shards: Sequence[Readable | None],
     *,
+    lost: Collection[int] = (),
     threads: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> ReadBack:
-    """``shards[f]`` None: file f has its final name, so that all it holds is good. Raises ``StorageError`` when a journal cannot be read.
+    """``shards[f]`` None: file f has its final name, so that all it holds is good, or it is one of the ``lost``.
 
+    Raises ``StorageError`` when the journal cannot be read; chunks that cannot be read are not believed.
     ``progress`` hears of bytes as they are checked.
     """
     records, record_valid = journal.read_frames()
@@ -76,7 +83,9 @@ def read_back(
         for file, shard in enumerate(shards):
             table, states = journal.read_chunks(file)
             believed = states == VALID
-            if shard is not None:
+            if file in lost:
+                believed[:] = False
+            elif shard is not None:
                 checked_bytes += _check_chunks(pool, shard, table, believed, progress)
             entries.append(table)
             good.append(believed)
@@ -97,7 +106,7 @@ def _frames_complete(records: np.ndarray) -> bool:
 
 
 def _check_chunks(
-    pool: ThreadPoolExecutor, shard: OpenShard, table: np.ndarray, believed: np.ndarray, progress: Callable[[int], None] | None
+    pool: ThreadPoolExecutor, shard: Readable, table: np.ndarray, believed: np.ndarray, progress: Callable[[int], None] | None
 ) -> int:
     """Clear ``believed`` where a chunk's bytes do not fit; returns the bytes read. A piece that cannot be read is not believed."""
     present = np.flatnonzero(believed & (table["offset"] != ABSENT))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .index import EMPTY as ABSENT
-from .journal import CHUNK_ENTRY
 from .read_back import ReadBack, read_back
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from .slab_map import SlabPlaces
 
 
-def rewrite_group(layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], create: Callable[[], GroupFiles]) -> tuple[GroupFiles, list[int], np.ndarray]:
-    """(the new files, slabs that could not be saved, records of their frames). ``stored_slabs``: those that were acknowledged.
+def rewrite_group(layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], create: Callable[[], GroupFiles]) -> tuple[GroupFiles, np.ndarray]:
+    """(the new files, records of the frames that could not be saved). ``stored_slabs``: those that were acknowledged.
 
     ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; the old files are then as they were.
     """
@@ -41,19 +40,19 @@ def rewrite_group(layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], 
     lost = sorted(stored_slabs - {places.slab for places in saved})
     lost_layers = [layout.layer_of_slab(slab)[1] for slab in lost]
     records = [found.records[layer][found.record_valid[layer]] for layer in lost_layers]
-    return new, lost, np.concatenate([np.zeros(0, found.records.dtype), *records])
+    return new, np.concatenate([np.zeros(0, found.records.dtype), *records])
 
 
 def _copy_slab(old: GroupFiles, new: GroupFiles, found: ReadBack, places: SlabPlaces) -> None:
+    tables = []
     for file, (source, target) in enumerate(zip(old.slots, new.slots, strict=True)):
-        slots = places.slot[places.file == file]
-        entries = found.entries[file][slots]
+        mine = places.file == file
+        entries = found.entries[file][places.slot[mine]]
         for entry in entries[entries["offset"] != ABSENT]:
             offset = int(entry["offset"])
             target.copy_in(offset, source.read(offset, int(entry["nbytes"])))
-        target.entries[places.entry[places.file == file]] = entries[["offset", "nbytes"]]
-        new.journal.copy_chunks(file, int(slots[0]), entries) if slots.size else None
-    new.journal.copy_frames(places.slot_layer, found.records[places.slot_layer], found.record_valid[places.slot_layer])
-
-
-assert CHUNK_ENTRY.names is not None
+        target.entries["offset"][places.entry[mine]] = entries["offset"]
+        target.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
+        tables.append(entries[np.argsort(places.slot[mine])])
+    records = np.where(found.record_valid[places.slot_layer], found.records[places.slot_layer], np.zeros(1, found.records.dtype))
+    new.journal.copy_slab(places.slot_layer, records, tables)

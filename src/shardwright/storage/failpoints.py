@@ -1,12 +1,14 @@
-"""Named points at which a test makes storage fail, stall or die. Every sync, rename and truncate stands behind one.
+"""Named points at which a test makes storage fail, stall or die. Every call that changes a filesystem stands behind one.
 
 Hooks are set in process by ``set_hook`` or, for a daemon under test, by the environment variable ``SHARDWRIGHT_FAILPOINTS`` at start, e.g.
-``shard.before_sync=kill,shard.before_rename=eio``. Without hooks a point costs one look into an empty dictionary.
+``shard.before_sync=kill,shard.before_rename=eio``. ``*`` is every point, and ``@N`` is only the N-th time: ``*=kill@137`` dies at the 137th storage
+call. Without hooks a point costs one look into an empty dictionary.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -14,11 +16,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+EVERY = "*"
 _hooks: dict[str, Callable[[], None]] = {}
+_watchers: list[Callable[[str], None]] = []  # at most one: what is run at every point
 
 
 def reach(name: str) -> None:
-    """Called by storage code when it gets to the point ``name``."""
+    """Called by storage code when it gets to the point ``name``; from any thread."""
+    if _watchers:
+        _watchers[0](name)
     if _hooks and (hook := _hooks.get(name)) is not None:
         hook()
 
@@ -29,6 +35,11 @@ def set_hook(name: str, hook: Callable[[], None] | None) -> None:
         _hooks.pop(name, None)
     else:
         _hooks[name] = hook
+
+
+def watch_all(watcher: Callable[[str], None] | None) -> None:
+    """Run ``watcher`` with the name of every point that is reached from now on, before the point's own hook; None removes it."""
+    _watchers[:] = [] if watcher is None else [watcher]
 
 
 def _kill() -> None:
@@ -49,7 +60,27 @@ _ACTIONS = {"kill": _kill, "eio": _raise_eio, "enospc": _raise_enospc}
 def load_from_environment() -> None:
     """Set the hooks named in ``SHARDWRIGHT_FAILPOINTS``. Raises ``ValueError`` for an unknown action."""
     for setting in filter(None, os.environ.get("SHARDWRIGHT_FAILPOINTS", "").split(",")):
-        name, _, action = setting.partition("=")
-        if action not in _ACTIONS:
-            raise ValueError(f"SHARDWRIGHT_FAILPOINTS: {action!r} is not one of {', '.join(_ACTIONS)}")
-        set_hook(name, _ACTIONS[action])
+        name, _, order = setting.partition("=")
+        action, at, time = order.partition("@")
+        if action not in _ACTIONS or (at and not time.isdecimal()):
+            raise ValueError(f"SHARDWRIGHT_FAILPOINTS: {order!r} is not one of {', '.join(_ACTIONS)}, or such a one with @N")
+        hook = at_time(int(time), _ACTIONS[action]) if at else _ACTIONS[action]
+        if name == EVERY:
+            watch_all(_at_any_point(hook))
+        else:
+            set_hook(name, hook)
+
+
+def _at_any_point(hook: Callable[[], None]) -> Callable[[str], None]:
+    return lambda _: hook()
+
+
+def at_time(number: int, action: Callable[[], None]) -> Callable[[], None]:
+    """A hook that does nothing but at its ``number``-th call (counted from 1, exact with any number of threads)."""
+    calls = itertools.count(1)  # next() of it is one step under the interpreter's lock
+
+    def hook() -> None:
+        if next(calls) == number:
+            action()
+
+    return hook

@@ -12,7 +12,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
+from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, StorageFullError
 
 from .failpoints import reach
 
@@ -34,7 +34,7 @@ def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
     """Turn an ``OSError`` inside into the typed error that names what was tried on what."""
     try:
         yield
-    except StorageError:
+    except ShardwrightError:
         raise
     except OSError as error:
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
@@ -96,6 +96,16 @@ def rename_without_replacing(source: Path, target: Path) -> None:
             raise
 
 
+def read_range(path: Path, offset: int, nbytes: int) -> bytes:
+    """Bytes of a file, fewer at its end. Raises ``StorageError``."""
+    with storage_errors("read", path), path.open("rb", buffering=0) as file:
+        pieces, done = [], 0
+        while done < nbytes and (piece := os.pread(file.fileno(), nbytes - done, offset + done)):
+            pieces.append(piece)
+            done += len(piece)
+    return b"".join(pieces)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a folder durable."""
     with storage_errors("sync folder", path):
@@ -115,6 +125,7 @@ def make_directories(path: Path) -> None:
         path = path.parent
     for directory in reversed(missing):
         with storage_errors("create folder", directory):
+            reach("directory.before_create")
             directory.mkdir(exist_ok=True)
         sync_directory(directory.parent)
 
@@ -133,10 +144,28 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """A whole file whose bytes are durable; its name is so after ``sync_directory``."""
+    with storage_errors("write", path):
+        _write_synced(path, data)
+
+
+def publish_folder(source: Path, target: Path) -> None:
+    """Give a complete, synced folder the name that readers look for, durably. There may be an empty folder at ``target``, nothing else."""
+    with storage_errors("rename to", target):
+        reach("folder.before_rename")
+        source.rename(target)
+    sync_directory(target.parent)
+    if source.parent != target.parent:
+        sync_directory(source.parent)
+
+
 def _write_synced(path: Path, data: bytes) -> None:
+    reach("replace.before_open")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)
+        reach("replace.before_write")
         while view:
             view = view[os.write(descriptor, view) :]
         reach("replace.before_sync")

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shardwright.model.errors import ProtocolError, ShardwrightError, error_from_dict
 from shardwright.model.receipt import Receipt
 
-from .messages import mapping, number, optional_mapping, optional_number, optional_text, text
+from .fields import boolean, mapping, number, one_of, optional_mapping, optional_number, optional_text, ranges, text
 
 Transport = Literal["shm", "message"]
-_TOKEN = re.compile(r"[0-9a-f]{32}")
+Overload = Literal["block", "drop", "fail"]
+Durability = Literal["stored", "durable"]
+MAX_MISSING_RANGES = 1024  # of one OPENED
+_HEX_32 = re.compile(r"[0-9a-f]{32}")
 
 
 class _Control:
@@ -23,13 +26,11 @@ class _Control:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
-def _transport(body: dict[str, Any]) -> Transport:
-    value = text(body, "transport", 16)
-    if value == "shm":
-        return "shm"
-    if value == "message":
-        return "message"
-    raise ProtocolError("unknown transport", expected="'shm' or 'message'", got=repr(value))
+def _identity(body: dict[str, Any]) -> str:
+    value = text(body, "acquisition", 32)
+    if not _HEX_32.fullmatch(value):
+        raise ProtocolError("not an acquisition's identity", expected="32 hex digits", got=repr(value))
+    return value
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Welcome(_Control):
     max_control_bytes: int
     max_batch_frames: int
     software: str
+    resume_timeout_ms: int  # how long a client that was lost may come back to its acquisitions
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Welcome:
@@ -67,27 +69,67 @@ class Welcome(_Control):
             max_control_bytes=number(body, "max_control_bytes", 1),
             max_batch_frames=number(body, "max_batch_frames", 1),
             software=text(body, "software", 128),
+            resume_timeout_ms=number(body, "resume_timeout_ms", 0),
+        )
+
+
+@dataclass(frozen=True)
+class Resume(_Control):
+    """A client goes on with its own acquisition: ``next_sequence`` is that of the first frame it has not sent yet."""
+
+    acquisition: str
+    client_epoch: int
+    next_sequence: int
+    ring_slots: int
+
+    @classmethod
+    def from_body(cls, body: dict[str, Any]) -> Resume:
+        return cls(
+            acquisition=_identity(body),
+            client_epoch=number(body, "client_epoch", 1, 2**32 - 1),
+            next_sequence=number(body, "next_sequence"),
+            ring_slots=number(body, "ring_slots", 1, 2**31 - 1),
         )
 
 
 @dataclass(frozen=True)
 class Open(_Control):
-    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) says what the array is."""
+    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) says what the array is.
+
+    ``resume``: go on with one's own acquisition after the daemon or the link was lost. ``reopen``: take over what another client left unfinished.
+    """
 
     request: int
     name: str
     spec: dict[str, Any] | None
     stream: str | None
     transport: Transport
+    resume: Resume | None = None
+    reopen: bool = False
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Open:
-        return cls(number(body, "request"), text(body, "name"), optional_mapping(body, "spec"), optional_text(body, "stream"), _transport(body))
+        resume = optional_mapping(body, "resume")
+        opening = cls(
+            request=number(body, "request"),
+            name=text(body, "name"),
+            spec=optional_mapping(body, "spec"),
+            stream=optional_text(body, "stream"),
+            transport=one_of(body, "transport", get_args(Transport)),
+            resume=None if resume is None else Resume.from_body(resume),
+            reopen=False if body.get("reopen") is None else boolean(body, "reopen"),
+        )
+        if opening.resume is not None and opening.reopen:
+            raise ProtocolError("an OPEN that resumes and reopens", expected="at most one of them")
+        return opening
 
 
 @dataclass(frozen=True)
 class Opened(_Control):
-    """``ring_token`` (32 hex digits) fetches the ring once; None for message transport."""
+    """``ring_token`` (32 hex digits) fetches the ring once; None for message transport.
+
+    ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client is to send again before that.
+    """
 
     request: int
     path: str
@@ -97,21 +139,34 @@ class Opened(_Control):
     ring_slots: int
     slot_bytes: int
     ring_token: str | None
+    acquisition: str
+    client_epoch: int
+    next_sequence: int
+    missing: tuple[tuple[int, int], ...]
+    overload: Overload
+    durability: Durability
 
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Opened:
+        next_sequence = number(body, "next_sequence")
         opened = cls(
             request=number(body, "request"),
             path=text(body, "path", 65536),
             spec=mapping(body, "spec"),
-            transport=_transport(body),
+            transport=one_of(body, "transport", get_args(Transport)),
             credit_bytes=number(body, "credit_bytes", 1),
             ring_slots=number(body, "ring_slots", 1, 2**31 - 1),
             slot_bytes=number(body, "slot_bytes", 1),
             ring_token=optional_text(body, "ring_token", 32),
+            acquisition=_identity(body),
+            client_epoch=number(body, "client_epoch", 1, 2**32 - 1),
+            next_sequence=next_sequence,
+            missing=ranges(body, "missing", MAX_MISSING_RANGES, below=next_sequence),
+            overload=one_of(body, "overload", get_args(Overload)),
+            durability=one_of(body, "durability", get_args(Durability)),
         )
         token_needed = opened.transport == "shm"
-        if (opened.ring_token is not None) != token_needed or (opened.ring_token is not None and not _TOKEN.fullmatch(opened.ring_token)):
+        if (opened.ring_token is not None) != token_needed or (opened.ring_token is not None and not _HEX_32.fullmatch(opened.ring_token)):
             expected = "32 hex digits for shm, none for message"
             raise ProtocolError("a ring token that does not fit the transport", expected=expected, got=repr(opened.ring_token))
         return opened
@@ -149,12 +204,10 @@ class Problem:
     def from_body(cls, body: dict[str, Any]) -> Problem:
         facts = {key: optional_text(body, key) for key in ("expected", "got", "hint")}
         error = error_from_dict({"code": text(body, "code"), "message": text(body, "message"), **facts})
-        if not isinstance(body.get("fatal"), bool):
-            raise ProtocolError("field 'fatal' of an ERROR", expected="true or false", got=repr(body.get("fatal"))[:80])
         receipt = optional_mapping(body, "receipt")
         return cls(
             error=error,
-            fatal=body["fatal"],
+            fatal=boolean(body, "fatal"),
             request=optional_number(body, "request"),
             first=optional_number(body, "first"),
             last=optional_number(body, "last"),

@@ -22,7 +22,9 @@ from __future__ import annotations
 import numpy as np
 
 METADATA_FIELDS = ("delta_t", "exposure_time", "position_x", "position_y", "position_z")
+MAX_FURTHER_FIELDS = 32
 FRAME_DROPPED, FRAME_NOT_HELD = 1, 2  # ``flags``: dropped by the camera's side for want of credit; gone when the session was resumed
+NO_POSITION = -1  # of a frame that is not held any more, when its place is not known either
 
 _BASE: list[tuple[str, str]] = [
     ("sequence", "<u8"),
@@ -44,3 +46,4 @@ def descriptor_dtype(further_fields: int) -> np.dtype[np.void]:
 
 DESCRIPTOR = descriptor_dtype(0)
 assert DESCRIPTOR.itemsize == 96, "PROTOCOL.md draws 96 bytes"
+assert descriptor_dtype(MAX_FURTHER_FIELDS).itemsize == 96 + 8 * MAX_FURTHER_FIELDS, "and 8 for each further field"

@@ -1,71 +1,104 @@
-"""Credit: which frames' pixels are still needed, by sequence. The same bookkeeping on both sides; its cost is per batch and range, not per frame."""
+"""Credit: which frames are still on their way, by sequence, and where their pixels are. The same bookkeeping on both sides; its cost is per batch and
+range, not per frame."""
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.errors import ProtocolError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO_SLOT = 2**32 - 1  # of a frame without pixels, which is only told of
+
 
 @dataclass
-class _Batch:
+class Batch:
+    """Frame ``first + i`` sits in ``slots[i]`` (or ``NO_SLOT``) while ``live[i]``."""
+
     first: int
     slots: npt.NDArray[np.uint32]
     live: npt.NDArray[np.bool_]
     remaining: int
-    keep: object  # what owns the pixels (received message parts), dropped when the last frame is released
+    keep: Any  # what goes with these frames (received message parts, a ring, their descriptors), dropped when the last of them is released
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.slots)
 
 
 class InFlight:
-    """Frames on their way. Sequences enter in order, batch by batch, and leave in any order."""
+    """Frames on their way. Batches enter in any order, each one run of sequences that no other holds; frames leave in any order."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._batches: list[_Batch] = []
+        self._batches: list[Batch] = []
         self.frames = 0
 
-    def add(self, first: int, slots: npt.NDArray[np.uint32], keep: object = None) -> None:
+    def __iter__(self) -> Iterator[Batch]:
+        """In the order of their sequences. Not to be changed meanwhile."""
+        return iter(self._batches)
+
+    def add(self, first: int, slots: npt.NDArray[np.uint32], keep: Any = None) -> None:
         """Frame ``first + i`` sits in ``slots[i]``."""
-        self._firsts.append(first)
-        self._batches.append(_Batch(first, slots, np.ones(len(slots), np.bool_), len(slots), keep))
+        place = bisect_right(self._firsts, first)
+        assert place == 0 or self._batches[place - 1].stop <= first, "a sequence is in flight once"
+        assert place == len(self._firsts) or first + len(slots) <= self._firsts[place], "a sequence is in flight once"
+        self._firsts.insert(place, first)
+        self._batches.insert(place, Batch(first, slots, np.ones(len(slots), np.bool_), len(slots), keep))
         self.frames += len(slots)
+
+    def holds(self, keep: object) -> bool:
+        """Whether a frame that ``keep`` goes with is still on its way."""
+        return any(batch.keep is keep for batch in self._batches)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The frames on their way as sorted (first, last) ranges, both included."""
+        live = [batch.first + np.flatnonzero(batch.live) for batch in self._batches]
+        return ranges_of(np.concatenate(live)) if live else []
 
     def release(self, first: int, last: int) -> npt.NDArray[np.uint32]:
         """The slots of frames ``first`` to ``last``, in that order. ``ProtocolError`` when one of them is not in flight."""
-        touched = self._overlapping(first, last)
-        slots = []
-        for batch in touched:
-            window = slice(max(first, batch.first) - batch.first, min(last + 1, batch.first + len(batch.slots)) - batch.first)
-            batch.live[window] = False
-            batch.remaining -= window.stop - window.start
-            slots.append(batch.slots[window])
-        self.frames -= last - first + 1
-        for batch in touched:
-            if batch.remaining == 0:
-                place = bisect_right(self._firsts, batch.first) - 1
-                del self._firsts[place], self._batches[place]
-        return np.concatenate(slots)
+        self._check_in_flight(first, last)
+        return self.release_known(first, last)
 
-    def _overlapping(self, first: int, last: int) -> list[_Batch]:
-        """The batches that hold ``first`` to ``last``; every one of those frames is checked to be in flight before anything changes."""
+    def release_known(self, first: int, last: int) -> npt.NDArray[np.uint32]:
+        """The slots of those frames from ``first`` to ``last`` that are in flight."""
+        place = max(0, bisect_right(self._firsts, first) - 1)
+        slots: list[npt.NDArray[np.uint32]] = []
+        while place < len(self._batches) and self._batches[place].first <= last:
+            batch = self._batches[place]
+            window = slice(max(first, batch.first) - batch.first, max(0, min(last + 1, batch.stop) - batch.first))
+            live = batch.live[window]
+            slots.append(batch.slots[window][live])
+            batch.remaining -= len(slots[-1])
+            self.frames -= len(slots[-1])
+            live[:] = False
+            if batch.remaining == 0:
+                del self._firsts[place], self._batches[place]
+            else:
+                place += 1
+        return np.concatenate(slots) if slots else np.zeros(0, np.uint32)
+
+    def _check_in_flight(self, first: int, last: int) -> None:
         place, wanted = bisect_right(self._firsts, first) - 1, first
-        touched = []
         while wanted <= last:
             batch = self._batches[place] if 0 <= place < len(self._batches) else None
-            end = batch.first + len(batch.slots) if batch else 0
+            end = batch.stop if batch else 0
             if batch is None or not batch.first <= wanted < end or not batch.live[wanted - batch.first : last + 1 - batch.first].all():
                 expected = "frames sent and not yet released"
                 raise ProtocolError("a release of frames that are not in flight", expected=expected, got=f"{first} to {last}")
-            touched.append(batch)
             place, wanted = place + 1, end
-        return touched
 
 
-def ranges_of(sequences: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
+def ranges_of(sequences: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Sequences in any order, without repeats -> sorted (first, last) ranges, both included."""
     if len(sequences) == 0:
         return []
@@ -74,3 +107,26 @@ def ranges_of(sequences: npt.NDArray[np.uint64]) -> list[tuple[int, int]]:
     firsts = ordered[np.concatenate(([0], breaks + 1))]
     lasts = ordered[np.concatenate((breaks, [len(ordered) - 1]))]
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def without(whole: tuple[int, int], *holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """``whole`` (first, last) less everything in the lists of ranges ``holes``."""
+    left, start = [], whole[0]
+    for first, last in sorted(hole for some in holes for hole in some):
+        if start < first:
+            left.append((start, min(first - 1, whole[1])))
+        start = max(start, last + 1)
+        if start > whole[1]:
+            return left
+    return [*left, (start, whole[1])] if start <= whole[1] else left
+
+
+def at_most(ranges: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """``ranges`` (sorted, apart) closed up over the smallest gaps until there are no more than ``most``."""
+    if len(ranges) <= most:
+        return ranges
+    gaps = np.array([later[0] - earlier[1] for earlier, later in itertools.pairwise(ranges)])
+    kept = np.sort(np.argpartition(-gaps, most - 2)[: most - 1]) if most > 1 else np.zeros(0, np.int64)
+    firsts = [0, *(kept + 1).tolist()]
+    lasts = [*kept.tolist(), len(ranges) - 1]
+    return [(ranges[i][0], ranges[j][1]) for i, j in zip(firsts, lasts, strict=True)]

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from shardwright.model.errors import ProtocolError, VersionError
 
-from .descriptor import DESCRIPTOR
+from .descriptor import DESCRIPTOR, MAX_FURTHER_FIELDS, descriptor_dtype
 
 MAGIC = b"SWR1"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<4sHBBQQIIQQ")
 BATCH_PRELUDE = struct.Struct("<B3xIII")  # dtype code, height, width, 0
 ACK_RANGE = np.dtype([("level", "<u4"), ("reserved", "<u4"), ("first", "<u8"), ("last", "<u8")])
@@ -29,6 +29,7 @@ CONNECTION = 0  # the session number of messages that concern the whole connecti
 MAX_POSITION = 2**48 - 1
 MAX_CONTROL_BYTES = 1 << 20  # of any JSON body this side is ready to parse, whatever the peer announces
 MAX_BATCH_FRAMES = 1 << 16
+MAX_TOLD_FRAMES = 1 << 16  # frames without pixels that may be on their way at once: they need no credit, so they need a bound of their own
 DTYPE_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
@@ -50,6 +51,7 @@ class Kind(IntEnum):
     FINISH = 8
     RECEIPT = 9
     ERROR = 10
+    FLUSH = 11
 
 
 class Level(IntEnum):
@@ -85,7 +87,7 @@ def decode_header(data: Buffer) -> Header:
         raise ProtocolError("wrong header length", expected=f"{HEADER.size} bytes", got=len(data))
     _, _, kind, flags, session, sequence, count, parts, body_bytes, payload_bytes = HEADER.unpack(data)
     if flags != 0 or kind not in Kind._value2member_map_:
-        raise ProtocolError("unknown message kind or flags", expected="kind 1 to 10, flags 0", got=f"kind {kind}, flags {flags}")
+        raise ProtocolError("unknown message kind or flags", expected="kind 1 to 11, flags 0", got=f"kind {kind}, flags {flags}")
     header = Header(Kind(kind), session, sequence, count, parts, body_bytes, payload_bytes)
     _check_shape_of_message(header)
     return header
@@ -96,15 +98,22 @@ def _check_shape_of_message(header: Header) -> None:
     kind = header.kind
     if kind is Kind.FRAMES:
         good = 1 <= header.count <= MAX_BATCH_FRAMES and 1 <= header.parts <= 1 + header.count
-        good = good and header.body_bytes == BATCH_PRELUDE.size + header.count * DESCRIPTOR.itemsize
+        good = good and _descriptor_bytes(header) is not None
     elif kind is Kind.ACK:
         good = 1 <= header.count <= MAX_BATCH_FRAMES and header.parts == 1 and header.body_bytes == header.count * ACK_RANGE.itemsize
-    elif kind is Kind.HEARTBEAT:
+    elif kind in (Kind.HEARTBEAT, Kind.FLUSH):
         good = (header.count, header.parts, header.body_bytes) == (0, 0, 0)
     else:
         good = header.count == 0 and header.parts == 1 and 2 <= header.body_bytes <= MAX_CONTROL_BYTES
     if not good or (header.payload_bytes > 0) != (header.parts > 1):
         raise ProtocolError(f"a {kind.name} message with impossible counts or lengths", expected="as in PROTOCOL.md", got=header)
+
+
+def _descriptor_bytes(header: Header) -> int | None:
+    """Of each record in a FRAMES body: 96, and 8 for each of the array's further fields, whose number the session knows; None if it is no record."""
+    each, rest = divmod(header.body_bytes - BATCH_PRELUDE.size, header.count)
+    further, odd = divmod(each - DESCRIPTOR.itemsize, 8)
+    return each if rest == 0 and odd == 0 and 0 <= further <= MAX_FURTHER_FIELDS else None
 
 
 def check_parts(header: Header, sizes: list[int]) -> None:
@@ -168,39 +177,6 @@ def decode_control(data: Buffer) -> dict[str, Any]:
     return body
 
 
-def text(body: dict[str, Any], key: str, limit: int = 1024) -> str:
-    value = body.get(key)
-    if not isinstance(value, str) or len(value) > limit:
-        raise ProtocolError(f"field {key!r} of a control body", expected=f"text of at most {limit} characters", got=repr(value)[:80])
-    return value
-
-
-def optional_text(body: dict[str, Any], key: str, limit: int = 1024) -> str | None:
-    return None if body.get(key) is None else text(body, key, limit)
-
-
-def number(body: dict[str, Any], key: str, low: int = 0, high: int = 2**63 - 1) -> int:
-    value = body.get(key)
-    if type(value) is not int or not low <= value <= high:
-        raise ProtocolError(f"field {key!r} of a control body", expected=f"an integer from {low} to {high}", got=repr(value)[:80])
-    return value
-
-
-def optional_number(body: dict[str, Any], key: str) -> int | None:
-    return None if body.get(key) is None else number(body, key)
-
-
-def mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
-    value = body.get(key)
-    if not isinstance(value, dict):
-        raise ProtocolError(f"field {key!r} of a control body", expected="an object", got=repr(value)[:80])
-    return value
-
-
-def optional_mapping(body: dict[str, Any], key: str) -> dict[str, Any] | None:
-    return None if body.get(key) is None else mapping(body, key)
-
-
 # Packed bodies -----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -214,12 +190,17 @@ class Batch:
     descriptors: npt.NDArray[np.void]
 
 
-def decode_batch(header: Header, body: Buffer) -> Batch:
-    """``body`` has ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding; the caller compares with its spec."""
+def decode_batch(header: Header, body: Buffer, further_fields: int = 0) -> Batch:
+    """``body`` has ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding and that each record has as many further fields as
+    the array; the caller compares the rest with its spec."""
+    record = descriptor_dtype(further_fields)
+    if _descriptor_bytes(header) != record.itemsize:
+        expected = f"{record.itemsize} bytes a frame, for {further_fields} frame_fields"
+        raise ProtocolError("descriptors that do not fit the array", expected=expected, got=f"{header.body_bytes} bytes for {header.count} frames")
     code, height, width, reserved = BATCH_PRELUDE.unpack_from(body)
     if not 1 <= code <= len(DTYPE_NAMES) or reserved != 0 or bytes(body[1:4]) != b"\0\0\0":
         raise ProtocolError("unknown dtype code or reserved bytes in FRAMES", expected=f"dtype 1 to {len(DTYPE_NAMES)}, zeros", got=f"dtype {code}")
-    descriptors = np.frombuffer(body, DESCRIPTOR, header.count, BATCH_PRELUDE.size).copy()
+    descriptors = np.frombuffer(body, record, header.count, BATCH_PRELUDE.size).copy()
     return Batch(DTYPE_NAMES[code - 1], height, width, descriptors)
 
 

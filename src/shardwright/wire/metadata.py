@@ -9,15 +9,16 @@ from shardwright.model.errors import MetadataError
 from .descriptor import METADATA_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
-def checked_metadata(metadata: Mapping[str, float]) -> dict[str, float]:
-    """``metadata`` as floats. Raises ``MetadataError`` for a name without a column or a value that is no number."""
+def checked_metadata(metadata: Mapping[str, float], fields: Sequence[str] = METADATA_FIELDS) -> dict[str, float]:
+    """``metadata`` as floats; ``fields`` are an array's ``metadata_fields``. ``MetadataError`` for another name or a value that is no number."""
     values = {}
     for name, value in metadata.items():
-        if name not in METADATA_FIELDS:
-            raise MetadataError("unknown metadata field", expected=f"one of {', '.join(METADATA_FIELDS)}", got=repr(name))
+        if name not in fields:
+            hint = "Name it in the array's frame_fields to give it a column"
+            raise MetadataError("unknown metadata field", expected=f"one of {', '.join(fields)}", got=repr(name), hint=hint)
         try:
             values[name] = float(value)
         except (TypeError, ValueError):

@@ -43,17 +43,22 @@ class DaemonState(Enum):
     AWAIT_RING = "await_ring"  # OPENED with shared memory, the client has not fetched the ring
     RUNNING = "running"
     FINISHING = "finishing"  # the client said FINISH; the acquisition is being sealed, a receipt will follow
-    DRAINING = "draining"  # the daemon ended it (client gone, protocol error, stop, failure); what arrived is being sealed
+    DETACHED = "detached"  # the client vanished, or the daemon found the acquisition on disk: open, waiting for a client
+    DRAINING = "draining"  # the daemon ended it (client left, protocol error, stop, failure); what arrived is being sealed
     ENDED = "ended"
 
 
 class DaemonEvent(Enum):
-    RING_TAKEN = "ring_taken"
+    RING_TAKEN = "ring_taken"  # or none is needed
     FRAMES = "frames"
+    FLUSH = "flush"
     FINISH = "finish"
     UNEXPECTED = "unexpected"  # a message of a kind that only the daemon sends
     VIOLATION = "violation"  # a message that is wrong in itself: sequence, lengths, descriptors
-    CLIENT_GONE = "client_gone"
+    CLIENT_LEFT = "client_left"  # it said so, or broke the protocol of its connection
+    LINK_LOST = "link_lost"  # it vanished without a word
+    ATTACHED = "attached"  # a client resumed or reopened it
+    TIMED_OUT = "timed_out"  # nobody did, for as long as the daemon waits
     STOPPING = "stopping"
     FAILED = "failed"  # the acquisition itself failed
     SETTLED = "settled"  # sealed or failed, and no pixel is needed any more
@@ -62,6 +67,7 @@ class DaemonEvent(Enum):
 _D, _DE = DaemonState, DaemonEvent
 _OPEN = frozenset({_D.AWAIT_RING, _D.RUNNING})
 _LIVE = _OPEN | {_D.FINISHING}
+_AWAY = frozenset({_D.DETACHED})
 _OVER = frozenset({_D.DRAINING, _D.ENDED})
 
 
@@ -71,24 +77,32 @@ def _d(states: frozenset[DaemonState], event: DaemonEvent, verdict: Verdict, the
 
 DAEMON_TABLE = (
     _d(frozenset({_D.AWAIT_RING}), _DE.RING_TAKEN, Verdict.ACCEPT, _D.RUNNING),
-    _d(frozenset({_D.RUNNING, _D.FINISHING}) | _OVER, _DE.RING_TAKEN, Verdict.IGNORE, None),
+    _d(frozenset({_D.RUNNING, _D.FINISHING}) | _AWAY | _OVER, _DE.RING_TAKEN, Verdict.IGNORE, None),
     _d(frozenset({_D.RUNNING}), _DE.FRAMES, Verdict.ACCEPT, None),
     _d(frozenset({_D.AWAIT_RING, _D.FINISHING}), _DE.FRAMES, Verdict.REFUSE, _D.DRAINING),
-    _d(_OVER, _DE.FRAMES, Verdict.IGNORE, None),
+    _d(_AWAY | _OVER, _DE.FRAMES, Verdict.IGNORE, None),
+    _d(_OPEN, _DE.FLUSH, Verdict.ACCEPT, None),
+    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.FLUSH, Verdict.IGNORE, None),  # everything will be durable anyway
     _d(_OPEN, _DE.FINISH, Verdict.ACCEPT, _D.FINISHING),
     _d(frozenset({_D.FINISHING}), _DE.FINISH, Verdict.REFUSE, _D.DRAINING),
-    _d(_OVER, _DE.FINISH, Verdict.IGNORE, None),
+    _d(_AWAY | _OVER, _DE.FINISH, Verdict.IGNORE, None),
     _d(_LIVE, _DE.UNEXPECTED, Verdict.REFUSE, _D.DRAINING),
-    _d(_OVER, _DE.UNEXPECTED, Verdict.IGNORE, None),
+    _d(_AWAY | _OVER, _DE.UNEXPECTED, Verdict.IGNORE, None),
     _d(_LIVE, _DE.VIOLATION, Verdict.REFUSE, _D.DRAINING),
-    _d(_OVER, _DE.VIOLATION, Verdict.IGNORE, None),
-    _d(_LIVE, _DE.CLIENT_GONE, Verdict.ACCEPT, _D.DRAINING),
-    _d(_OVER, _DE.CLIENT_GONE, Verdict.IGNORE, None),
-    _d(_OPEN, _DE.STOPPING, Verdict.ACCEPT, _D.DRAINING),
+    _d(_AWAY | _OVER, _DE.VIOLATION, Verdict.IGNORE, None),
+    _d(_LIVE, _DE.CLIENT_LEFT, Verdict.ACCEPT, _D.DRAINING),
+    _d(_AWAY | _OVER, _DE.CLIENT_LEFT, Verdict.IGNORE, None),
+    _d(_OPEN, _DE.LINK_LOST, Verdict.ACCEPT, _D.DETACHED),
+    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.LINK_LOST, Verdict.IGNORE, None),  # the receipt is kept for whoever asks
+    _d(_OPEN | _AWAY, _DE.ATTACHED, Verdict.ACCEPT, _D.AWAIT_RING),  # from its old connection, if the daemon has not yet noticed that it is dead
+    _d(frozenset({_D.FINISHING}) | _OVER, _DE.ATTACHED, Verdict.IGNORE, None),  # it will get the receipt
+    _d(_AWAY, _DE.TIMED_OUT, Verdict.ACCEPT, _D.DRAINING),
+    _d(_LIVE | _OVER, _DE.TIMED_OUT, Verdict.IGNORE, None),
+    _d(_OPEN | _AWAY, _DE.STOPPING, Verdict.ACCEPT, _D.DRAINING),
     _d(frozenset({_D.FINISHING}) | _OVER, _DE.STOPPING, Verdict.IGNORE, None),  # a finishing client still gets its receipt
-    _d(_LIVE, _DE.FAILED, Verdict.ACCEPT, _D.DRAINING),
+    _d(_LIVE | _AWAY, _DE.FAILED, Verdict.ACCEPT, _D.DRAINING),
     _d(_OVER, _DE.FAILED, Verdict.IGNORE, None),
-    _d(_LIVE | {_D.DRAINING}, _DE.SETTLED, Verdict.ACCEPT, _D.ENDED),
+    _d(_LIVE | _AWAY | {_D.DRAINING}, _DE.SETTLED, Verdict.ACCEPT, _D.ENDED),
     _d(frozenset({_D.ENDED}), _DE.SETTLED, Verdict.IGNORE, None),
 )
 
@@ -97,22 +111,27 @@ class ClientState(Enum):
     TAKING_RING = "taking_ring"  # OPENED came, the ring is being fetched
     RUNNING = "running"
     FINISHING = "finishing"  # FINISH sent, waiting for the receipt
+    DETACHED = "detached"  # the link is down; frames are kept until the acquisition is resumed
     ENDED = "ended"  # the receipt came
-    FAILED = "failed"  # a fatal error came, or the connection was lost
+    FAILED = "failed"  # a fatal error came, or the connection was given up
 
 
 class ClientEvent(Enum):
     READY = "ready"  # the ring is mapped, or no ring is needed
-    FINISH = "finish"  # the user closed the stream
+    FINISH = "finish"  # the user closed the stream, and everything before was sent
     ACK = "ack"
+    LOSS = "loss"  # an error that is not fatal: frames could not be kept
     RECEIPT = "receipt"
     ERROR = "error"  # fatal, for this session or its connection
     UNEXPECTED = "unexpected"  # a message of a kind that only the client sends, or a second OPENED
-    LOST = "lost"  # the connection is gone
+    LINK_DOWN = "link_down"  # the connection broke, and another is being tried
+    RESUMED = "resumed"  # OPENED came for the acquisition that was asked for again
+    LOST = "lost"  # the connection is gone for good
 
 
 _C, _CE = ClientState, ClientEvent
-_BEFORE_END = frozenset({_C.TAKING_RING, _C.RUNNING, _C.FINISHING})
+_ATTACHED = frozenset({_C.TAKING_RING, _C.RUNNING, _C.FINISHING})
+_DOWN = frozenset({_C.DETACHED})
 _AT_END = frozenset({_C.ENDED, _C.FAILED})
 
 
@@ -122,20 +141,26 @@ def _c(states: frozenset[ClientState], event: ClientEvent, verdict: Verdict, the
 
 CLIENT_TABLE = (
     _c(frozenset({_C.TAKING_RING}), _CE.READY, Verdict.ACCEPT, _C.RUNNING),
-    _c(frozenset({_C.RUNNING, _C.FINISHING}) | _AT_END, _CE.READY, Verdict.IGNORE, None),
-    _c(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.FINISH, Verdict.ACCEPT, _C.FINISHING),
-    _c(frozenset({_C.FINISHING}) | _AT_END, _CE.FINISH, Verdict.IGNORE, None),
-    _c(frozenset({_C.RUNNING, _C.FINISHING}), _CE.ACK, Verdict.ACCEPT, None),
-    _c(frozenset({_C.TAKING_RING}), _CE.ACK, Verdict.REFUSE, _C.FAILED),
-    _c(_AT_END, _CE.ACK, Verdict.IGNORE, None),
-    _c(frozenset({_C.FINISHING}), _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),
+    _c(frozenset({_C.RUNNING, _C.FINISHING}) | _DOWN | _AT_END, _CE.READY, Verdict.IGNORE, None),
+    _c(frozenset({_C.RUNNING}), _CE.FINISH, Verdict.ACCEPT, _C.FINISHING),
+    _c(frozenset({_C.TAKING_RING, _C.FINISHING}) | _DOWN | _AT_END, _CE.FINISH, Verdict.IGNORE, None),
+    _c(_ATTACHED, _CE.ACK, Verdict.ACCEPT, None),
+    _c(_DOWN | _AT_END, _CE.ACK, Verdict.IGNORE, None),
+    _c(_ATTACHED, _CE.LOSS, Verdict.ACCEPT, None),
+    _c(_DOWN | _AT_END, _CE.LOSS, Verdict.IGNORE, None),
+    _c(frozenset({_C.FINISHING}) | _DOWN, _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),  # detached: it had been sealed before the client came back
     _c(frozenset({_C.FAILED}), _CE.RECEIPT, Verdict.ACCEPT, None),  # what arrived before the failure was sealed
     _c(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.RECEIPT, Verdict.REFUSE, _C.FAILED),
     _c(frozenset({_C.ENDED}), _CE.RECEIPT, Verdict.IGNORE, None),
-    _c(_BEFORE_END, _CE.ERROR, Verdict.ACCEPT, _C.FAILED),
+    _c(_ATTACHED | _DOWN, _CE.ERROR, Verdict.ACCEPT, _C.FAILED),
     _c(_AT_END, _CE.ERROR, Verdict.IGNORE, None),
-    _c(_BEFORE_END, _CE.UNEXPECTED, Verdict.REFUSE, _C.FAILED),
-    _c(_AT_END, _CE.UNEXPECTED, Verdict.IGNORE, None),
-    _c(_BEFORE_END, _CE.LOST, Verdict.ACCEPT, _C.FAILED),
+    _c(_ATTACHED, _CE.UNEXPECTED, Verdict.REFUSE, _C.FAILED),
+    _c(_DOWN | _AT_END, _CE.UNEXPECTED, Verdict.IGNORE, None),
+    _c(_ATTACHED, _CE.LINK_DOWN, Verdict.ACCEPT, _C.DETACHED),
+    _c(_DOWN | _AT_END, _CE.LINK_DOWN, Verdict.IGNORE, None),
+    _c(_DOWN, _CE.RESUMED, Verdict.ACCEPT, _C.TAKING_RING),
+    _c(_ATTACHED, _CE.RESUMED, Verdict.REFUSE, _C.FAILED),
+    _c(_AT_END, _CE.RESUMED, Verdict.IGNORE, None),
+    _c(_ATTACHED | _DOWN, _CE.LOST, Verdict.ACCEPT, _C.FAILED),
     _c(_AT_END, _CE.LOST, Verdict.IGNORE, None),
 )

@@ -35,6 +35,7 @@ class SlabKernel:
         self._fill_row = np.zeros(self.layout.plane.row_bytes, np.uint8)
         self.nbytes = np.zeros(self.chunks, np.int64)
         self._forms = np.zeros(self.chunks, np.uint8)
+        self._crcs = np.zeros(self.chunks, np.uint32)
 
     def encode(self, first: int, stop: int) -> int:
         """Encode chunks [first, stop) of the slab into ``slots``; returns their encoded bytes."""
@@ -56,6 +57,7 @@ class SlabKernel:
             self._scratch,
             self.nbytes[part],
             self._forms[part],
+            self._crcs[part],
         )
         return int(self.nbytes[part].sum())
 

@@ -1,0 +1,99 @@
+"""What crash safety takes of the disk, and what about the configured disks would make its promises empty."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from shardwright.shard.frame_record import record_dtype
+from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
+
+from .quantities import format_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.array.grid import Grid
+    from shardwright.array.spec import ArraySpec
+    from shardwright.pipeline.limits import Limits
+
+    from .model import Output, Reliability
+
+JOURNAL_HEADER_BYTES = 4096
+CHUNK_ENTRY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class SafetyCost:
+    """Disk that one open acquisition takes beside its shards; all of it is given back when the acquisition is sealed.
+
+    ``staging_bytes``: the raw frames of unfinished slabs, at most a ring of them. ``journals``: one for each group of shards that is prepared, filled
+    or sealed. ``ballast_bytes``: kept back for sealing and recovery on a full disk.
+    """
+
+    staging_bytes: int
+    journal_bytes: int
+    journals: int
+    ballast_bytes: int
+
+    @classmethod
+    def of(cls, spec: ArraySpec, grid: Grid, limits: Limits, ballast_bytes: int) -> SafetyCost:
+        group_bytes = limits.shard_files_per_group * limits.shard_file_bytes
+        return cls(
+            staging_bytes=limits.ring_frames * limits.frame_bytes,
+            journal_bytes=journal_bytes(grid, record_dtype(len(spec.frame_fields)).itemsize),
+            journals=limits.disk_reserved_bytes // group_bytes,
+            ballast_bytes=ballast_bytes,
+        )
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.staging_bytes + self.journals * self.journal_bytes + self.ballast_bytes
+
+    def to_dict(self) -> dict[str, int]:
+        return {**asdict(self), "disk_bytes": self.disk_bytes}
+
+
+def journal_bytes(grid: Grid, record_bytes: int) -> int:
+    """The journal of the largest group: an entry for each of its chunks, a record for each of its frames."""
+    slabs = math.prod(grid.shard_chunks)
+    return JOURNAL_HEADER_BYTES + slabs * (grid.frames_per_slab * record_bytes + math.prod(grid.plane_chunks) * CHUNK_ENTRY_BYTES)
+
+
+def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[str]:
+    """A durable stream holds every frame in its ring until the next sync has ended."""
+    needed_s = 2 * reliability.sync_interval_ms / 1000
+    if reliability.durability != "durable" or ring_seconds is None or ring_seconds >= needed_s:
+        return []
+    cause = f"durability is durable: frames stay in the ring until they are synced, and it bridges {ring_seconds:.2f} s"
+    return [f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms smaller, else the camera waits"]
+
+
+def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:
+    """``root`` and ``spill_root`` are existing folders on the disks that ``output`` names."""
+    found = _promise_warnings("output.root", root)
+    if spill_root is None:
+        return found
+    found += _promise_warnings("output.spill_root", spill_root)
+    if not spills:
+        found.append(f"output.spill_root {output.spill_root} is never used: no on_full is spill")
+    elif same_filesystem(root, spill_root):
+        found.append(f"output.spill_root {output.spill_root} is on the same filesystem as output.root: both are full at the same time")
+    return found
+
+
+def room_warnings(free_bytes: int, reserved_bytes: int, low_water_bytes: int) -> list[str]:
+    if free_bytes - reserved_bytes >= low_water_bytes:
+        return []
+    low_water, free = format_bytes(low_water_bytes), format_bytes(free_bytes)
+    return [f"the disk is below output.low_water ({low_water}) as soon as every stream acquires; {free} are free"]
+
+
+def _promise_warnings(name: str, path: Path) -> list[str]:
+    if remote := remote_filesystem(path):
+        what = "FUSE, which is often a network filesystem" if remote == "fuse" else f"a network filesystem ({remote})"
+        return [f"{name} is on {what}: what is stored or durable there is up to its server, and a lock may not be seen by other machines"]
+    if memory := memory_filesystem(path):
+        return [f"{name} is in memory ({memory}): nothing there is durable"]
+    return []

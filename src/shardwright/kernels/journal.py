@@ -1,0 +1,109 @@
+"""What makes stored frames recoverable, written by the worker that stored them: chunk entries and frame records into a group's journal, frames of
+unfinished slabs into the staging area. ``shard/FORMAT.md`` draws the bytes, ``shard/journal.py`` and ``shard/staging.py`` own the files.
+
+A checksum starts from the file's seed, so that nothing from another file can pass for an entry of this one. Each function returns 0 or the errno of
+the first write that failed. The caller orders the writes: data, then chunk entries, then frame records.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .checksum import crc32c_at, crc32c_from
+from .native_calls import CACHE, memcpy, memset, put_u32, put_u64
+from .write import write_at
+
+CHUNK_ENTRY_BYTES = 32
+RECORD_CRC_BYTES, PIXELS_CRC_BYTES = 4, 4  # the last two fields of a frame record: pixels_crc, record_crc
+
+
+@njit(nogil=True, cache=CACHE)
+def _put_chunk_entry(entries: Any, start: int, offset: int, nbytes: int, crc: Any, writer_epoch: int, seed: int) -> None:
+    """One entry at byte ``start`` of ``entries``; a chunk of 0 bytes is one that is all fill."""
+    absent = nbytes == 0
+    put_u64(entries, start, -1 if absent else offset)
+    put_u64(entries, start + 8, -1 if absent else nbytes)
+    put_u32(entries, start + 16, 0 if absent else crc)
+    put_u32(entries, start + 20, writer_epoch)
+    put_u32(entries, start + 24, 0)
+    put_u32(entries, start + 28, np.int64(crc32c_from(seed, int(entries.ctypes.data) + start, CHUNK_ENTRY_BYTES - 4)))
+
+
+@njit(nogil=True, cache=CACHE)
+def journal_chunks(descriptor: int, places: Any, offsets: Any, nbytes: Any, crcs: Any, writer_epoch: int, seed: int, scratch: Any) -> int:
+    """Write the entry of chunk i at ``places[i]`` of the journal; entries that are neighbours, in order, go out in one write.
+
+    places      int64[n]    where each entry lies in the journal: ``JournalLayout.chunk_places``
+    offsets     int64[n]    where each chunk lies in its shard file
+    nbytes      int64[n]    its encoded bytes, 0 for a chunk that is all fill
+    crcs        uint32[n]   crc32c of the encoded bytes
+    scratch     uint8[>= 32 * n]
+    """
+    assert scratch.size >= places.size * CHUNK_ENTRY_BYTES
+    for i in range(places.size):
+        _put_chunk_entry(scratch, i * CHUNK_ENTRY_BYTES, offsets[i], nbytes[i], np.int64(crcs[i]), writer_epoch, seed)
+    address = int(scratch.ctypes.data)
+    first = 0
+    while first < places.size:
+        stop = first + 1
+        while stop < places.size and places[stop] == places[stop - 1] + CHUNK_ENTRY_BYTES:
+            stop += 1
+        number = write_at(descriptor, address + first * CHUNK_ENTRY_BYTES, (stop - first) * CHUNK_ENTRY_BYTES, places[first])
+        if number != 0:
+            return int(number)
+        first = stop
+    return 0
+
+
+@njit(nogil=True, cache=CACHE)
+def _seal_record(record: Any, address: int, pixels_crc: Any, seed: int) -> None:
+    """Fill in the two checksums of the record (uint8[rb]) that lies at ``address``."""
+    end = record.size - RECORD_CRC_BYTES
+    put_u32(record, end - PIXELS_CRC_BYTES, pixels_crc)
+    put_u32(record, end, np.int64(crc32c_from(seed, address, end)))
+
+
+@njit(nogil=True, cache=CACHE)
+def journal_frames(descriptor: int, place: int, records: Any, filled: Any, seed: int, scratch: Any) -> int:
+    """Write the frame records of one slab at ``place`` of the journal, in one write.
+
+    records     uint8[P,rb]  frame records in the slab's storage order; not changed: the checksums are filled in on the way (``pixels_crc`` is 0 here)
+    filled      bool[P]      False where no frame came: zeros are written there
+    scratch     uint8[>= P * rb]
+    """
+    count, record_bytes = records.shape
+    assert scratch.size >= count * record_bytes
+    for i in range(count):
+        record = scratch[i * record_bytes : (i + 1) * record_bytes]
+        address = int(record.ctypes.data)
+        if filled[i]:
+            memcpy(address, int(records[i].ctypes.data), record_bytes)
+            _seal_record(record, address, 0, seed)
+        else:
+            memset(address, 0, record_bytes)
+    return write_at(descriptor, int(scratch.ctypes.data), count * record_bytes, place)
+
+
+@njit(nogil=True, cache=CACHE)
+def stage_frames(descriptor: int, addresses: Any, frame_bytes: int, data_places: Any, entry_places: Any, records: Any, seed: int) -> int:
+    """Write whole frames into the staging area: each frame's pixels, then its record, so that no record precedes its pixels.
+
+    addresses       int64[n]    where each frame's ``frame_bytes`` bytes of pixels lie
+    data_places     int64[n]    ``StagingArea.data_place`` of each
+    entry_places    int64[n]    ``StagingArea.entry_place`` of each
+    records         uint8[n,rb] in and out: frame records; ``pixels_crc`` and ``record_crc`` are filled in
+    """
+    for i in range(addresses.size):
+        number = write_at(descriptor, addresses[i], frame_bytes, data_places[i])
+        if number != 0:
+            return int(number)
+        record = records[i]
+        address = int(record.ctypes.data)
+        _seal_record(record, address, np.int64(crc32c_at(addresses[i], frame_bytes)), seed)
+        number = write_at(descriptor, address, record.size, entry_places[i])
+        if number != 0:
+            return int(number)
+    return 0

@@ -1,0 +1,94 @@
+"""Writes the frame table from the frame log when an acquisition ends. Constant memory: one chunk of rows at a time.
+
+It is built in the workspace and renamed into place as a whole, so that readers see all of it or none, and doing it again after a crash does no harm.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+
+from shardwright.array.frame_table import ROWS_PER_CHUNK, TABLE_PATH, column_document, table_columns, table_document
+from shardwright.shard.frame_record import record_dtype
+from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.shard.frame_log import FrameLog
+
+_BUILT, _REPLACED = "frames.partial", "frames.replaced"  # folders beside the log
+
+
+def write_frame_table(store: Path, spec: ArraySpec, log: FrameLog) -> None:
+    """The group ``frames`` of ``store``, complete and durable; the log stays, for its owner to delete. Replaces a table that is there already.
+
+    Raises ``StorageError`` (``StorageFullError``), or ``ShardFormatError`` when the log is damaged. It may be called again then.
+    """
+    workspace = log.path.parent
+    built, table = workspace / _BUILT, store / TABLE_PATH
+    _remove(built)
+    _remove(workspace / _REPLACED)
+    try:
+        _build(built, spec, log)
+    except BaseException:
+        shutil.rmtree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
+        raise
+    if table.exists():
+        publish_folder(table, workspace / _REPLACED)
+    publish_folder(built, table)
+    _remove(workspace / _REPLACED)
+
+
+def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
+    empty = np.zeros(0, record_dtype(len(spec.frame_fields)))
+    columns = {name: values.dtype for name, values in table_columns(empty, spec)}
+    with storage_errors("create folder", folder):
+        for name in columns:
+            (folder / name / "c").mkdir(parents=True)
+    rows = 0
+    for chunk, records in enumerate(_chunks(log, np.empty(ROWS_PER_CHUNK, empty.dtype))):
+        for name, values in table_columns(records, spec):
+            padded = np.zeros(ROWS_PER_CHUNK, values.dtype.newbyteorder("<"))
+            padded[: records.size] = values
+            write_file(folder / name / "c" / str(chunk), _encode_chunk(padded))
+        rows += records.size
+    for name, dtype in columns.items():
+        write_file(folder / name / "zarr.json", column_document(rows, dtype))
+        sync_directory(folder / name / "c")
+        sync_directory(folder / name)
+    write_file(folder / "zarr.json", table_document(rows, list(columns)))
+    sync_directory(folder)
+
+
+def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
+    """The log's records, ``ROWS_PER_CHUNK`` at a time and the rest at the end; each is valid until the next is asked for."""
+    filled = 0
+    for _, _, piece in log.blocks():
+        while piece.size:
+            count = min(piece.size, buffer.size - filled)
+            buffer[filled : filled + count] = piece[:count]
+            filled, piece = filled + count, piece[count:]  # noqa: PLW2901  (what is left of it)
+            if filled == buffer.size:
+                yield buffer
+                filled = 0
+    if filled:
+        yield buffer[:filled]
+
+
+def _encode_chunk(values: np.ndarray) -> bytes:
+    """As ``column_document`` describes it: gzip, then its crc32c."""
+    data = gzip.compress(values.tobytes(), 1, mtime=0)
+    return data + crc32c.crc32c(data).to_bytes(4, "little")
+
+
+def _remove(folder: Path) -> None:
+    with storage_errors("delete", folder):
+        if folder.exists():
+            shutil.rmtree(folder)

@@ -1,0 +1,55 @@
+"""The first page of a journal and of a staging area: whose file it is and how its tables are cut. And the seed that every checksum in it starts from.
+
+    page    fields, little-endian | zeros | u32 crc32c of the 4092 bytes before it
+
+A reader knows what must stand there (from the manifest) and takes nothing from the file that it did not expect, sizes least of all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import crc32c
+
+from shardwright.model.errors import ShardFormatError
+
+from .layout import PAGE_BYTES
+
+if TYPE_CHECKING:
+    import struct
+    from pathlib import Path
+
+IDENTITY_BYTES = 16
+_CHECKSUM_BYTES = 4
+
+Values = TypeVar("Values", bound=tuple[int | bytes, ...])
+
+
+def file_seed(identity: bytes, group: int) -> int:
+    """Where the checksums of one file start: entries of another acquisition or group do not check."""
+    assert len(identity) == IDENTITY_BYTES, "an identity has 16 bytes"
+    return crc32c.crc32c(identity + group.to_bytes(8, "little", signed=True))
+
+
+def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes:
+    """One page."""
+    body = form.pack(*values).ljust(PAGE_BYTES - _CHECKSUM_BYTES, b"\0")
+    return body + crc32c.crc32c(body).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def decode_header(page: bytes, form: struct.Struct, magic: bytes, path: Path) -> tuple[int | bytes, ...]:
+    """The fields of a page whose magic and checksum hold. Raises ``ShardFormatError``."""
+    if len(page) != PAGE_BYTES or not page.startswith(magic):
+        raise ShardFormatError(f"{path} has the wrong header", expected=magic, got=page[: len(magic)])
+    recorded = int.from_bytes(page[-_CHECKSUM_BYTES:], "little")
+    computed = crc32c.crc32c(page[:-_CHECKSUM_BYTES])
+    if computed != recorded:
+        raise ShardFormatError(f"the header of {path} fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}")
+    return form.unpack_from(page)
+
+
+def expect_header(found: Values, expected: Values, names: tuple[str, ...], path: Path) -> None:
+    """Raises ``ShardFormatError`` for the first field that differs."""
+    for name, have, want in zip(names, found, expected, strict=True):
+        if have != want:
+            raise ShardFormatError(f"{name} in the header of {path} does not fit", expected=want, got=have)

@@ -1,0 +1,295 @@
+"""The frame log: the frame records of an unfinished acquisition that no open journal holds. ``.shardwright/frames.log``, appended block by block.
+
+    0       header page, 4096 bytes: magic, format u32, record_bytes u32, identity 16 bytes, zeros, header_crc u32
+    4096    block, block, ...                      up to the first one that does not check; zeros after it, preallocated
+
+    block   offset  size  field
+                 0     8  magic
+                 8     4  kind          u32, ``BlockKind``
+                12     4  record_bytes  u32, the same in every block
+                16     8  group         i64, -1 where the kind has none
+                24     8  count         u64, records in this block
+                32     4  payload_crc   u32, crc32c of the records, started from the file's seed
+                36    24  zeros
+                60     4  header_crc    u32, crc32c of the 60 bytes before it, started from the file's seed
+                64        the records
+
+All little-endian; the seed is the crc32c of the identity. Appending never syncs: a kill leaves whole blocks and perhaps a torn one at the end, a
+power cut may take any block that came after the last sync, and with it those behind it. One owner, one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import preallocate, storage_errors, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HEADER_PAGE_BYTES = 4096
+EXTENT_BYTES = 1 << 20
+ROWS_PER_PIECE = 1 << 16
+FORMAT = 1
+_FILE_MAGIC, _BLOCK_MAGIC = b"SWFRMLOG", b"SWFRMBLK"
+
+_FILE_HEADER = np.dtype(
+    [("magic", "S8"), ("format", "<u4"), ("record_bytes", "<u4"), ("identity", "V16"), ("zeros", "V4060"), ("header_crc", "<u4")],
+)
+_BLOCK_HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("kind", "<u4"),
+        ("record_bytes", "<u4"),
+        ("group", "<i8"),
+        ("count", "<u8"),
+        ("payload_crc", "<u4"),
+        ("zeros", "V24"),
+        ("header_crc", "<u4"),
+    ]
+)
+BLOCK_HEADER_BYTES = _BLOCK_HEADER.itemsize
+assert (_FILE_HEADER.itemsize, BLOCK_HEADER_BYTES) == (HEADER_PAGE_BYTES, 64), "FORMAT.md draws them"
+
+
+class BlockKind(IntEnum):
+    GROUP = 1  # every record of a sealed group
+    EVENTS = 2  # settled frames: duplicate, late, dropped, lost
+
+
+class FrameLog:
+    """Made by ``create`` or ``open``. Owns the descriptor and the end of the log.
+
+    ``rows`` counts the records of all blocks, ``groups`` the groups that have a block. ``torn_bytes``: what ``open`` found behind the last whole
+    block; it is overwritten with zeros before the first ``append``. After a write or sync that failed nothing more is written.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[np.void], identity: bytes, descriptor: int) -> None:
+        assert len(identity) == 16, "16 bytes"
+        self.path = path
+        self.rows = 0
+        self.groups: set[int] = set()
+        self.torn_bytes = 0
+        self.preallocated_bytes = 0
+        self._dtype = dtype
+        self._identity = identity
+        self._seed = crc32c.crc32c(identity)
+        self._descriptor = descriptor
+        self._end = HEADER_PAGE_BYTES
+        self._torn_end = HEADER_PAGE_BYTES
+        self._failure: StorageError | None = None
+
+    @classmethod
+    def create(cls, path: Path, dtype: np.dtype[np.void], identity: bytes) -> FrameLog:
+        """A log of records of ``dtype``; header and name are durable. Raises ``StorageError`` (``StorageFullError`` when there is no room)."""
+        with storage_errors("create", path):
+            reach("log.before_create")
+            log = cls(path, dtype, identity, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            try:
+                log.reserve(EXTENT_BYTES)
+                reach("log.before_header")
+                log._write(memoryview(log._header_page()), 0)
+                log.sync()
+                sync_directory(path.parent)
+            except BaseException:
+                log.close()
+                path.unlink()
+                raise
+        return log
+
+    @classmethod
+    def open(cls, path: Path, dtype: np.dtype[np.void], identity: bytes, *, read_only: bool = False) -> FrameLog:
+        """Go on with a log, from behind its last whole block. Writes nothing yet.
+
+        Raises ``ShardFormatError`` when the header is damaged or names another record size or acquisition, ``StorageError``.
+        """
+        with storage_errors("open", path):
+            log = cls(path, dtype, identity, os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC))
+        try:
+            log._scan()
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def append(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
+        """One block: records (dtype[n]), ``group`` -1 for events. Raises ``StorageFullError`` (nothing is written then) or ``StorageError``."""
+        assert records.dtype == self._dtype, "this log's records"
+        payload = np.ascontiguousarray(records).view(np.uint8).data
+        nbytes = BLOCK_HEADER_BYTES + len(payload)
+        self._check_usable()
+        self.reserve(nbytes)
+        try:
+            with storage_errors("write", self.path):
+                reach("log.before_append")
+                self._clear_torn_tail()
+                self._write(memoryview(self._block_header(kind, group, records.size, payload)), self._end)
+                reach("log.before_payload")
+                self._write(payload, self._end + BLOCK_HEADER_BYTES)
+        except StorageError as error:
+            self._failure = error
+            raise
+        self._end += nbytes
+        self._count(kind, group, records.size)
+
+    def reserve(self, nbytes: int) -> None:
+        """Make sure that blocks of so many bytes can be appended whatever happens to the disk. Raises ``StorageFullError`` or ``StorageError``.
+
+        Extents are taken ahead while there is room, so that the log goes on for a while after the disk is full.
+        """
+        needed = self._end + nbytes
+        if self.preallocated_bytes >= needed + EXTENT_BYTES:
+            return
+        try:
+            self._preallocate((needed // EXTENT_BYTES + 3) * EXTENT_BYTES)
+        except StorageError:
+            if self.preallocated_bytes < needed:
+                self._preallocate(needed)
+
+    def sync(self) -> None:
+        """Everything appended so far is durable after this."""
+        self._check_usable()
+        try:
+            with storage_errors("sync", self.path):
+                reach("log.before_sync")
+                os.fdatasync(self._descriptor)
+        except StorageError as error:
+            self._failure = error  # the next sync would say that all is well
+            raise
+
+    def blocks(self) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
+        """(kind, group, records) of every block in order, in pieces of at most 65,536 records.
+
+        Raises ``ShardFormatError`` behind the last piece of a block whose checksum does not hold (any more).
+        """
+        place = HEADER_PAGE_BYTES
+        while place < self._end:
+            header = self._read_header(place)
+            if header is None:
+                raise ShardFormatError(f"{self.path} has changed since it was opened", got=f"no block at {place}")
+            kind, group, count, payload_crc = header
+            place += BLOCK_HEADER_BYTES
+            checksum = self._seed
+            for start in range(0, count, ROWS_PER_PIECE):
+                data = self._read(place, min(ROWS_PER_PIECE, count - start) * self._dtype.itemsize)
+                checksum = crc32c.crc32c(data, checksum)
+                place += len(data)
+                yield kind, group, np.frombuffer(data, self._dtype)
+            if checksum != payload_crc:
+                raise ShardFormatError(f"{self.path}: a block fails its crc32c", expected=f"{payload_crc:#010x}", got=f"{checksum:#010x}")
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def delete(self) -> None:
+        """Close and delete, once the frame table holds what was in it."""
+        self.close()
+        with storage_errors("delete", self.path):
+            reach("log.before_delete")
+            self.path.unlink(missing_ok=True)
+
+    def _preallocate(self, nbytes: int) -> None:
+        with storage_errors("preallocate", self.path):
+            size = os.fstat(self._descriptor).st_size
+            try:
+                reach("log.before_preallocate")
+                preallocate(self._descriptor, nbytes)
+            except OSError:
+                os.ftruncate(self._descriptor, size)  # what was taken of the last free blocks
+                raise
+        self.preallocated_bytes = nbytes
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise StorageError(f"{self.path} failed before and is not written any more: {self._failure.message}") from self._failure
+
+    def _count(self, kind: BlockKind, group: int, rows: int) -> None:
+        self.rows += rows
+        if kind is BlockKind.GROUP:
+            self.groups.add(group)
+
+    def _header_page(self) -> bytes:
+        header = np.zeros(1, _FILE_HEADER)
+        header["magic"], header["format"], header["record_bytes"] = _FILE_MAGIC, FORMAT, self._dtype.itemsize
+        header["identity"] = np.void(self._identity)
+        header["header_crc"] = crc32c.crc32c(header.tobytes()[:-4], self._seed)
+        return header.tobytes()
+
+    def _block_header(self, kind: BlockKind, group: int, count: int, payload: memoryview) -> bytes:
+        header = np.zeros(1, _BLOCK_HEADER)
+        header["magic"], header["kind"], header["record_bytes"] = _BLOCK_MAGIC, kind, self._dtype.itemsize
+        header["group"], header["count"] = group, count
+        header["payload_crc"] = crc32c.crc32c(payload, self._seed)
+        header["header_crc"] = crc32c.crc32c(header.tobytes()[:-4], self._seed)
+        return header.tobytes()
+
+    def _read_header(self, place: int) -> tuple[BlockKind, int, int, int] | None:
+        """(kind, group, count, payload_crc) of the block at ``place``, None when there is none. The payload is not checked, nor whether it fits."""
+        data = self._read(place, BLOCK_HEADER_BYTES)
+        if len(data) < BLOCK_HEADER_BYTES:
+            return None
+        header = np.frombuffer(data, _BLOCK_HEADER)[0]
+        if crc32c.crc32c(data[:-4], self._seed) != header["header_crc"] or header["magic"] != _BLOCK_MAGIC:
+            return None
+        if header["record_bytes"] != self._dtype.itemsize or header["kind"] not in tuple(BlockKind):
+            return None
+        return BlockKind(int(header["kind"])), int(header["group"]), int(header["count"]), int(header["payload_crc"])
+
+    def _scan(self) -> None:
+        """Check the header page, find the end of the log and what lies behind it."""
+        if self._read(0, HEADER_PAGE_BYTES) != self._header_page():
+            raise ShardFormatError(f"{self.path} is damaged, or no frame log of this acquisition")
+        size = os.fstat(self._descriptor).st_size
+        while (header := self._read_header(self._end)) is not None:
+            kind, group, count, payload_crc = header
+            payload, end = self._end + BLOCK_HEADER_BYTES, self._end + BLOCK_HEADER_BYTES + count * self._dtype.itemsize
+            if end > size or self._checksum(payload, end) != payload_crc:
+                break
+            self._end = end
+            self._count(kind, group, count)
+        self._torn_end = self._end
+        for place in range(self._end, size, EXTENT_BYTES):
+            data = self._read(place, min(EXTENT_BYTES, size - place)).rstrip(b"\0")
+            if data:
+                self._torn_end = place + len(data)
+        self.torn_bytes = self._torn_end - self._end
+
+    def _checksum(self, start: int, stop: int) -> int:
+        checksum = self._seed
+        for place in range(start, stop, EXTENT_BYTES):
+            checksum = crc32c.crc32c(self._read(place, min(EXTENT_BYTES, stop - place)), checksum)
+        return checksum
+
+    def _clear_torn_tail(self) -> None:
+        """Synced, so that no power cut brings a block back that lay behind the torn one: its records may be appended again."""
+        if self._torn_end > self._end:
+            reach("log.before_clear")
+            for place in range(self._end, self._torn_end, EXTENT_BYTES):
+                self._write(memoryview(bytes(min(EXTENT_BYTES, self._torn_end - place))), place)
+            reach("log.before_clear_sync")
+            os.fdatasync(self._descriptor)
+        self._torn_end = self._end
+
+    def _write(self, data: memoryview, place: int) -> None:
+        while data:
+            written = os.pwrite(self._descriptor, data, place)
+            data, place = data[written:], place + written
+
+    def _read(self, place: int, nbytes: int) -> bytes:
+        """Shorter only at the end of the file."""
+        pieces = []
+        with storage_errors("read", self.path):
+            while nbytes and (data := os.pread(self._descriptor, nbytes, place)):
+                pieces.append(data)
+                place, nbytes = place + len(data), nbytes - len(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,0 +1,237 @@
+"""The journal of a group: what was stored in its shards, so that a crash costs nothing that was stored. FORMAT.md, "The journal".
+
+    | header, one page | frame records: slabs x frames_per_slab, to a page edge | chunk entries of file 0, to a page edge | of file 1 | ... |
+
+One self-checking record for each frame and one entry for each slot, at places known before any pixel arrives; preallocated, zeros where nothing was
+written. Workers write them (``kernels.journal``), through ``descriptor``; the owner thread does everything else.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import crc32c
+import numpy as np
+
+from shardwright.storage.table_file import TableFile
+
+from .file_header import decode_header, encode_header, expect_header, file_seed
+from .frame_record import record_dtype
+from .index import EMPTY as ABSENT
+from .layout import PAGE_BYTES, page_aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from .layout import ArrayLayout
+
+CHUNK_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8"), ("data_crc", "<u4"), ("writer_epoch", "<u4"), ("zeros", "<u4"), ("entry_crc", "<u4")])
+EMPTY, VALID, TORN = 0, 1, 2  # states of a chunk entry: nothing written, to be believed, damaged or not of this file
+
+_MAGIC, _VERSION = b"SWJOURNL", 1
+_HEADER = struct.Struct("<8s2I16sq2I6q")
+
+
+class JournalHeader(NamedTuple):
+    """The header's fields in the order of ``_HEADER``."""
+
+    magic: bytes
+    version: int
+    record_bytes: int
+    identity: bytes
+    group: int
+    writer_epoch: int
+    frames_per_slab: int
+    slabs: int
+    files: int
+    slots: int
+    data_start: int
+    slot_bytes: int
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class JournalLayout:
+    """Where everything lies in one group's journal. ``slots`` counts the slots of each of its shard files, ``slabs`` the slot layers."""
+
+    slabs: int
+    frames_per_slab: int
+    record_bytes: int
+    slots: tuple[int, ...]
+    data_start: int
+    slot_bytes: int
+
+    @classmethod
+    def of(cls, layout: ArrayLayout, group: int, record_bytes: int) -> JournalLayout:
+        shards = [layout.shard(group, file) for file in range(layout.files_per_group)]
+        slabs = shards[0].slots // int(layout.plane.layer_slots[0])
+        slots = tuple(shard.slots for shard in shards)
+        return cls(slabs, layout.grid.frames_per_slab, record_bytes, slots, shards[0].data_start, layout.slot_bytes)
+
+    @property
+    def files(self) -> int:
+        return len(self.slots)
+
+    @property
+    def slab_record_bytes(self) -> int:
+        return self.frames_per_slab * self.record_bytes
+
+    @property
+    def _table_edges(self) -> list[int]:
+        """Where the chunk entries of each file start, and where the last ones end."""
+        start = PAGE_BYTES + page_aligned(self.slabs * self.slab_record_bytes)
+        return list(accumulate((page_aligned(slots * CHUNK_ENTRY.itemsize) for slots in self.slots), initial=start))
+
+    @property
+    def file_bytes(self) -> int:
+        return self._table_edges[-1]
+
+    def frames_place(self, slot_layer: int) -> int:
+        """Where the frame records of one slab start."""
+        assert 0 <= slot_layer < self.slabs, f"slot layer {slot_layer} of {self.slabs}"
+        return PAGE_BYTES + slot_layer * self.slab_record_bytes
+
+    def chunk_place(self, file: int, slot: int) -> int:
+        """Where the entry of one slot lies."""
+        assert 0 <= slot < self.slots[file], f"slot {slot} of {self.slots[file]}"
+        return self._table_edges[file] + slot * CHUNK_ENTRY.itemsize
+
+    def chunk_places(self, files: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """``chunk_place`` of each pair: int64[n] each."""
+        places: np.ndarray = np.array(self._table_edges, np.int64)[files] + slots * CHUNK_ENTRY.itemsize
+        return places
+
+
+class GroupJournal:
+    """One open journal. ``seed`` is where its checksums start; ``writer_epoch`` is that of the writer that created it."""
+
+    def __init__(self, file: TableFile, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int) -> None:
+        self.layout = layout
+        self.writer_epoch = writer_epoch
+        self.seed = file_seed(identity, group)
+        self._file = file
+        self._record = record_dtype((layout.record_bytes - record_dtype(0).itemsize) // 8)
+        assert self._record.itemsize == layout.record_bytes, "the manifest's frame fields and the layout agree"
+
+    @classmethod
+    def create(cls, path: Path, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int) -> GroupJournal:
+        """An empty journal, durable with its name. Raises ``StorageError``; a failure leaves no file."""
+        page = encode_header(_HEADER, _header(layout, identity, group, writer_epoch))
+        return cls(TableFile.create(path, "journal", layout.file_bytes, page), layout, identity, group, writer_epoch)
+
+    @classmethod
+    def open(cls, path: Path, layout: JournalLayout, identity: bytes, group: int) -> GroupJournal:
+        """The journal of this very group. Raises ``ShardFormatError`` when its size or header does not fit or is damaged, ``StorageError``."""
+        file = TableFile.open(path, "journal", layout.file_bytes)
+        try:
+            page = np.empty(PAGE_BYTES, np.uint8)
+            file.read_into(0, page)
+            found = JournalHeader._make(decode_header(page.tobytes(), _HEADER, _MAGIC, path))
+            expect_header(found, _header(layout, identity, group, found.writer_epoch), JournalHeader._fields, path)
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, layout, identity, group, found.writer_epoch)
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def descriptor(self) -> int:
+        return self._file.descriptor
+
+    def read_frames(self) -> tuple[np.ndarray, np.ndarray]:
+        """(frame records [slabs, frames_per_slab], bool of the same shape: written and undamaged). Raises ``StorageError``."""
+        shape = self.layout.slabs, self.layout.frames_per_slab
+        records = self._file.read_table(PAGE_BYTES, shape[0] * shape[1], self._record)
+        return records.reshape(shape), checked_rows(records, self.seed).reshape(shape)
+
+    def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
+        """(CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises ``StorageError``.
+
+        VALID: the entry was written for this slot and names a chunk at the slot's offset that fits it, or none. Whether the chunk's bytes hold is
+        another question (``data_crc``).
+        """
+        slots = self.layout.slots[file]
+        entries = self._file.read_table(self.layout.chunk_place(file, 0), slots, CHUNK_ENTRY)
+        offsets, nbytes = entries["offset"], entries["nbytes"]
+        absent = (offsets == ABSENT) & (nbytes == ABSENT)
+        place = np.arange(slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + np.uint64(self.layout.data_start)
+        fits = absent | ((offsets == place) & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
+        states = np.where(checked_rows(entries, self.seed) & fits, VALID, TORN).astype(np.uint8)
+        states[~written_rows(entries)] = EMPTY
+        return entries, states
+
+    def clear_slabs(self, slot_layers: Iterable[int]) -> None:
+        """Forget slabs: zeros over their frame records, then over their chunk entries. Raises ``StorageError``."""
+        for slot_layer in slot_layers:
+            self._file.write(self.layout.frames_place(slot_layer), bytes(self.layout.slab_record_bytes), "clear")
+            for file, slots in enumerate(self.layout.slots):
+                layer_slots = slots // self.layout.slabs
+                place = self.layout.chunk_place(file, slot_layer * layer_slots)
+                self._file.write(place, bytes(layer_slots * CHUNK_ENTRY.itemsize), "clear")
+
+    def copy_slab(self, slot_layer: int, records: np.ndarray, entries: list[np.ndarray]) -> None:
+        """Note a slab as another journal of this very group has it: its frame records, then for each file its CHUNK_ENTRY in the order of slots.
+
+        Raises ``StorageError``.
+        """
+        self._file.write(self.layout.frames_place(slot_layer), records.tobytes(), "copy")
+        for file, table in enumerate(entries):
+            if table.size:
+                self._file.write(self.layout.chunk_place(file, slot_layer * table.size), table.tobytes(), "copy")
+
+    def rename(self, path: Path) -> None:
+        """Take the name of a journal that this one replaces; the folder is not synced. Raises ``StorageError``."""
+        self._file.rename(path)
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Raises ``StorageError``."""
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def delete(self) -> None:
+        """Close and delete, after the group was sealed and logged. Raises ``StorageError``."""
+        self._file.delete()
+
+
+def _header(layout: JournalLayout, identity: bytes, group: int, writer_epoch: int) -> JournalHeader:
+    return JournalHeader(
+        magic=_MAGIC,
+        version=_VERSION,
+        record_bytes=layout.record_bytes,
+        identity=identity,
+        group=group,
+        writer_epoch=writer_epoch,
+        frames_per_slab=layout.frames_per_slab,
+        slabs=layout.slabs,
+        files=layout.files,
+        slots=sum(layout.slots),
+        data_start=layout.data_start,
+        slot_bytes=layout.slot_bytes,
+        file_bytes=layout.file_bytes,
+    )
+
+
+def written_rows(rows: np.ndarray) -> np.ndarray:
+    """bool[n]: which rows of a table are not all zeros."""
+    data = rows.view(np.uint8).reshape(len(rows), -1)
+    return np.asarray(data.any(axis=1))
+
+
+def checked_rows(rows: np.ndarray, seed: int) -> np.ndarray:
+    """bool[n]: which rows of a table were written and end in the right crc32c (u32) of the bytes before it, started from ``seed``."""
+    whole = rows.view(np.uint8).data
+    row_bytes = rows.dtype.itemsize
+    recorded = rows.view(np.uint8).reshape(len(rows), -1)[:, -4:].copy().view("<u4").ravel()
+    checked = written_rows(rows)
+    for i in np.flatnonzero(checked).tolist():
+        checked[i] = crc32c.crc32c(whole[i * row_bytes : (i + 1) * row_bytes - 4], seed) == recorded[i]
+    return checked

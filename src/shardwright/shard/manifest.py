@@ -1,0 +1,118 @@
+"""The manifest of an unfinished acquisition: what recovery must know before it can read anything else. ``.shardwright/acquisition.json``.
+
+Replaced as a whole, atomically and synced. A JSON object with the fields of ``Manifest``, ``format`` and ``crc32c``, which covers all the others:
+sorted keys, no spaces, ASCII.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+
+from shardwright.model.errors import FencedError, ShardFormatError, StorageError
+from shardwright.storage.files import replace_file, storage_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANIFEST_NAME = "acquisition.json"
+FORMAT = 1
+_MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """``identity``: 32 hex digits, one for each acquisition ever made. ``writer_epoch`` counts the writers that opened it, ``client_epoch`` the
+    clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as JSON values. ``io``: how its shards are filled. ``created_ns``: UTC
+    nanoseconds. ``spill_root``: the second root, None unless there is one.
+    """
+
+    identity: str
+    writer_epoch: int
+    client_epoch: int
+    spec: dict[str, Any]
+    io: str
+    created_ns: int
+    spill_root: str | None = None
+
+    @property
+    def identity_bytes(self) -> bytes:
+        """The 16 bytes that seed the checksums of journal, staging area and frame log."""
+        return bytes.fromhex(self.identity)
+
+
+_FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
+    "identity": str,
+    "writer_epoch": int,
+    "client_epoch": int,
+    "spec": dict,
+    "io": str,
+    "created_ns": int,
+    "spill_root": (str, type(None)),
+}
+
+
+def write_manifest(workspace: Path, manifest: Manifest) -> None:
+    """Raises ``StorageError``; the old manifest is then still there."""
+    facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))  # as it will be read: the checksum covers that
+    replace_file(workspace / MANIFEST_NAME, _encode(facts))
+
+
+def read_manifest(workspace: Path) -> Manifest:
+    """Raises ``ShardFormatError`` when it is damaged or of another format, ``StorageError`` when it cannot be read."""
+    path = workspace / MANIFEST_NAME
+    with storage_errors("read", path), path.open("rb") as file:
+        text = file.read(_MAX_BYTES + 1)
+    if len(text) > _MAX_BYTES:
+        raise ShardFormatError(f"{path} is too long", expected=f"at most {_MAX_BYTES} bytes")
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardFormatError(f"{path} is damaged: not JSON ({error})") from None
+    if not isinstance(facts, dict):
+        raise ShardFormatError(f"{path} is damaged", expected="a JSON object", got=type(facts).__name__)
+    recorded = facts.pop("crc32c", None)
+    if _encode(facts) != text:
+        raise ShardFormatError(f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40])
+    return _parse(path, facts)
+
+
+def check_writer_epoch(workspace: Path, epoch: int) -> None:
+    """Called before every rename to a final name. Raises ``FencedError`` when another writer has taken the acquisition over, or finished it."""
+    try:
+        current = read_manifest(workspace).writer_epoch
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise FencedError(
+                f"the acquisition of {workspace.parent} was taken over and finished by another writer", expected=f"writer epoch {epoch}"
+            ) from error
+        raise
+    if current != epoch:
+        raise FencedError(f"another writer has taken {workspace.parent} over", expected=f"writer epoch {epoch}", got=current)
+
+
+def _encode(facts: dict[str, Any]) -> bytes:
+    return json.dumps({**facts, "crc32c": _checksum(facts)}, indent=2).encode()
+
+
+def _checksum(facts: dict[str, Any]) -> int:
+    return int(crc32c.crc32c(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()))
+
+
+def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
+    if facts.pop("format", None) != FORMAT:
+        raise ShardFormatError(
+            f"{path} was written by another version of shardwright", expected=f"format {FORMAT}", hint="Recover it with that version"
+        )
+    for name, kind in _FIELD_TYPES.items():
+        if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
+            raise ShardFormatError(f"{path}: field {name!r} is missing or of the wrong type", got=repr(facts.get(name))[:80])
+    if facts.keys() != _FIELD_TYPES.keys():
+        raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
+    manifest = Manifest(**facts)
+    if len(manifest.identity) != 32 or set(manifest.identity) - set("0123456789abcdef"):
+        raise ShardFormatError(f"{path}: identity is not 32 hex digits", got=repr(manifest.identity)[:80])
+    return manifest

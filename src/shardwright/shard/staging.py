@@ -1,0 +1,137 @@
+"""The staging area: whole frames of slabs that are still incomplete, so that a slow camera's frames survive a crash. FORMAT.md, "The staging area".
+
+    | header, one page | frame records: one a slot, to a page edge | pixels of slot 0, to a page edge | of slot 1 | ... |
+
+A slot is free again when its frame's slab is stored in a shard; the owner keeps count of that, not the file. A frame written over another one leaves,
+until its record follows, a record that its pixels do not fit: it counts as none.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import crc32c
+import numpy as np
+
+from shardwright.storage.table_file import TableFile
+
+from .file_header import decode_header, encode_header, expect_header, file_seed
+from .journal import checked_rows
+from .layout import PAGE_BYTES, page_aligned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAGIC, _VERSION = b"SWSTAGNG", 1
+_HEADER = struct.Struct("<8s2I16s3q")
+_NO_GROUP = -1  # the staging area serves all groups
+
+Slots = TypeVar("Slots", int, np.ndarray)
+
+
+class StagingHeader(NamedTuple):
+    """The header's fields in the order of ``_HEADER``."""
+
+    magic: bytes
+    version: int
+    record_bytes: int
+    identity: bytes
+    slots: int
+    frame_bytes: int
+    file_bytes: int
+
+
+class StagingArea:
+    """One open staging area of ``slots`` frames. Workers write into it (``kernels.journal``), through ``descriptor``; each slot has one writer."""
+
+    def __init__(self, file: TableFile, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> None:
+        self.slots = slots
+        self.frame_bytes = frame_bytes
+        self.seed = file_seed(identity, _NO_GROUP)
+        self._record = record
+        self._file = file
+        self._data_start = _data_start(slots, record)
+
+    @classmethod
+    def create(cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> StagingArea:
+        """An empty staging area, durable with its name. Raises ``StorageError``; a failure leaves no file."""
+        header = _header(slots, frame_bytes, record, identity)
+        file = TableFile.create(path, "staging", header.file_bytes, encode_header(_HEADER, header))
+        return cls(file, slots, frame_bytes, record, identity)
+
+    @classmethod
+    def open(cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> StagingArea:
+        """That of this very acquisition. Raises ``ShardFormatError`` when its size or header does not fit or is damaged, ``StorageError``."""
+        expected = _header(slots, frame_bytes, record, identity)
+        file = TableFile.open(path, "staging", expected.file_bytes)
+        try:
+            page = np.empty(PAGE_BYTES, np.uint8)
+            file.read_into(0, page)
+            expect_header(decode_header(page.tobytes(), _HEADER, _MAGIC, path), expected, StagingHeader._fields, path)
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, slots, frame_bytes, record, identity)
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def descriptor(self) -> int:
+        return self._file.descriptor
+
+    @property
+    def slot_bytes(self) -> int:
+        """From one slot's pixels to the next one's."""
+        return page_aligned(self.frame_bytes)
+
+    def data_place(self, slot: Slots) -> Slots:
+        """Where a slot's pixels lie; one slot or an int64 array of them."""
+        return self._data_start + slot * self.slot_bytes
+
+    def entry_place(self, slot: Slots) -> Slots:
+        """Where a slot's frame record lies; one slot or an int64 array of them."""
+        return PAGE_BYTES + slot * self._record.itemsize
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """(frame records [slots], bool[slots]: written, and both its checksums hold). Reads every staged frame. Raises ``StorageError``."""
+        records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
+        valid = checked_rows(records, self.seed)
+        pixels = np.empty(self.frame_bytes, np.uint8)
+        for slot in np.flatnonzero(valid).tolist():
+            self._file.read_into(self.data_place(slot), pixels)
+            valid[slot] = crc32c.crc32c(pixels.data) == records["pixels_crc"][slot]
+        return records, valid
+
+    def map(self) -> int:
+        """Address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's are ``k * slot_bytes`` further."""
+        return self._file.map() + self._data_start
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Raises ``StorageError``."""
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def delete(self) -> None:
+        """Close and delete. Raises ``StorageError``."""
+        self._file.delete()
+
+
+def _data_start(slots: int, record: np.dtype[np.void]) -> int:
+    return PAGE_BYTES + page_aligned(slots * record.itemsize)
+
+
+def _header(slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> StagingHeader:
+    return StagingHeader(
+        magic=_MAGIC,
+        version=_VERSION,
+        record_bytes=record.itemsize,
+        identity=identity,
+        slots=slots,
+        frame_bytes=frame_bytes,
+        file_bytes=_data_start(slots, record) + slots * page_aligned(frame_bytes),
+    )

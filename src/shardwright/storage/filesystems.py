@@ -1,0 +1,62 @@
+"""What kind of filesystem a folder lies on: whether a sync there means a disk of this machine. Linux, by the magic numbers of statfs(2)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING
+
+from .files import storage_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The numbers of <linux/magic.h> and of the out-of-tree filesystems found on clusters. FUSE may be anything; what labs mount with it is mostly remote.
+_REMOTE = {
+    0x6969: "nfs",
+    0x517B: "smb",
+    0xFE534D42: "smb2",
+    0xFF534D42: "cifs",
+    0x01021997: "9p",
+    0x00C36400: "ceph",
+    0x5346414F: "afs",
+    0x6B414653: "afs",
+    0x73757245: "coda",
+    0x0BD00BD0: "lustre",
+    0x47504653: "gpfs",
+    0x19830326: "beegfs",
+    0xAAD7AAEA: "panfs",
+    0x01161970: "gfs2",
+    0x7461636F: "ocfs2",
+    0x786F4256: "vboxsf",
+    0x65735546: "fuse",
+}
+_IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_STATFS_BYTES = 256  # more than struct statfs has anywhere
+
+
+def remote_filesystem(path: Path) -> str | None:
+    """The name of the network (or FUSE) filesystem that ``path`` lies on; None for a local one. Raises ``StorageError``."""
+    return _REMOTE.get(_magic(path))
+
+
+def memory_filesystem(path: Path) -> str | None:
+    """``tmpfs`` or ``ramfs`` where ``path`` lies in memory, which no sync makes durable. Raises ``StorageError``."""
+    return _IN_MEMORY.get(_magic(path))
+
+
+def same_filesystem(one: Path, other: Path) -> bool:
+    """Whether two existing folders fill up together. Raises ``StorageError``."""
+    with storage_errors("look at", one):
+        return one.stat().st_dev == other.stat().st_dev
+
+
+def _magic(path: Path) -> int:
+    facts = (ctypes.c_byte * _STATFS_BYTES)()
+    with storage_errors("look at", path):
+        if _libc.statfs(os.fsencode(path), ctypes.byref(facts)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    return ctypes.c_ulong.from_buffer(facts).value & 0xFFFFFFFF  # f_type is the first member, a long; the numbers have 32 bits

@@ -1,0 +1,127 @@
+"""The lock of one output: an open-file-description lock, which the kernel drops when its holder dies, on a file that says who the holder is.
+
+    {"pid": 4711, "host": "rig-1", "since": "2026-05-04T10:11:12+00:00"}
+
+A take-over puts a new lock file over the old one: the old holder still holds its own file, but that is no longer the one that has the name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import LockedError
+
+from .failpoints import reach
+from .files import storage_errors, sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_WHOLE_FILE = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock; its pid must be 0
+_MAX_HOLDER_BYTES = 4096
+
+
+class StoreLock:
+    """A lock that is held; made by ``take`` or ``replace``, dropped by ``release``, ``delete`` or the death of the process."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path) -> StoreLock:
+        """Raises ``LockedError``, which names the holder, or ``StorageError``."""
+        with storage_errors("lock", path):
+            while True:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                lock = cls(path, descriptor)
+                try:
+                    reach("lock.before_take")
+                    _lock_file(path, descriptor)
+                    if lock.is_held():
+                        _write_holder(descriptor)
+                        return lock
+                except BaseException:
+                    lock.release()
+                    raise
+                lock.release()  # deleted or replaced between our opening and our locking it: look again
+
+    @classmethod
+    def replace(cls, path: Path) -> StoreLock:
+        """Take the output over, whoever holds it: from here on the old holder's ``is_held`` is False. Raises ``StorageError``.
+
+        Of two that take over at once the later rename wins; the other one sees it by ``is_held``.
+        """
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        with storage_errors("take over", path):
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            lock = cls(path, descriptor)
+            try:
+                _lock_file(path, descriptor)
+                _write_holder(descriptor)
+                reach("lock.before_rename")
+                new.replace(path)
+            except BaseException:
+                lock.release()
+                new.unlink(missing_ok=True)
+                raise
+        sync_directory(path.parent)
+        return lock
+
+    def is_held(self) -> bool:
+        """Whether the file that has the name is still the one that is locked here."""
+        if self._descriptor < 0:
+            return False
+        with storage_errors("look at", self.path):
+            try:
+                return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+            except FileNotFoundError:
+                return False
+
+    def release(self) -> None:
+        """Let others in. The file stays: it means nothing when nobody holds it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def delete(self) -> None:
+        """Delete the file, if it is still the one that is locked here, and let go."""
+        with storage_errors("delete", self.path):
+            if self.is_held():
+                reach("lock.before_delete")
+                self.path.unlink()
+        self.release()
+
+
+def _lock_file(path: Path, descriptor: int) -> None:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as POSIX leaves it to the system
+        raise LockedError(
+            f"another writer holds {path}: {_holder(descriptor)}",
+            hint="Stop it first, or take over if it hangs: what it has not stored by then is lost to it",
+        ) from None
+
+
+def _write_holder(descriptor: int) -> None:
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    text = json.dumps(holder).encode()
+    reach("lock.before_write")
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))
+
+
+def _holder(descriptor: int) -> str:
+    """As well as the file tells: its text comes after the lock, so it may be old or half written."""
+    try:
+        holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
+        return f"process {int(holder['pid'])} on {str(holder['host'])[:255]!r} since {str(holder['since'])[:64]}"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "a process that has not given its name yet"

@@ -1,0 +1,123 @@
+"""A preallocated file of fixed tables next to the shards: the journal of a group, the staging area. Read and written in place, never appended to.
+
+Created whole or not at all: blocks reserved, first page written, synced, its name durable. From then on writing meets no full disk. Every step
+stands behind a failpoint that carries the file's ``kind``, e.g. ``journal.before_sync``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.errors import ShardFormatError, StorageError
+
+from .failpoints import reach
+from .files import preallocate, storage_errors, sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TableFile:
+    """Owns the descriptor and, once asked for, a read-only mapping. Workers write through ``descriptor``; everything else is its owner thread's."""
+
+    def __init__(self, path: Path, kind: str, nbytes: int, descriptor: int) -> None:
+        self.path = path
+        self.kind = kind
+        self.nbytes = nbytes
+        self.descriptor = descriptor
+        self._mapping: mmap.mmap | None = None
+
+    @classmethod
+    def create(cls, path: Path, kind: str, nbytes: int, first_page: bytes) -> TableFile:
+        """A new file of zeros behind ``first_page``, durable with its name. Raises ``StorageError``; a failure leaves nothing."""
+        with storage_errors("preallocate", path):
+            reach(f"{kind}.before_create")
+            file = cls(path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            try:
+                reach(f"{kind}.before_preallocate")
+                preallocate(file.descriptor, nbytes)
+                file.write(0, first_page, "header")
+                file.sync()
+                sync_directory(path.parent)
+            except BaseException:
+                file.close()
+                path.unlink(missing_ok=True)
+                raise
+        return file
+
+    @classmethod
+    def open(cls, path: Path, kind: str, nbytes: int) -> TableFile:
+        """An existing file. Raises ``StorageError``, and ``ShardFormatError`` when it is not a file of exactly ``nbytes``."""
+        with storage_errors("open", path):
+            file = cls(path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+            found = os.fstat(file.descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != nbytes:
+            file.close()
+            raise ShardFormatError(f"{kind} {path} has the wrong size", expected=f"{nbytes} bytes", got=f"{found.st_size} bytes")
+        return file
+
+    def read_into(self, offset: int, target: np.ndarray) -> None:
+        """Fill a contiguous array with the bytes from ``offset`` on. Raises ``StorageError``."""
+        view = target.reshape(-1).view(np.uint8).data
+        with storage_errors("read", self.path):
+            reach(f"{self.kind}.before_read")
+            while view:
+                count = os.preadv(self.descriptor, [view], offset)
+                if count == 0:
+                    raise StorageError(f"cannot read {self.path}: it was cut while open", expected=f"{self.nbytes} bytes", got=f"{offset} bytes")
+                view, offset = view[count:], offset + count
+
+    def read_table(self, offset: int, count: int, dtype: np.dtype[np.void]) -> np.ndarray:
+        """``dtype[count]`` from ``offset`` on. Raises ``StorageError``."""
+        table = np.empty(count, dtype)
+        self.read_into(offset, table)
+        return table
+
+    def write(self, offset: int, data: bytes, what: str) -> None:
+        """Raises ``StorageError``. ``what`` names the failpoint: ``KIND.before_WHAT``."""
+        with storage_errors("write", self.path):
+            reach(f"{self.kind}.before_{what}")
+            view = memoryview(data)
+            while view:
+                count = os.pwrite(self.descriptor, view, offset)
+                view, offset = view[count:], offset + count
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Raises ``StorageError``: the file has then failed and is never synced again."""
+        with storage_errors("sync", self.path):
+            reach(f"{self.kind}.before_sync")
+            os.fdatasync(self.descriptor)
+
+    def rename(self, path: Path) -> None:
+        """Takes the place of whatever has that name; the folder is not synced. Raises ``StorageError``."""
+        with storage_errors("rename", self.path):
+            reach(f"{self.kind}.before_replace")
+            self.path.replace(path)
+        self.path = path
+
+    def map(self) -> int:
+        """Address of the file's first byte in a read-only mapping that lasts until ``close``."""
+        with storage_errors("map", self.path):
+            if self._mapping is None:
+                self._mapping = mmap.mmap(self.descriptor, self.nbytes, prot=mmap.PROT_READ)
+            return int(np.frombuffer(self._mapping, np.uint8).ctypes.data)
+
+    def close(self) -> None:
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def delete(self) -> None:
+        """Close and delete; the folder is not synced, so that after a power cut the file may be there again. Raises ``StorageError``."""
+        self.close()
+        with storage_errors("delete", self.path):
+            reach(f"{self.kind}.before_delete")
+            self.path.unlink(missing_ok=True)

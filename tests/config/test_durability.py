@@ -1,0 +1,98 @@
+"""What crash safety costs, in numbers that can be checked by hand, and the warnings about disks on which a promise means less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardwright.array.grid import Grid
+from shardwright.config import durability
+from shardwright.config.load import parse_config
+from shardwright.config.plan import make_plan
+from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
+
+ARRAY = """{dtype: uint16, frame_fields: [laser_mw], dimensions: [{name: t, chunk_size: 16, shard_size_chunks: 4},
+     {name: y, count: 512, chunk_size: 256, shard_size_chunks: 1}, {name: x, count: 512, chunk_size: 256, shard_size_chunks: 2}]}"""
+
+
+def rig(root: Path, *, output: str = "", common: str = "{}", stream: str = "") -> str:
+    return f"""\
+output: {{root: {root}{output}}}
+workers: {{threads: 2}}
+reliability: {common}
+streams: [{{name: a, frame_rate_hz: 100, ring_frames: 100, {stream} array: {ARRAY}}}]
+"""
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every folder is on NFS."""
+    monkeypatch.setattr(durability, "remote_filesystem", lambda _path: "nfs")
+
+
+def test_the_cost_of_one_stream(tmp_path: Path) -> None:
+    plan = make_plan(parse_config(rig(tmp_path, output=", ballast: 10MiB")))
+    (planned,) = plan.streams
+    assert planned.safety.staging_bytes == 100 * 512 * 512 * 2
+    # A header page; for each of 4 slabs 16 frame records of 128 + 8 bytes and 2 x 2 chunk entries of 32 bytes.
+    assert planned.safety.journal_bytes == 4096 + 4 * (16 * 136 + 4 * 32)
+    assert planned.safety.journals == planned.limits.disk_reserved_bytes // (2 * planned.limits.shard_file_bytes)
+    assert planned.safety.disk_bytes == 100 * 2**19 + planned.safety.journals * planned.safety.journal_bytes + 10 * 2**20
+    assert plan.disk_reserved_bytes == planned.limits.disk_reserved_bytes + planned.safety.disk_bytes
+
+
+def test_the_plan_as_json_names_promises_and_cost(tmp_path: Path) -> None:
+    plan = make_plan(parse_config(rig(tmp_path, stream="durability: durable,", common="{sync_interval_ms: 200}"))).to_dict()
+    (planned,) = plan["streams"]
+    assert planned["reliability"]["durability"] == "durable"
+    assert planned["reliability"]["sync_interval_ms"] == 200
+    assert planned["safety"]["disk_bytes"] > planned["safety"]["staging_bytes"]
+    assert planned["disk_reserved_bytes"] == plan["disk_reserved_bytes"]
+
+
+def test_a_durable_ring_must_bridge_two_syncs(tmp_path: Path) -> None:
+    """100 frames at 100 Hz are one second."""
+    (warning,) = make_plan(parse_config(rig(tmp_path, stream="durability: durable,"))).streams[0].warnings
+    assert "it bridges 1.00 s" in warning
+    assert "for 2 s" in warning
+    quick = make_plan(parse_config(rig(tmp_path, stream="durability: durable,", common="{sync_interval_ms: 500}")))
+    assert quick.streams[0].warnings == ()
+
+
+@pytest.mark.usefixtures("remote")
+def test_a_network_filesystem_is_a_warning(tmp_path: Path) -> None:
+    (warning,) = make_plan(parse_config(rig(tmp_path))).warnings
+    assert warning.startswith("output.root is on a network filesystem (nfs)")
+
+
+def test_a_root_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "memory_filesystem", lambda _path: "tmpfs")
+    (warning,) = make_plan(parse_config(rig(tmp_path))).warnings
+    assert "in memory (tmpfs): nothing there is durable" in warning
+
+
+def test_a_spill_root_that_helps_nobody_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (same,) = make_plan(parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/more", stream="on_full: spill,"))).warnings
+    assert "on the same filesystem" in same
+    (unused,) = make_plan(parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/more"))).warnings
+    assert "is never used" in unused
+    missing = make_plan(parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/absent", stream="on_full: spill,"))).warnings
+    assert f"output.spill_root {tmp_path}/absent is not there yet" in missing[0]
+
+
+def test_a_disk_that_will_be_below_its_low_water_is_a_warning(tmp_path: Path) -> None:
+    (warning,) = make_plan(parse_config(rig(tmp_path, output=", low_water: 900TB"))).warnings
+    assert "below output.low_water (818.5 TiB)" in warning
+
+
+def test_filesystems_of_this_machine_are_told_apart() -> None:
+    assert (memory_filesystem(Path("/dev/shm")), remote_filesystem(Path("/dev/shm"))) == ("tmpfs", None)
+    assert (memory_filesystem(Path("/proc")), remote_filesystem(Path("/proc"))) == (None, None)
+    assert not same_filesystem(Path("/proc"), Path("/dev/shm"))
+
+
+def test_the_journal_of_a_single_image_has_one_record() -> None:
+    spec = parse_config(rig(Path("/tmp")).replace("{name: t, chunk_size: 16, shard_size_chunks: 4},", "")).config.streams[0].array
+    assert durability.journal_bytes(Grid.of(spec), 136) == 4096 + 136 + 4 * 32

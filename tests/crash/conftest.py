@@ -1,0 +1,18 @@
+"""One fork server for all tests of this folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .fork_server import ForkServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ForkServer]:
+    with ForkServer() as made:
+        yield made

@@ -1,0 +1,48 @@
+"""``./tools/prove kills --count 2000``: the long suite of kills. Exit code 0 when no promise was broken."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.crash.fork_server import ForkServer
+
+from .suite import Summary, run
+
+PROGRESS_EVERY = 50
+
+
+class Progress:
+    """A line now and then, and every violation as it comes."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def __call__(self, summary: Summary) -> None:
+        for violation in summary.violations[self._shown :]:
+            print("VIOLATION", violation["trial"], *violation["problems"], sep="\n    ", file=sys.stderr)
+        self._shown = len(summary.violations)
+        if summary.trials % PROGRESS_EVERY == 0:
+            print(f"{summary.seconds:8.1f} s  {summary.trials} trials, {summary.kills} kills, {self._shown} with violations", file=sys.stderr)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tools/prove kills", description=__doc__)
+    parser.add_argument("--count", type=int, default=2000, help="processes to kill")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="where stores are written; the default is a temporary folder")
+    parser.add_argument("--keep", action="store_true", help="keep the stores of trials that broke a promise (needs --folder)")
+    options = parser.parse_args()
+    with ForkServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        summary = run(server, folder, count=options.count, seed=options.seed, keep=options.keep, progress=Progress())
+    print(json.dumps(summary.to_dict(), indent=2))
+    return 1 if summary.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

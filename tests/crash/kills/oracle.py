@@ -1,0 +1,252 @@
+"""The oracle: what the killed processes had promised, kept outside of them, and the judgement of the store that is left.
+
+Pixels and metadata are never remembered: they follow from the scene. What is read is read by zarr-python or tensorstore, from files that no
+process of ours holds open. A judgement is a list of violations in plain words; an empty list is the only good one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+
+from shardwright.array.grid import Grid
+from shardwright.model.fates import Fate
+
+from .processes import Created, Said, Sealed
+from .scenes import METADATA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from .scenes import Scene
+
+SETTLED_WITHOUT_PIXELS = (Fate.DUPLICATE, Fate.LATE, Fate.DROPPED, Fate.LOST)
+
+
+@dataclass
+class Oracle:
+    """What is known of one acquisition through all its lives. A life is one process that wrote; it sent the script again from some frame on.
+
+    ``sent``      sequence -> number of the frame in the script, as the newest life that used the sequence sent it
+    ``promised``  sequences that some life said were stored: those it had sent itself
+    ``durable``   likewise
+    """
+
+    scene: Scene
+    created: bool = False
+    sealed: dict[str, Any] | None = None
+    stored: int = 0
+    sent: dict[int, int] = field(default_factory=dict)
+    promised: set[int] = field(default_factory=set)
+    durable: set[int] = field(default_factory=set)
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def next_to_send(self) -> int:
+        """The first frame of the script that a client still holds, because it was never said to be stored."""
+        safe = {self.sent[sequence] for sequence in self.promised}
+        return next(n for n in range(len(self.scene.frames) + 1) if n not in safe)
+
+    def listen(self, messages: Iterable[Any], first: int = 0) -> None:
+        """Take in everything one life said; it sent the script from frame ``first`` on."""
+        base = 0
+        for message in messages:
+            match message:
+                case Created():
+                    base = message.frames
+                    self._check_created(message)
+                    self._will_send(base, first)
+                case Said():
+                    self._promise(message, base, base + message.sent - first)
+                case Sealed():
+                    self.sealed = message.receipt
+                case _:
+                    self.complaints.append(f"the process failed: {message}")
+
+    def _check_created(self, message: Created) -> None:
+        if message.stored < self.stored:
+            self.complaints.append(f"stored watermark {self.stored} before the kill, {message.stored} after it")
+        if self.promised and message.frames <= max(self.promised):
+            self.complaints.append(f"the next sequence is {message.frames}, but sequence {max(self.promised)} was stored")
+        self.created = True
+
+    def _will_send(self, base: int, first: int) -> None:
+        """Whatever an earlier life had sent from here on has left no trace, and its sequences are used again."""
+        for sequence in [sequence for sequence in self.sent if sequence >= base]:
+            del self.sent[sequence]
+        for n in range(first, len(self.scene.frames)):
+            self.sent[base + n - first] = n
+
+    def _promise(self, said: Said, base: int, stop: int) -> None:
+        if not self.stored <= said.stored <= stop or said.durable > said.stored:
+            self.complaints.append(f"watermark {said} of {stop} sequences after one of {self.stored}")
+        self.stored = max(self.stored, said.stored)
+        self.promised.update(range(base, said.stored))
+        self.durable.update(range(base, said.durable))
+
+    # ------------------------------------------------------------------ judgement
+
+    def judge_final_shards(self, store: Path) -> list[str]:
+        """P3, at any moment: whatever file has a shard's final name is complete, and holds every frame that was promised and no other's pixels."""
+        array = store / "0"
+        if not (array / "zarr.json").exists():
+            return []
+        files = [path for path in (array / "c").rglob("*") if path.is_file()] if (array / "c").is_dir() else []
+        problems: list[str] = []
+        with tempfile.TemporaryDirectory() as folder:
+            view = _with_shape(array, Path(folder), self._stored_order(self.scene.counts))
+            pixels = zarr.open_array(view, mode="r")
+            shards = pixels.shards or pixels.chunks
+            for path in files:
+                key = path.relative_to(array / "c").as_posix()
+                where = tuple(slice(int(i) * n, (int(i) + 1) * n) for i, n in zip(key.split("/"), shards, strict=True))
+                try:
+                    values = np.asarray(pixels[where])
+                except Exception as error:
+                    problems.append(f"final shard c/{key} is torn: {error!r}")
+                    continue
+                problems += [f"final shard c/{key}: {what}" for what in self._compare(values, where)]
+        return problems
+
+    def judge_store(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
+        """The whole store once it was brought back: every promised frame at its place, no other's pixels anywhere, the frame table in agreement."""
+        try:
+            values = read(store / "0")
+        except Exception as error:
+            return [f"the image cannot be read: {error!r}"]
+        whole = tuple(slice(0, n) for n in values.shape)
+        problems = self._compare(values, whole)
+        places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised}
+        problems += [
+            f"place {self.scene.index(place)} is outside the shape {values.shape}" for place in places if not self._inside(place, values.shape)
+        ]
+        try:
+            table = {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
+        except Exception as error:
+            return [*problems, f"the frame table cannot be read: {error!r}"]
+        return problems + self._judge_table(table, values) + self._judge_receipt(table)
+
+    def _stored_order(self, acquired: tuple[int, ...]) -> tuple[int, ...]:
+        return (*Grid.of(self.scene.spec).stored(acquired), *self.scene.spec.frame_shape)
+
+    def _inside(self, position: int, shape: tuple[int, ...]) -> bool:
+        return all(i < n for i, n in zip(self._stored_order(self.scene.index(position))[:-2], shape, strict=False))
+
+    def _places(self, where: tuple[slice, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(position, index of its plane within ``where``) of every frame that touches a region in storage order."""
+        for position in range(math.prod(self.scene.counts)):
+            index = self._stored_order(self.scene.index(position))[:-2]
+            if all(w.start <= i < w.stop for i, w in zip(index, where, strict=False)):
+                yield position, tuple(i - w.start for i, w in zip(index, where, strict=False))
+
+    def _compare(self, values: np.ndarray, where: tuple[slice, ...]) -> list[str]:
+        problems = []
+        promised = {self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)}
+        fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
+        for position, place in self._places(where):
+            if any(i >= n for i, n in zip(place, values.shape, strict=False)):
+                continue
+            plane = values[place]
+            if self._is_frame_of(position, plane, where):
+                continue
+            what = f"{self.scene.index(position)} has {_describe(plane)}"
+            if position in promised:
+                problems.append(f"{what}, but sequence {promised[position]} was stored")
+            elif (plane != fill).any():
+                problems.append(f"{what}, which is neither its frame nor fill value")
+        return problems
+
+    def _is_frame_of(self, position: int, plane: np.ndarray, where: tuple[slice, ...]) -> bool:
+        first = self.scene.first_at(position)
+        candidates = [] if first is None else [first]
+        if self.scene.late:
+            candidates = [n for n, frame in enumerate(self.scene.frames) if frame.position == position]
+        return any(np.array_equal(plane, self.scene.pixels(n)[where[-2], where[-1]]) for n in candidates)
+
+    def _judge_table(self, table: dict[str, np.ndarray], values: np.ndarray) -> list[str]:
+        problems = []
+        sequences = table["sequence"].tolist()
+        if len(set(sequences)) != len(sequences):
+            problems.append(f"the frame table has sequences twice: {sorted(sequences)}")
+        rows = {sequence: row for row, sequence in enumerate(sequences)}
+        problems += [f"sequence {sequence} was stored but has no row in the frame table" for sequence in sorted(self.promised - rows.keys())]
+        stored_places: list[int] = []
+        for sequence, row in rows.items():
+            if sequence not in self.sent:
+                problems.append(f"the frame table has sequence {sequence}, which nobody sent")
+                continue
+            problems += [f"frame table, sequence {sequence}: {what}" for what in self._judge_row(table, row, sequence, stored_places)]
+        if len(set(stored_places)) != len(stored_places):
+            problems.append(f"places stored twice: {sorted(stored_places)}")
+        whole = tuple(slice(0, n) for n in values.shape)
+        fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
+        seen = {position for position, place in self._places(whole) if (values[place] != fill).any()}
+        problems += [f"{self.scene.index(p)} has pixels but no row that says stored" for p in sorted(seen - set(stored_places))]
+        absent = {p for p in set(stored_places) - seen if not self._is_fill_frame(p)}
+        return problems + [f"{self.scene.index(p)} is stored by the frame table, but has fill value" for p in sorted(absent)]
+
+    def _is_fill_frame(self, position: int) -> bool:
+        first = self.scene.first_at(position)
+        return first is not None and self.scene.frames[first].seed == 0
+
+    def _judge_row(self, table: dict[str, np.ndarray], row: int, sequence: int, stored_places: list[int]) -> Iterator[str]:
+        n = self.sent[sequence]
+        frame, fate = self.scene.frames[n], Fate(int(table["fate"][row]))
+        axes = [d.name for d in self.scene.spec.dimensions[:-2]]
+        index = tuple(int(table[f"index_{name}"][row]) for name in axes)
+        if index != self.scene.index(frame.position) and not (fate in (Fate.DROPPED, Fate.LOST) and set(index) == {-1}):
+            yield f"index {index} instead of {self.scene.index(frame.position)}"
+        if fate == Fate.STORED:
+            stored_places.append(frame.position)
+        elif sequence in self.promised:
+            taken = fate == Fate.DUPLICATE and frame.position in {self.scene.frames[self.sent[s]].position for s in self.promised if s != sequence}
+            if not taken and not (fate == Fate.LATE and self.scene.late):
+                yield f"said to be stored, but its fate is {fate.name}"
+        if fate == Fate.LOST:
+            return
+        if int(table["frame_id"][row]) != self.scene.frame_id(n):
+            yield f"frame id {table['frame_id'][row]} instead of {self.scene.frame_id(n)}"
+        expected = self.scene.metadata(n)
+        for name in (*METADATA, *self.scene.spec.frame_fields):
+            if not np.array_equal(table[name][row], expected.get(name, math.nan), equal_nan=True):
+                yield f"{name} is {table[name][row]} instead of {expected.get(name)}"
+
+    def _judge_receipt(self, table: dict[str, np.ndarray]) -> list[str]:
+        """A receipt is the last promise: every frame that was sent has its row, and the counts are those of the table."""
+        if self.sealed is None:
+            return []
+        count = {fate: int((table["fate"] == fate).sum()) for fate in Fate}
+        names = {"frames_stored": Fate.STORED, "frames_duplicate": Fate.DUPLICATE, "frames_late": Fate.LATE, "frames_lost": Fate.LOST}
+        problems = [
+            f"the receipt counts {name} {self.sealed[name]}, the frame table {count[fate]}"
+            for name, fate in names.items()
+            if self.sealed[name] != count[fate]
+        ]
+        missing = self.sent.keys() - set(table["sequence"].tolist())
+        if missing:
+            problems.append(f"sealed, but sequences {sorted(missing)} have no row in the frame table")
+        places = {frame.position for frame in self.scene.frames}
+        if count[Fate.STORED] != len(places):
+            problems.append(f"sealed with {count[Fate.STORED]} frames stored of {len(places)} places sent")
+        return problems
+
+
+def _describe(plane: np.ndarray) -> str:
+    seeds = sorted({int(value - 256) // 64 if value >= 256 else 0 for value in np.unique(plane)})
+    return "no pixels (fill value)" if seeds == [0] else f"pixels of the frames with seeds {seeds} (0: fill value)"
+
+
+def _with_shape(array: Path, folder: Path, shape: tuple[int, ...]) -> Path:
+    """The same shards under metadata of another shape: zarr.json covers only what is sealed in order."""
+    document = json.loads((array / "zarr.json").read_text())
+    document["shape"] = list(shape)
+    (folder / "zarr.json").write_text(json.dumps(document))
+    (folder / "c").symlink_to(array / "c")
+    return folder

@@ -1,0 +1,137 @@
+"""Many trials: how often each scene calls the storage, which kills follow from that, and the account of what came out."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.properties.readers import READERS
+
+from .oracle import Oracle
+from .plans import AfterMs, AtCall, Plan, carry_out, count_syscalls, evenly, strace_works, syscall_plans
+from .processes import Sealed, acquire
+from .scenes import IO_MODES, SCENES, Scene
+from .trial import ENDINGS, Trial, TrialRun, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.crash.fork_server import ForkServer
+
+SHARES = {"calls": 0.6, "syscalls": 0.2, "timers": 0.2}  # of all trials
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One scene in one io mode, run to its end: where it could have been killed."""
+
+    scene: Scene
+    io: str
+    points: tuple[str, ...]
+    ms: float
+    syscalls: Counter[str]
+
+
+@dataclass
+class Summary:
+    """What was run, and nothing else."""
+
+    seed: int
+    trials: int = 0
+    kills: int = 0
+    frames_promised: int = 0
+    seconds: float = 0.0
+    ways: Counter[str] = field(default_factory=Counter)
+    points: Counter[str] = field(default_factory=Counter)
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def add(self, verdict: Verdict) -> None:
+        self.trials += 1
+        self.kills += verdict.kills
+        self.frames_promised += verdict.promised
+        self.ways[f"{type(verdict.trial.plan).__name__}, {verdict.trial.ending}"] += 1
+        if verdict.problems:
+            self.violations.append({"trial": str(verdict.trial), "problems": verdict.problems})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.__dict__, "ways": dict(self.ways), "points": dict(self.points)}
+
+
+class SurvivorError(AssertionError):
+    """A scene that nobody killed did not come out right: no kill can then be judged."""
+
+
+def survey(server: ForkServer, scene: Scene, io: str, folder: Path, *, with_strace: bool) -> Survey:
+    """Run to the end and judge it, once by itself and, with strace, once more."""
+    folder.mkdir()
+    started = time.monotonic()
+    child = server.start(acquire, scene, folder / "whole.ome.zarr", io, 0)
+    carry_out(None, child)
+    messages = child.drain()
+    ms = 1000 * (time.monotonic() - started)
+    oracle = Oracle(scene)
+    oracle.listen(messages)
+    problems = oracle.complaints or oracle.judge_store(folder / "whole.ome.zarr", READERS["zarr-python"])
+    if problems or not isinstance(messages[-1], Sealed):
+        raise SurvivorError(f"{scene.name}, {io}: {problems or messages[-1:]}")
+    syscalls = Counter[str]()
+    if with_strace:
+        syscalls = count_syscalls(server.start(acquire, scene, folder / "traced.ome.zarr", io, 0), folder / "trace")
+    shutil.rmtree(folder)
+    return Survey(scene, io, messages[-1].points, ms, syscalls)
+
+
+def schedule(surveys: list[Survey], count: int, rng: np.random.Generator) -> Iterator[Trial]:
+    """At least ``count`` trials: calls and system calls spread evenly over every scene and io mode, timers
+    and endings at random."""
+    with_strace = any(found.syscalls for found in surveys)
+    shares = SHARES if with_strace else {"calls": 0.75, "timers": 0.25, "syscalls": 0.0}
+    each = {way: -(-int(np.ceil(count * share)) // len(surveys)) for way, share in shares.items()}
+    done = 0
+    for found in surveys:
+        plans: list[Plan] = [AtCall(number) for number in evenly(each["calls"], len(found.points))]
+        plans += syscall_plans(each["syscalls"], found.syscalls)
+        plans += [AfterMs(float(ms)) for ms in rng.uniform(0, 1.1 * found.ms, each["timers"])]
+        for plan in plans:
+            yield _trial(found, plan, rng)
+        done += len(plans)
+    while done < count:  # every call has had its turn
+        found = surveys[done % len(surveys)]
+        yield _trial(found, AfterMs(float(rng.uniform(0, 1.1 * found.ms))), rng)
+        done += 1
+
+
+def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
+    reader = "tensorstore" if rng.random() < 1 / 3 else "zarr-python"
+    return Trial(found.scene, found.io, plan, ENDINGS[int(rng.integers(len(ENDINGS)))], float(rng.random()), reader)
+
+
+def run(server: ForkServer, folder: Path, *, count: int, seed: int, keep: bool = False, progress: Callable[[Summary], None] | None = None) -> Summary:
+    """Trials until ``count`` processes were killed. A violation's folder is kept when asked for."""
+    started, summary, rng = time.monotonic(), Summary(seed), np.random.default_rng(seed)
+    with_strace = strace_works()
+    if not with_strace:
+        summary.left_out.append("system calls: strace is missing or may not trace here")
+    surveys = [survey(server, scene, io, folder / "survey", with_strace=with_strace) for scene in SCENES.values() for io in IO_MODES]
+    for found in surveys:
+        summary.points.update(found.points)
+    number = 0
+    while summary.kills < count:
+        for trial in schedule(surveys, count - summary.kills, rng):
+            number += 1
+            place = folder / f"trial-{number}"
+            place.mkdir()
+            verdict = TrialRun(server, trial, place).run()
+            summary.add(verdict)
+            if not (keep and verdict.problems):
+                shutil.rmtree(place)
+            summary.seconds = round(time.monotonic() - started, 1)
+            if progress is not None:
+                progress(summary)
+    return summary

@@ -1,0 +1,175 @@
+"""One kill from beginning to verdict: an acquisition dies, what it left is judged, brought back or continued, and judged again."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.properties.readers import READERS
+
+from shardwright.read.verify import verify_store
+
+from .oracle import Oracle
+from .plans import AtCall, Plan, carry_out
+from .processes import Created, Recovered, acquire, recover, resume_and_send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.crash.fork_server import ForkServer
+
+    from .scenes import Scene
+
+WORKSPACE = ".shardwright"
+ENDINGS = ("recover", "resume", "recover killed", "resume killed")
+KILLED = -9
+
+
+@dataclass(frozen=True)
+class Trial:
+    """``second`` in [0, 1) says where in its run the second victim (a recovery, a resumed writer) is killed."""
+
+    scene: Scene
+    io: str
+    plan: Plan | None
+    ending: str
+    second: float = 0.5
+    read_with: str = "zarr-python"
+
+    def __str__(self) -> str:
+        return f"{self.scene.name}, {self.io}, killed at {self.plan}, then {self.ending} ({self.second:.2f})"
+
+
+@dataclass
+class Verdict:
+    trial: Trial
+    kills: int = 0
+    promised: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class TrialRun:
+    """``folder`` is this trial's own; the caller deletes it, or keeps it for a look."""
+
+    def __init__(self, server: ForkServer, trial: Trial, folder: Path) -> None:
+        self._server = server
+        self._trial = trial
+        self._store = folder / "killed.ome.zarr"
+        self._oracle = Oracle(trial.scene)
+        self._verdict = Verdict(trial)
+        self._read = READERS[trial.read_with]
+
+    def run(self) -> Verdict:
+        trial, oracle = self._trial, self._oracle
+        messages = self._live(trial.plan, acquire, trial.scene, self._store, trial.io)
+        oracle.listen(messages)
+        self._judge_final_shards()
+        if self._store.exists():
+            self._bring_back()
+        elif oracle.created:
+            self._complain("the store is gone")
+        self._verdict.promised = len(oracle.promised)
+        self._verdict.problems += oracle.complaints
+        return self._verdict
+
+    def _bring_back(self) -> None:
+        if not self._oracle.created:  # killed inside create: nothing was promised, but recovery must cope
+            self._recover(self._store)
+            return
+        if self._trial.ending.startswith("resume") and self._unfinished():
+            self._resume()
+        if self._trial.ending == "recover killed" and self._unfinished():
+            self._recover_in_two_goes()
+        else:
+            self._recover(self._store)
+        self._judge_store()
+
+    def _unfinished(self) -> bool:
+        return (self._store / WORKSPACE).exists()
+
+    # ------------------------------------------------------------------ victims
+
+    def _live(self, plan: Plan | None, function: Callable[..., None], *arguments: Any) -> list[Any]:
+        """Run one process until it ends or dies as planned; returns what it said."""
+        call = plan.number if isinstance(plan, AtCall) else 0
+        child = self._server.start(function, *arguments, call)
+        carry_out(plan, child)
+        messages = child.drain()
+        status = child.wait()
+        if status == KILLED and plan is not None:
+            self._verdict.kills += 1
+        elif status != 0:
+            self._complain(f"{function.__name__} ended with {status}")
+        return messages
+
+    def _recover(self, store: Path) -> Recovered | None:
+        """Recover, twice: the second time changes nothing."""
+        messages = self._live(None, recover, store)
+        if not messages or not isinstance(messages[-1], Recovered):
+            self._complain(f"recovery failed: {messages[-1:]}")
+            return None
+        if store.exists():
+            before = digest(store)
+            self._live(None, recover, store)
+            if digest(store) != before:
+                self._complain(f"a second recovery changed {sorted(differing(before, digest(store)))}")
+        return messages[-1]
+
+    def _recover_in_two_goes(self) -> None:
+        """The same wreck twice: recovered in one go, and by a recovery that is killed on its way and started again."""
+        control = self._store.with_name("control.ome.zarr")
+        shutil.copytree(self._store, control, symlinks=True)
+        recovered = self._recover(control)
+        calls = len(recovered.points) if recovered else 0
+        if calls:
+            self._live(AtCall(1 + int(self._trial.second * calls)), recover, self._store)
+            self._judge_final_shards()
+        self._recover(self._store)
+        if digest(control) != digest(self._store):
+            self._complain(f"a recovery that was killed and started again made other {sorted(differing(digest(control), digest(self._store)))}")
+
+    def _resume(self) -> None:
+        """Go on with it, perhaps into a second death, and then once more."""
+        trial, oracle = self._trial, self._oracle
+        if trial.ending == "resume killed":
+            first = oracle.next_to_send
+            oracle.listen(self._live(AtCall(1 + int(trial.second * 80)), resume_and_send, trial.scene, self._store, trial.io, first), first)
+            self._judge_final_shards()
+            if not self._unfinished():
+                return
+        first = oracle.next_to_send
+        messages = self._live(None, resume_and_send, trial.scene, self._store, trial.io, first)
+        oracle.listen(messages, first)
+        if not messages or not isinstance(messages[0], Created) or oracle.sealed is None:
+            self._complain("a resumed acquisition did not come to its end")
+
+    # ------------------------------------------------------------------ judgement
+
+    def _judge_final_shards(self) -> None:
+        for problem in self._oracle.judge_final_shards(self._store):
+            self._complain(problem)
+
+    def _judge_store(self) -> None:
+        if self._unfinished():
+            self._complain("work in progress is left after recovery")
+        for problem in self._oracle.judge_store(self._store, self._read):
+            self._complain(problem)
+        report = verify_store(self._store, threads=1)
+        for problem in report.problems:
+            self._complain(f"verify: {problem}")
+
+    def _complain(self, problem: str) -> None:
+        self._verdict.problems.append(problem)
+
+
+def digest(store: Path) -> dict[str, str]:
+    """Every file of a store by its path and what is in it."""
+    files = sorted(path for path in store.rglob("*") if path.is_file())
+    return {path.relative_to(store).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}

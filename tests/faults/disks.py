@@ -1,0 +1,225 @@
+"""Disks that can be filled, broken and stalled: small filesystems on loop devices, with or without an NBD server under them. Needs root.
+
+    LoopDisk     an image file, mounted: full when ``fill`` says so
+    FaultyDisk   the same image behind nbdkit and nbdfuse: every write fails while ``failing``, every call waits while ``stalled``
+
+    image file <- nbdkit (error filter) <- nbdfuse, one file of a FUSE folder <- loop device <- filesystem <- what is tested
+
+What a machine lacks is a loud skip that names the package. Leaving a disk's ``with`` block unmounts it and ends its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from .filler import Filler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FORMATS: dict[str, tuple[str, ...]] = {
+    "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0"),
+    "ext4-nojournal": ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal"),
+    "xfs": ("mkfs.xfs", "-q", "-f"),
+    "btrfs": ("mkfs.btrfs", "-q", "-f", "--mixed"),
+}
+LEAST_BYTES = {"ext4": 8 << 20, "ext4-nojournal": 8 << 20, "xfs": 300 << 20, "btrfs": 120 << 20}
+PACKAGES = {
+    "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+    "mkfs.btrfs": "btrfs-progs",
+    "nbdkit": "nbdkit",
+    "nbdfuse": "nbdfuse",
+    "fusermount3": "fuse3",
+    "strace": "strace",
+}
+WAIT_S = 60.0  # only so that a hang becomes a failure
+
+
+def need_tools(*tools: str) -> None:
+    """Skip, loudly, where one of these commands is missing."""
+    if missing := [tool for tool in tools if not shutil.which(tool)]:
+        packages = " ".join(sorted({PACKAGES[tool] for tool in missing}))
+        pytest.skip(f"NOT TESTED: {', '.join(missing)} not installed; apt-get install {packages}")
+
+
+def need_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: mounting a small filesystem needs root; run this suite as root")
+
+
+def run(*command: object) -> None:
+    """Raises ``CalledProcessError`` with what the command said."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=WAIT_S)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
+
+
+def wait_until(condition, what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, f"waited {WAIT_S:.0f} s for {what}"
+        time.sleep(0.01)
+
+
+class LoopDisk:
+    """A filesystem of ``nbytes`` (at least what the format needs) on a loop device. ``path`` is where it is mounted."""
+
+    def __init__(self, folder: Path, format_name: str = "ext4", nbytes: int = 0) -> None:
+        need_root()
+        need_tools(FORMATS[format_name][0])
+        self.path = folder / "mount"
+        self.filler = Filler(self.path)
+        self._image = folder / "image"
+        self._format = FORMATS[format_name]
+        self._nbytes = max(nbytes, LEAST_BYTES[format_name])
+        self._mounted = False
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True)
+        with self._image.open("xb") as image:
+            image.truncate(self._nbytes)
+        run(*self._format, self._image)
+        try:
+            self._attach()
+            self.mount()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def free_bytes(self) -> int:
+        facts = os.statvfs(self.path)
+        return facts.f_bavail * facts.f_frsize
+
+    def mount(self) -> None:
+        try:
+            run("mount", "-o", "loop", self._source(), self.path)
+        except subprocess.CalledProcessError as error:
+            if "loop device" in error.stderr:
+                pytest.skip(f"NOT TESTED: this machine has no loop device to mount with: {error.stderr.strip()}")
+            raise
+        self._mounted = True
+
+    def unmount(self) -> None:
+        """Also drops every cached page: what is read after the next ``mount`` is what the disk holds."""
+        run("umount", self.path)
+        self._mounted = False
+
+    def remount(self) -> None:
+        self.unmount()
+        self.mount()
+
+    def close(self) -> None:
+        if self._mounted:
+            wait_until(self._unmounts, f"{self.path} to be free")
+        self._detach()
+        self._image.unlink(missing_ok=True)
+
+    def _unmounts(self) -> bool:
+        try:
+            self.unmount()
+        except subprocess.CalledProcessError as error:
+            if "busy" not in error.stderr:
+                raise
+            return False
+        return True
+
+    def _source(self) -> Path:
+        return self._image
+
+    def _attach(self) -> None:
+        """Nothing under the image."""
+
+    def _detach(self) -> None:
+        """Nothing to end."""
+
+
+class FaultyDisk(LoopDisk):
+    """Errors are injected into writes only: what was written before stays readable, as on most failing disks."""
+
+    def __init__(self, folder: Path, format_name: str = "ext4-nojournal", nbytes: int = 256 << 20) -> None:
+        need_root()
+        need_tools("nbdkit", "nbdfuse", "fusermount3")
+        super().__init__(folder, format_name, nbytes)
+        self._folder = folder
+        self._trigger = folder / "trigger"
+        self._fuse = folder / "fuse"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def server_pid(self) -> int:
+        return self._processes[0].pid
+
+    def start_failing(self) -> None:
+        self._trigger.touch()
+
+    def stop_failing(self) -> None:
+        self._trigger.unlink(missing_ok=True)
+
+    def stall(self) -> None:
+        self._processes[0].send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._processes[0].send_signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        self.start_failing()
+        try:
+            yield
+        finally:
+            self.stop_failing()
+
+    @contextlib.contextmanager
+    def stalled(self) -> Iterator[None]:
+        self.stall()
+        try:
+            yield
+        finally:
+            self.go_on()
+
+    def _source(self) -> Path:
+        return self._fuse / "disk"
+
+    def _attach(self) -> None:
+        self._fuse.mkdir()
+        socket = self._folder / "nbd.sock"
+        rates = [f"error-{call}-rate=100%" for call in ("pwrite", "zero", "trim")]
+        self._start("nbdkit", "-f", "-U", socket, "--filter=error", "file", self._image, f"error-file={self._trigger}", *rates)
+        wait_until(socket.exists, "nbdkit")
+        self._start("nbdfuse", self._source(), "--unix", socket)
+        wait_until(self._source().exists, "nbdfuse")
+
+    def _start(self, *command: object) -> None:
+        log = (self._folder / f"{command[0]}.log").open("ab")
+        with log:
+            self._processes.append(subprocess.Popen([str(part) for part in command], stdout=log, stderr=log))
+
+    def close(self) -> None:
+        if self._processes:
+            self.go_on()
+            self.stop_failing()
+        super().close()
+
+    def _detach(self) -> None:
+        if len(self._processes) > 1:
+            with contextlib.suppress(subprocess.CalledProcessError):  # already gone when nbdfuse ended by itself
+                run("fusermount3", "-u", self._fuse)
+        for process in reversed(self._processes):
+            process.terminate()
+            process.wait(WAIT_S)
+        self._processes.clear()

@@ -1,0 +1,37 @@
+"""What the cameras of these tests send: small frames that tell by themselves which frame they are. Shared by cameras, rig and judge."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import shardwright as sw
+from shardwright.testing.photons import PhotonFrames
+
+SHAPE = (32, 48)
+SLAB_FRAMES = 4
+
+_copies: dict[tuple[tuple[int, int], int], PhotonFrames] = {}
+
+
+def array_spec(count: int | None = None, slab_frames: int = SLAB_FRAMES, slabs: int = 2, shape: tuple[int, int] = SHAPE, **fields) -> sw.ArraySpec:
+    """A group is ``slabs`` slabs in two shard files: of the upper and of the lower half of the frames."""
+    height, width = shape
+    return sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=count, chunk_size=slab_frames, shard_size_chunks=slabs),
+            sw.Dimension(name="y", count=height, chunk_size=height // 2, shard_size_chunks=1),
+            sw.Dimension(name="x", count=width, chunk_size=width, shard_size_chunks=1),
+        ],
+        **fields,
+    )
+
+
+def pixels(frame_id: int, copy: int = 0, shape: tuple[int, int] = SHAPE) -> np.ndarray:
+    """Frame ``frame_id``; further copies (what a camera sends twice) differ in every way, so that a swap is seen."""
+    source = _copies.get((shape, copy))
+    if source is None:
+        source = _copies[shape, copy] = PhotonFrames(shape, "uint16", seed=copy)
+    frame = source.frame(frame_id)
+    frame.reshape(-1)[:64] += np.uint16(1)  # no pixel is 0: fill value is told from any frame
+    return frame

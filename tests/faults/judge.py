@@ -1,0 +1,123 @@
+"""Holds what a writer claimed against what the disk holds. Reads with zarr-python, knows nothing of how shardwright writes.
+
+claim      sequences whose pixels were given back, and everything below a watermark
+verdict    each claimed frame is at its place, bit for bit, or the frame table and a report say what became of it; no place holds anything else
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+
+from shardwright.model.fates import Fate
+
+from .frames import pixels
+from .scenario import FRAME, Arrival, Outcome, Scenario
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILL = None  # what a place without a frame holds
+
+
+@dataclass
+class Evidence:
+    """What is on disk: for each place the copy of the frame that it holds (or ``FILL``), and the frame table's rows by sequence."""
+
+    held: list[int | None]
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def holds(self, arrival: Arrival) -> bool:
+        return arrival.frame_id < len(self.held) and self.held[arrival.frame_id] == arrival.copy
+
+    @property
+    def missing(self) -> list[int]:
+        return [place for place, copy in enumerate(self.held) if copy is FILL]
+
+
+def read_evidence(store: Path, copies: int = 2) -> Evidence:
+    """Raises ``AssertionError`` for a place that holds what no camera sent."""
+    array = zarr.open_group(store, mode="r")["0"]
+    return Evidence([which_copy(place, frame, copies) for place, frame in enumerate(array[:])], read_rows(store))
+
+
+def read_rows(store: Path) -> dict[int, dict[str, Any]]:
+    """The frame table, by sequence; nothing where there is no table."""
+    group = zarr.open_group(store, mode="r")
+    if "frames" not in group:
+        return {}
+    columns = {name: column[:].tolist() for name, column in group["frames"].arrays()}
+    rows: dict[int, dict[str, Any]] = {}
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        assert row["sequence"] not in rows, f"two rows for sequence {row['sequence']}"
+        rows[row["sequence"]] = row
+    return rows
+
+
+def which_copy(place: int, frame: np.ndarray, copies: int) -> int | None:
+    if not frame.any():
+        return FILL
+    for copy in range(copies):
+        if np.array_equal(frame, pixels(place, copy)):
+            return copy
+    right = np.flatnonzero((frame == pixels(place)).all(axis=1))
+    raise AssertionError(f"place {place} holds pixels that no camera sent (rows as sent: {right.tolist()})")
+
+
+def arrivals_by_sequence(scenario: Scenario, outcome: Outcome) -> dict[int, Arrival]:
+    return dict(enumerate(scenario.arrivals[: outcome.submitted], outcome.first_sequence))
+
+
+def judge(store: Path, *runs: tuple[Scenario, Outcome]) -> Evidence:
+    """All claims of the runs that wrote this store, one after another. Raises ``AssertionError`` with every violation."""
+    evidence = read_evidence(store)
+    violations: list[str] = []
+    for scenario, outcome in runs:
+        reported = {sequence for first, last, _ in outcome.losses for sequence in range(first, last + 1)}
+        claimed = set(outcome.released) | set(range(outcome.stored))
+        for sequence, arrival in arrivals_by_sequence(scenario, outcome).items():
+            if sequence in claimed and (fault := _judge_one(sequence, arrival, evidence, reported, durable=sequence < outcome.durable)):
+                violations.append(fault)
+    assert not violations, f"{len(violations)} violations: " + "; ".join(violations[:10])
+    return evidence
+
+
+def _judge_one(sequence: int, arrival: Arrival, evidence: Evidence, reported: set[int], *, durable: bool) -> str | None:
+    name = f"sequence {sequence} (frame {arrival.frame_id}, {arrival.how})"
+    row = evidence.rows.get(sequence)
+    fate = None if row is None else row["fate"]
+    if row is not None and row["frame_id"] != arrival.frame_id:
+        return f"{name}: the table says frame {row['frame_id']}"
+    if arrival.how == FRAME and evidence.holds(arrival):
+        return None if fate in (None, Fate.STORED) else f"{name}: stored, but the table says {Fate(fate).name}"
+    if fate is None:
+        return f"{name}: acknowledged, not at its place, and the table has no row"
+    if fate == Fate.STORED:
+        return f"{name}: the table says stored, but its place holds {evidence.held[arrival.frame_id : arrival.frame_id + 1]}"
+    if fate == Fate.LOST and arrival.how == FRAME and sequence not in reported:
+        return f"{name}: lost after it was acknowledged, and nobody was told"
+    if fate == Fate.LOST and arrival.how == FRAME and durable:
+        return f"{name}: lost after it was told to be durable"
+    return None
+
+
+def judge_account(outcome: Outcome, evidence: Evidence) -> None:
+    """Exact accounting of a run that ended by itself: each frame has one row, and the receipt counts them."""
+    receipt = outcome.receipt
+    assert receipt is not None, outcome
+    fates = [row["fate"] for row in evidence.rows.values()]
+    counts = {fate: fates.count(fate) for fate in Fate}
+    told = {fate: receipt[f"frames_{fate.name.lower()}"] for fate in Fate}
+    assert told == counts, f"the receipt says {told}, the table {counts}"
+    assert receipt["frames_received"] == sum(told.values()) == len(fates)
+    assert receipt["frames_stored"] == len(evidence.held) - len(evidence.missing)
+
+
+def leftovers(store: Path) -> list[str]:
+    """Files that a finished acquisition leaves nobody to look after."""
+    work = [path for path in store.rglob("*") if path.suffix in (".partial", ".journal") or path.name in ("staging", "ballast", "frames.log")]
+    return sorted(str(path.relative_to(store)) for path in work)

@@ -1,0 +1,99 @@
+"""What one run of the rig is told, and what it tells: plain data that travels as one JSON line each way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FRAME, DROPPED, NOT_HELD = "frame", "dropped", "not_held"  # how a frame arrives: with its pixels, or only told of
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One frame as the camera sends it. ``copy`` counts how often this id was sent before."""
+
+    frame_id: int
+    how: str = FRAME
+    copy: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens at storage calls, counted from 0 and named by their failpoint: from the ``call``-th call of ``point`` on, ``times`` times.
+
+    ``point`` "*" counts all calls. ``action``: "eio", "enospc" (both raised), "fill" (the disk of ``Scenario.disk`` is really filled), "kill".
+    ``room_after_s``: a filled disk gets its room back that much later.
+    """
+
+    action: str
+    point: str = "*"
+    call: int = 0
+    times: int = 1
+    room_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``settings`` are fields of ``WriteSettings``; ``pause_s`` lies between two frames.
+
+    Without ``finish`` the process dies by SIGKILL, ``linger_s`` after the last frame was taken in.
+    """
+
+    path: str
+    arrivals: list[Arrival]
+    settings: dict[str, Any] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    disk: str | None = None
+    slab_frames: int = 4
+    slabs: int = 2
+    pause_s: float = 0.0
+    resume: bool = False
+    finish: bool = True
+    linger_s: float = 0.0
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_line(cls, line: str) -> Scenario:
+        facts = json.loads(line)
+        facts["arrivals"] = [Arrival(**a) for a in facts["arrivals"]]
+        facts["faults"] = [Fault(**f) for f in facts["faults"]]
+        return cls(**facts)
+
+
+def in_order(frames: int, first: int = 0) -> list[Arrival]:
+    return [Arrival(i) for i in range(first, first + frames)]
+
+
+@dataclass
+class Outcome:
+    """Everything that the rig claimed, in the words of the writer: the judge holds it against the disk.
+
+    ``released``: sequences whose pixels were given back, hence stored (or settled).
+    ``death``: the signal that ended the process, None when it lives on.
+    """
+
+    first_sequence: int = 0
+    submitted: int = 0
+    stored: int = 0
+    durable: int = 0
+    released: list[int] = field(default_factory=list)
+    losses: list[tuple[int, int, str]] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    refused: dict[str, str] | None = None
+    error: dict[str, str] | None = None
+    state: str | None = None
+    receipt: dict[str, Any] | None = None
+    calls: list[str] = field(default_factory=list)
+    death: int | None = None
+    trace: str = ""
+
+    def take(self, line: str) -> None:
+        """One line of the rig: a dictionary of fields; lists grow, everything else replaces."""
+        for name, value in json.loads(line).items():
+            if isinstance(old := getattr(self, name), list):
+                old.extend(tuple(v) if isinstance(v, list) else v for v in value)
+            else:
+                setattr(self, name, value)

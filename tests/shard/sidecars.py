@@ -1,0 +1,57 @@
+"""Journals and staging areas for tests: one small layout, and the bytes of entries and records, put together here independently of the kernels."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import crc32c
+import numpy as np
+
+from shardwright.array.grid import Grid
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.journal import JournalLayout
+from shardwright.shard.layout import ArrayLayout
+
+IDENTITY = bytes(range(16))
+RECORD = record_dtype(1)
+GRID = Grid(
+    counts=(10, 2),
+    chunk=(2, 1),
+    shard_chunks=(2, 2),
+    stored_axes=(1, 0),
+    frame_shape=(10, 10),
+    plane_chunk=(4, 4),
+    plane_shard_chunks=(2, 2),
+    itemsize=2,
+)
+ARRAY = ArrayLayout.of(GRID, 100, index_at_start=True)
+LAYOUT = JournalLayout.of(ARRAY, 0, RECORD.itemsize)
+LAST_GROUP = 2  # half as many slabs
+
+
+def seed_of(identity: bytes = IDENTITY, group: int = 0) -> int:
+    return crc32c.crc32c(identity + struct.pack("<q", group))
+
+
+def sealed(body: bytes, seed: int) -> bytes:
+    return body + struct.pack("<I", crc32c.crc32c(body, seed))
+
+
+def chunk_entry(slot: int, nbytes: int, seed: int, *, offset: int | None = None, data_crc: int = 77, writer_epoch: int = 3) -> bytes:
+    """An entry as a worker writes it; ``nbytes`` 0: all fill."""
+    where = LAYOUT.data_start + slot * LAYOUT.slot_bytes if offset is None else offset
+    fields = (where, nbytes, data_crc) if nbytes else (2**64 - 1, 2**64 - 1, 0)
+    return sealed(struct.pack("<QQIII", *fields, writer_epoch, 0), seed)
+
+
+def frame_record(seed: int, *, pixels_crc: int = 0, dtype: np.dtype = RECORD, **fields) -> bytes:
+    record = np.zeros((), dtype)
+    for name, value in (fields | {"pixels_crc": pixels_crc, "fate": 1, "client_epoch": 1}).items():
+        record[name] = value
+    return sealed(record.tobytes()[:-4], seed)
+
+
+def put(file, place: int, data: bytes) -> None:
+    """Write through the descriptor, as workers do."""
+    assert os.pwrite(file.descriptor, data, place) == len(data)

@@ -1,0 +1,294 @@
+"""The frame log: what was appended comes back; torn, flipped and foreign bytes end it or are refused; a full disk changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.shard import frame_log
+from shardwright.shard.frame_log import BLOCK_HEADER_BYTES, EXTENT_BYTES, HEADER_PAGE_BYTES, BlockKind, FrameLog
+from shardwright.shard.frame_record import record_dtype
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RECORD = record_dtype(2)
+IDENTITY = bytes(range(16))
+GROUP, EVENTS = BlockKind.GROUP, BlockKind.EVENTS
+
+
+@pytest.fixture
+def failing():
+    points = []
+
+    def fail(point: str, number: int) -> None:
+        def hook() -> None:
+            raise OSError(number, os.strerror(number))
+
+        points.append(point)
+        failpoints.set_hook(point, hook)
+
+    yield fail
+    for point in points:
+        failpoints.set_hook(point, None)
+
+
+def records(count: int, seed: int = 0) -> np.ndarray:
+    made = np.random.default_rng([count, seed]).integers(0, 256, count * RECORD.itemsize, np.uint8)
+    return made.view(RECORD)
+
+
+def contents(log: FrameLog) -> list[tuple[BlockKind, int, bytes]]:
+    return [(kind, group, piece.tobytes()) for kind, group, piece in log.blocks()]
+
+
+def reopened(path: Path) -> Iterator[FrameLog]:
+    log = FrameLog.open(path, RECORD, IDENTITY)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "frames.log"
+
+
+def make(path: Path, *counts: int) -> list[tuple[BlockKind, int, bytes]]:
+    """A log with one block for each count; returns what it must hold."""
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    for i, count in enumerate(counts):
+        log.append(GROUP if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i))
+    expected = [(GROUP if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i).tobytes()) for i, count in enumerate(counts)]
+    assert contents(log) == expected
+    log.sync()
+    log.close()
+    return expected
+
+
+def test_round_trip_and_going_on(path):
+    expected = make(path, 3, 1, 40)
+    for log in reopened(path):
+        assert contents(log) == expected
+        assert (log.rows, log.groups, log.torn_bytes) == (44, {0, 2}, 0)
+        log.append(EVENTS, -1, records(5, 9))
+        assert (log.rows, log.groups) == (49, {0, 2})
+    for log in reopened(path):
+        assert contents(log) == [*expected, (EVENTS, -1, records(5, 9).tobytes())]
+        log.delete()
+    assert not path.exists()
+
+
+def test_a_new_log_is_empty_and_an_old_one_is_not_made_again(path):
+    assert make(path) == []
+    for log in reopened(path):
+        assert (contents(log), log.rows, log.groups) == ([], 0, set())
+    with pytest.raises(StorageError, match="cannot create"):
+        FrameLog.create(path, RECORD, IDENTITY)
+    assert path.exists()
+
+
+def test_blocks_come_in_pieces(path, monkeypatch):
+    monkeypatch.setattr(frame_log, "ROWS_PER_PIECE", 7)
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    log.append(GROUP, 4, records(15))
+    assert [piece.size for _, _, piece in log.blocks()] == [7, 7, 1]
+    assert np.concatenate([piece for _, _, piece in log.blocks()]).tobytes() == records(15).tobytes()
+    log.close()
+
+
+def test_records_need_not_lie_side_by_side(path):
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    log.append(GROUP, 0, records(10)[::3])
+    assert contents(log) == [(GROUP, 0, records(10)[::3].tobytes())]
+    log.close()
+
+
+def test_every_truncation_leaves_the_blocks_before_it(path):
+    expected = make(path, 2, 1)
+    whole = path.read_bytes()[: HEADER_PAGE_BYTES + 2 * BLOCK_HEADER_BYTES + 3 * RECORD.itemsize]
+    second = HEADER_PAGE_BYTES + BLOCK_HEADER_BYTES + 2 * RECORD.itemsize
+    for length in range(HEADER_PAGE_BYTES, len(whole) + 1):
+        path.write_bytes(whole[:length])
+        for log in reopened(path):
+            assert contents(log) == expected[: 0 if length < second else 1 if length < len(whole) else 2]
+    for length in (0, 1, HEADER_PAGE_BYTES - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ShardFormatError, match="damaged"):
+            FrameLog.open(path, RECORD, IDENTITY)
+
+
+def test_every_flipped_bit_is_found(path):
+    """One in the header page is refused; one in a block ends the log before it, and the bytes that are left over tell."""
+    expected = make(path, 1, 1)
+    second = HEADER_PAGE_BYTES + BLOCK_HEADER_BYTES + RECORD.itemsize
+    end = second + BLOCK_HEADER_BYTES + RECORD.itemsize
+    os.truncate(path, end)  # without the room behind it: this test is about the bytes that mean something
+    sound = path.read_bytes()
+    for bit in range(8 * end):
+        with path.open("r+b") as file:
+            file.seek(bit // 8)
+            file.write(bytes([sound[bit // 8] ^ 1 << bit % 8]))
+        if bit < 8 * HEADER_PAGE_BYTES:
+            with pytest.raises(ShardFormatError):
+                FrameLog.open(path, RECORD, IDENTITY)
+        else:
+            for log in reopened(path):
+                assert contents(log) == (expected[:1] if bit >= 8 * second else [])
+                assert log.torn_bytes > 0
+        with path.open("r+b") as file:
+            file.seek(bit // 8)
+            file.write(sound[bit // 8 : bit // 8 + 1])
+
+
+def test_what_lay_behind_a_torn_block_does_not_come_back(path):
+    """The next block has the torn one's length, so that the old third block would follow it exactly."""
+    expected = make(path, 4, 4, 4)
+    with path.open("r+b") as file:
+        file.seek(HEADER_PAGE_BYTES + BLOCK_HEADER_BYTES + 4 * RECORD.itemsize + 1)
+        file.write(b"torn")
+    before = path.read_bytes()
+    for log in reopened(path):
+        assert contents(log) == expected[:1]
+        assert log.torn_bytes > 4 * RECORD.itemsize
+        assert path.read_bytes() == before, "looking changes nothing"
+        log.append(EVENTS, -1, records(4, 7))
+    for log in reopened(path):
+        assert contents(log) == [*expected[:1], (EVENTS, -1, records(4, 7).tobytes())]
+        assert log.torn_bytes == 0
+
+
+@pytest.mark.parametrize(("dtype", "identity"), [(record_dtype(1), IDENTITY), (RECORD, bytes(16))])
+def test_a_log_of_another_acquisition(path, dtype, identity):
+    make(path, 1)
+    with pytest.raises(ShardFormatError, match="no frame log of this acquisition"):
+        FrameLog.open(path, dtype, identity)
+
+
+def test_blocks_of_another_acquisition_are_none(path, tmp_path):
+    make(path)
+    other = FrameLog.create(tmp_path / "other", RECORD, bytes(16))
+    other.append(GROUP, 0, records(1))
+    other.close()
+    path.write_bytes(path.read_bytes()[:HEADER_PAGE_BYTES] + (tmp_path / "other").read_bytes()[HEADER_PAGE_BYTES:])
+    for log in reopened(path):
+        assert contents(log) == []
+        assert log.torn_bytes > 0
+
+
+def test_a_block_that_claims_more_than_there_is(path):
+    make(path, 1)
+    log = FrameLog.open(path, RECORD, IDENTITY)
+    header = log._block_header(GROUP, 0, 2**60, memoryview(b""))
+    log.close()
+    with path.open("r+b") as file:
+        file.seek(HEADER_PAGE_BYTES)
+        file.write(header)
+    for log in reopened(path):
+        assert (log.rows, contents(log)) == (0, [])
+
+
+def test_a_block_damaged_after_opening_is_an_error(path):
+    make(path, 3)
+    for log in reopened(path):
+        with path.open("r+b") as file:
+            file.seek(HEADER_PAGE_BYTES + BLOCK_HEADER_BYTES)
+            file.write(b"xxxx")
+        with pytest.raises(ShardFormatError, match="crc32c"):
+            list(log.blocks())
+
+
+def test_room_is_taken_ahead(path):
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    for i in range(40):
+        before = log.preallocated_bytes
+        log.append(GROUP, i, records(500))
+        assert path.stat().st_size == log.preallocated_bytes
+        assert before >= HEADER_PAGE_BYTES + EXTENT_BYTES + i * (64 + 500 * RECORD.itemsize), "an extent ahead of every block"
+    assert path.stat().st_blocks * 512 >= log.preallocated_bytes
+    log.close()
+
+
+def test_a_full_disk_leaves_the_log_as_it_was_and_usable(path, failing):
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    log.append(GROUP, 0, records(10))
+    failing("log.before_preallocate", errno.ENOSPC)
+    size = path.stat().st_size
+    with pytest.raises(StorageFullError):
+        log.append(GROUP, 1, records(2 * size // RECORD.itemsize))
+    with pytest.raises(StorageFullError):
+        log.reserve(2 * size)
+    log.reserve(EXTENT_BYTES)
+    log.append(GROUP, 2, records(EXTENT_BYTES // RECORD.itemsize - 1))
+    assert log.groups == {0, 2}
+    assert path.stat().st_size == size
+    failpoints.set_hook("log.before_preallocate", None)
+    log.append(GROUP, 1, records(2 * size // RECORD.itemsize))
+    log.sync()
+    log.close()
+    for log in reopened(path):
+        assert log.groups == {0, 1, 2}
+
+
+@pytest.mark.parametrize("point", ["log.before_append", "log.before_sync"])
+def test_a_failed_log_stays_failed(path, failing, point):
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    log.append(GROUP, 0, records(1))
+    failing(point, errno.EIO)
+    with pytest.raises(StorageError, match="Input/output"):  # noqa: PT012
+        log.append(GROUP, 1, records(1))
+        log.sync()
+    failpoints.set_hook(point, None)
+    with pytest.raises(StorageError, match="failed before"):
+        log.append(GROUP, 1, records(1))
+    with pytest.raises(StorageError, match="failed before"):
+        log.sync()
+    log.close()
+
+
+@pytest.mark.parametrize("point", ["log.before_preallocate", "log.before_sync", "directory.before_sync"])
+def test_a_create_that_fails_leaves_nothing(path, failing, point):
+    failing(point, errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        FrameLog.create(path, RECORD, IDENTITY)
+    assert not path.exists()
+
+
+WRITER = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from shardwright.shard.frame_log import BlockKind, FrameLog
+from shardwright.shard.frame_record import record_dtype
+log = FrameLog.create(Path(sys.argv[1]), record_dtype(2), bytes(range(16)))
+for i in range(1_000_000):
+    record = np.zeros(1 + i % 50, record_dtype(2))
+    record["sequence"] = i
+    log.append(BlockKind.GROUP, i, record)
+    os.write(1, b"%d\\n" % i)
+"""
+
+
+def test_what_was_appended_survives_the_kill_of_its_writer(path):
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    for _ in range(200):
+        last = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    acknowledged = [last, *map(int, process.stdout.read().split(b"\n")[:-1])]
+    process.wait()
+    process.stdout.close()
+    for log in reopened(path):
+        assert log.groups >= set(range(acknowledged[-1] + 1))
+        assert [group for _, group, _ in log.blocks()] == list(range(len(log.groups)))
+        assert all((piece["sequence"] == group).all() and piece.size == 1 + group % 50 for _, group, piece in log.blocks())

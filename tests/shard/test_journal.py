@@ -1,0 +1,304 @@
+"""The journal: where its tables lie, what it believes, and that nothing torn, stale or strange passes for an entry."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
+from shardwright.shard.journal import EMPTY, TORN, VALID, GroupJournal, JournalLayout
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
+from shardwright.storage import failpoints
+
+from .sidecars import ARRAY, GRID, IDENTITY, LAST_GROUP, LAYOUT, RECORD, chunk_entry, frame_record, put, seed_of
+from .test_layout import grids, slabs_of_group
+
+SEED = seed_of()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "0.journal"
+
+
+@pytest.fixture
+def journal(path):
+    made = GroupJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3)
+    yield made
+    made.close()
+
+
+@given(grid=grids(), group=st.integers(0, 3), further=st.integers(0, 2))
+def test_places_never_overlap_and_fill_the_file(grid, group, further):
+    """Every frame of every slab and every slot of every file has a place of its own, none in the header, all inside the file."""
+    layout = ArrayLayout.of(grid, 100, index_at_start=False)
+    slabs = slabs_of_group(grid, group)
+    if not slabs:
+        return
+    record_bytes = RECORD.itemsize + 8 * further
+    tables = JournalLayout.of(layout, group, record_bytes)
+    assert tables.slabs == len(slabs)
+    taken = np.zeros(tables.file_bytes, np.uint8)
+    taken[:PAGE_BYTES] += 1
+    for slab in slabs:
+        _, slot_layer = layout.layer_of_slab(slab)
+        place = tables.frames_place(slot_layer)
+        taken[place : place + grid.frames_per_slab * record_bytes] += 1
+    for file in range(tables.files):
+        slots = np.arange(layout.shard(group, file).slots)
+        assert tables.slots[file] == len(slots)
+        places = [tables.chunk_place(file, slot) for slot in slots.tolist()]
+        assert places == tables.chunk_places(np.full(len(slots), file), slots).tolist()
+        for place in places:
+            taken[place : place + 32] += 1
+    assert taken.max() == 1
+    rest = np.flatnonzero(taken == 0).size
+    assert rest < (1 + tables.files) * PAGE_BYTES, "nothing but the tables' rounding to pages is left over"
+
+
+def test_a_new_journal_is_empty_preallocated_and_opens_again(journal, path):
+    assert path.stat().st_size == LAYOUT.file_bytes
+    assert path.stat().st_blocks * 512 >= LAYOUT.file_bytes, "real blocks, not a sparse file"
+    for opened in (journal, GroupJournal.open(path, LAYOUT, IDENTITY, 0)):
+        assert (opened.path, opened.layout, opened.writer_epoch, opened.seed) == (path, LAYOUT, 3, SEED)
+        records, valid = opened.read_frames()
+        assert records.shape == valid.shape == (LAYOUT.slabs, LAYOUT.frames_per_slab)
+        assert records.dtype == RECORD
+        assert not valid.any()
+        for file in range(LAYOUT.files):
+            _, states = opened.read_chunks(file)
+            assert len(states) == LAYOUT.slots[file]
+            assert (states == EMPTY).all()
+        opened.close()
+
+
+def test_what_was_written_is_read_by_another_process_too(journal, path):
+    put(journal, LAYOUT.frames_place(2) + RECORD.itemsize, frame_record(SEED, sequence=7, position=5))
+    put(journal, LAYOUT.chunk_place(1, 3), chunk_entry(3, LAYOUT.slot_bytes, SEED, data_crc=5))
+    put(journal, LAYOUT.chunk_place(1, 4), chunk_entry(4, 0, SEED))
+    journal.sync()
+    again = GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+    records, valid = again.read_frames()
+    assert np.argwhere(valid).tolist() == [[2, 1]]
+    assert (records[2, 1]["sequence"], records[2, 1]["position"]) == (7, 5)
+    entries, states = again.read_chunks(1)
+    assert np.flatnonzero(states == VALID).tolist() == [3, 4]
+    assert not (states == TORN).any()
+    assert entries[3].tolist()[:4] == (LAYOUT.data_start + 3 * LAYOUT.slot_bytes, LAYOUT.slot_bytes, 5, 3)
+    assert entries[4].tolist()[:2] == (2**64 - 1, 2**64 - 1)
+    assert (again.read_chunks(0)[1] == EMPTY).all()
+    again.close()
+
+
+@pytest.mark.parametrize("before", ["nothing", "another entry"])
+def test_an_entry_torn_at_any_byte_is_not_believed(journal, before):
+    """A write that got as far as byte n, over zeros or over an older entry of the same slot."""
+    old = bytes(32) if before == "nothing" else chunk_entry(1, 55, SEED, data_crc=0x11111111, writer_epoch=1)
+    new = chunk_entry(1, 66, SEED, data_crc=0x22222222, writer_epoch=2)
+    for torn in range(33):
+        data = new[:torn] + old[torn:]
+        put(journal, LAYOUT.chunk_place(0, 1), data)
+        state = journal.read_chunks(0)[1][1]
+        assert state == (EMPTY if not any(data) else VALID if data in (old, new) else TORN), torn
+
+
+@pytest.mark.parametrize("before", ["nothing", "another record"])
+def test_a_record_torn_at_any_byte_is_not_believed(journal, before):
+    size = RECORD.itemsize
+    old = bytes(size) if before == "nothing" else frame_record(SEED, sequence=1, frame_id=-1, camera_ns=2**60)
+    new = frame_record(SEED, sequence=2, frame_id=9, camera_ns=-(2**59))
+    for torn in range(size + 1):
+        data = new[:torn] + old[torn:]
+        put(journal, LAYOUT.frames_place(0), data)
+        believed = journal.read_frames()[1][0, 0]
+        assert believed == (data == new or (data == old and before != "nothing")), torn
+
+
+def test_any_flipped_bit_of_an_entry_or_record_is_found(journal):
+    entry, record = chunk_entry(1, 66, SEED), frame_record(SEED, sequence=2)
+    for data, place, believed in (
+        (entry, LAYOUT.chunk_place(0, 1), lambda: journal.read_chunks(0)[1][1] == VALID),
+        (record, LAYOUT.frames_place(0), lambda: journal.read_frames()[1][0, 0]),
+    ):
+        for bit in range(8 * len(data)):
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            put(journal, place, bytes(flipped))
+            assert not believed(), bit
+        put(journal, place, data)
+        assert believed()
+
+
+@pytest.mark.parametrize("stranger", [seed_of(group=1), seed_of(identity=bytes(16)), 0], ids=["another group", "another acquisition", "no seed"])
+def test_entries_of_another_file_are_refused(journal, stranger):
+    put(journal, LAYOUT.chunk_place(0, 1), chunk_entry(1, 66, stranger))
+    put(journal, LAYOUT.frames_place(0), frame_record(stranger, sequence=2))
+    assert journal.read_chunks(0)[1][1] == TORN
+    assert not journal.read_frames()[1].any()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slot": 2, "nbytes": 5},
+        {"slot": 1, "nbytes": LAYOUT.slot_bytes + 1},
+        {"slot": 1, "nbytes": 2**64 - 1},
+        {"slot": 1, "nbytes": 2**63},
+        {"slot": 1, "nbytes": 5, "offset": 2**64 - 1},
+        {"slot": 1, "nbytes": 5, "offset": 0},
+    ],
+)
+def test_an_entry_that_checks_but_does_not_fit_its_slot_is_refused(journal, wrong):
+    """So that whoever follows an entry reads at most a slot, inside the file."""
+    put(journal, LAYOUT.chunk_place(0, 1), chunk_entry(seed=SEED, **wrong))
+    assert journal.read_chunks(0)[1][1] == TORN
+
+
+def fill_all(journal) -> None:
+    layout = journal.layout
+    for layer in range(layout.slabs):
+        put(journal, layout.frames_place(layer), frame_record(journal.seed, sequence=layer) * layout.frames_per_slab)
+    for file, slots in enumerate(layout.slots):
+        put(journal, layout.chunk_place(file, 0), b"".join(chunk_entry(slot, 9, journal.seed) for slot in range(slots)))
+
+
+def test_clear_slabs_forgets_those_slabs_only(journal):
+    fill_all(journal)
+    journal.clear_slabs([1, 3])
+    kept = np.array([layer not in (1, 3) for layer in range(LAYOUT.slabs)])
+    assert (journal.read_frames()[1] == kept[:, None]).all()
+    for file, layer_slots in enumerate(ARRAY.plane.layer_slots.tolist()):
+        states = journal.read_chunks(file)[1]
+        assert (states == np.where(np.repeat(kept, layer_slots), VALID, EMPTY)).all()
+
+
+def test_a_smaller_group_at_the_edge(tmp_path):
+    layout = JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize)
+    assert layout.slabs == LAYOUT.slabs // 2
+    journal = GroupJournal.create(tmp_path / "j", layout, IDENTITY, LAST_GROUP, 1)
+    fill_all(journal)
+    assert journal.read_frames()[1].all()
+    assert all((journal.read_chunks(file)[1] == VALID).all() for file in range(layout.files))
+    journal.close()
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def refused(path, layout=LAYOUT, identity=IDENTITY, group=0, match="") -> None:
+    before = open_descriptors()
+    with pytest.raises(ShardFormatError, match=match):
+        GroupJournal.open(path, layout, identity, group)
+    assert open_descriptors() == before
+
+
+def test_the_journal_of_another_acquisition_group_or_layout_is_refused(journal, path):
+    refused(path, identity=bytes(16), match="identity")
+    refused(path, group=1, match="group")
+    refused(path, layout=JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize), match="wrong size|slabs")
+    wider = ArrayLayout.of(GRID, 5000, index_at_start=True)
+    refused(path, layout=JournalLayout.of(wider, 0, RECORD.itemsize), match="slot_bytes")
+    at_end = ArrayLayout.of(GRID, 100, index_at_start=False)
+    refused(path, layout=JournalLayout.of(at_end, 0, RECORD.itemsize), match="data_start")
+
+
+def test_any_flipped_bit_of_the_header_page_is_found(journal, path):
+    data = path.read_bytes()
+    for bit in range(8 * PAGE_BYTES):
+        flipped = data[bit // 8] ^ 1 << bit % 8
+        os.pwrite(journal.descriptor, bytes([flipped]), bit // 8)
+        with pytest.raises(ShardFormatError):
+            GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+        os.pwrite(journal.descriptor, data[bit // 8 : bit // 8 + 1], bit // 8)
+    GroupJournal.open(path, LAYOUT, IDENTITY, 0).close()
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE_BYTES, LAYOUT.file_bytes - 1, LAYOUT.file_bytes + 1, 2**40])
+def test_a_file_of_another_size_is_refused(journal, path, size):
+    os.ftruncate(journal.descriptor, size)
+    refused(path, match="wrong size")
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    refused(tmp_path / "fifo", match="wrong size")
+    (tmp_path / "link").symlink_to(tmp_path / "fifo")
+    for path in (tmp_path / "link", tmp_path / "missing", tmp_path):
+        with pytest.raises(StorageError, match="cannot open"):
+            GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+
+
+def test_a_file_cut_while_open_is_an_error_and_no_hang(journal):
+    os.ftruncate(journal.descriptor, PAGE_BYTES + 5)
+    with pytest.raises(StorageError, match="cut while open"):
+        journal.read_frames()
+
+
+def test_delete_closes_and_removes(journal, path):
+    before = open_descriptors()
+    journal.delete()
+    assert not path.exists()
+    assert open_descriptors() == before - 1
+
+
+@pytest.fixture
+def failing():
+    points = []
+
+    def fail(name: str, number: int = errno.EIO) -> None:
+        def hook() -> None:
+            raise OSError(number, os.strerror(number))
+
+        points.append(name)
+        failpoints.set_hook(name, hook)
+
+    yield fail
+    for name in points:
+        failpoints.set_hook(name, None)
+
+
+@pytest.mark.parametrize("point", ["journal.before_create", "journal.before_preallocate", "journal.before_header", "journal.before_sync"])
+def test_a_journal_that_cannot_be_created_leaves_nothing(path, failing, point):
+    before = open_descriptors()
+    failing(point, errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1)
+    assert not path.exists()
+    assert open_descriptors() == before
+
+
+def test_a_journal_whose_name_is_not_durable_was_not_created(path, failing):
+    failing("directory.before_sync")
+    with pytest.raises(StorageError):
+        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1)
+    assert not path.exists()
+
+
+def test_a_journal_that_is_there_is_not_replaced(journal, path):
+    data = path.read_bytes()
+    with pytest.raises(StorageError, match="exists"):
+        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 4)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("point", "call"),
+    [
+        ("journal.before_sync", lambda journal: journal.sync()),
+        ("journal.before_clear", lambda journal: journal.clear_slabs([0])),
+        ("journal.before_read", lambda journal: journal.read_frames()),
+        ("journal.before_read", lambda journal: journal.read_chunks(0)),
+        ("journal.before_delete", lambda journal: journal.delete()),
+    ],
+)
+def test_io_errors_are_typed(journal, path, failing, point, call):
+    failing(point)
+    with pytest.raises(StorageError, match=rf"Input/output error|{path.name}"):
+        call(journal)

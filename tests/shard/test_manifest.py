@@ -1,0 +1,99 @@
+"""The manifest comes back as it was written; damage, other formats and other writers are told apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import crc32c
+import pytest
+
+from shardwright.model.errors import FencedError, ShardFormatError, StorageError
+from shardwright.shard.manifest import MANIFEST_NAME, Manifest, check_writer_epoch, read_manifest, write_manifest
+
+SPEC = {"dtype": "uint16", "dimensions": [{"name": "t", "count": None}], "fill_value": "NaN", "attributes": {"µ": [1, 2.5, None, 10]}}
+MANIFEST = Manifest("0123456789abcdef" * 2, 1, 3, SPEC, "mmap", 1_700_000_000_000_000_000)
+
+
+def rewrite(workspace, change):
+    """Change the facts and make the checksum right again."""
+    facts = json.loads((workspace / MANIFEST_NAME).read_text())
+    del facts["crc32c"]
+    change(facts)
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    (workspace / MANIFEST_NAME).write_text(json.dumps({**facts, "crc32c": crc32c.crc32c(text.encode())}, indent=2))
+
+
+@pytest.mark.parametrize("manifest", [MANIFEST, dataclasses.replace(MANIFEST, spill_root="/data/second", writer_epoch=2)])
+def test_round_trip(tmp_path, manifest):
+    write_manifest(tmp_path, MANIFEST)
+    write_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path) == manifest
+    assert manifest.identity_bytes.hex() == manifest.identity
+    assert [p.name for p in tmp_path.iterdir()] == [MANIFEST_NAME]
+
+
+def test_the_checksum_covers_what_json_makes_of_the_spec(tmp_path):
+    """Keys become strings, which sort in another order."""
+    write_manifest(tmp_path, dataclasses.replace(MANIFEST, spec={"attributes": {2: "two", 10: "ten"}}))
+    assert read_manifest(tmp_path).spec == {"attributes": {"2": "two", "10": "ten"}}
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    write_manifest(tmp_path, MANIFEST)
+    path = tmp_path / MANIFEST_NAME
+    sound = path.read_bytes()
+    for bit in range(8 * len(sound)):
+        damaged = bytearray(sound)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ShardFormatError):
+            read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.update(format=2), "another version"),
+        (lambda f: f.pop("format"), "another version"),
+        (lambda f: f.pop("io"), "'io' is missing"),
+        (lambda f: f.update(writer_epoch="1"), "'writer_epoch' is missing or of the wrong type"),
+        (lambda f: f.update(client_epoch=True), "'client_epoch'"),
+        (lambda f: f.update(spill_root=5), "'spill_root'"),
+        (lambda f: f.update(more=5), "unknown fields"),
+        (lambda f: f.update(identity="0" * 31), "32 hex digits"),
+        (lambda f: f.update(identity="G" * 32), "32 hex digits"),
+    ],
+)
+def test_what_is_not_ours(tmp_path, change, message):
+    write_manifest(tmp_path, MANIFEST)
+    rewrite(tmp_path, change)
+    with pytest.raises(ShardFormatError, match=message):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, "null", "1" * 5000])
+def test_other_json(tmp_path, text):
+    (tmp_path / MANIFEST_NAME).write_text(text)
+    with pytest.raises(ShardFormatError):
+        read_manifest(tmp_path)
+
+
+def test_a_file_without_end(tmp_path):
+    with (tmp_path / MANIFEST_NAME).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ShardFormatError, match="too long"):
+        read_manifest(tmp_path)
+
+
+def test_the_writer_epoch_fences(tmp_path):
+    write_manifest(tmp_path, MANIFEST)
+    check_writer_epoch(tmp_path, 1)
+    write_manifest(tmp_path, dataclasses.replace(MANIFEST, writer_epoch=2))
+    with pytest.raises(FencedError, match="taken"):
+        check_writer_epoch(tmp_path, 1)
+    (tmp_path / MANIFEST_NAME).unlink()
+    with pytest.raises(FencedError, match="finished"):
+        check_writer_epoch(tmp_path, 2)
+    with pytest.raises(StorageError, match="cannot read"):
+        read_manifest(tmp_path)

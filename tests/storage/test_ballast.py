@@ -1,0 +1,64 @@
+"""The ballast takes real room, gives it back, and is content with a full disk."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from shardwright.model.errors import StorageError
+from shardwright.storage import failpoints
+from shardwright.storage.ballast import Ballast
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def failing():
+    def fail(number: int) -> None:
+        def hook() -> None:
+            raise OSError(number, "injected")
+
+        failpoints.set_hook("ballast.before_fill", hook)
+
+    yield fail
+    failpoints.set_hook("ballast.before_fill", None)
+
+
+def test_fill_takes_blocks_and_release_gives_them_back(tmp_path):
+    ballast = Ballast(tmp_path / "ballast", MIB)
+    assert ballast.release() is False
+    assert ballast.fill() is True
+    assert ballast.path.stat().st_blocks * 512 >= MIB
+    assert ballast.fill() is True, "again: it is there already"
+    assert ballast.release() is True
+    assert not ballast.path.exists()
+    assert ballast.release() is False
+    ballast.fill()
+    ballast.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_ballast_of_a_process_that_died_is_found(tmp_path):
+    assert Ballast(tmp_path / "ballast", MIB).fill()
+    assert Ballast(tmp_path / "ballast", MIB).release() is True
+
+
+def test_no_ballast(tmp_path):
+    ballast = Ballast(tmp_path / "ballast", 0)
+    assert ballast.fill() is True
+    assert ballast.release() is False
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_no_error_and_nothing_is_left(tmp_path, failing, number):
+    failing(number)
+    assert Ballast(tmp_path / "ballast", MIB).fill() is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_disk_is_an_error(tmp_path, failing):
+    failing(errno.EIO)
+    with pytest.raises(StorageError, match="cannot fill"):
+        Ballast(tmp_path / "ballast", MIB).fill()
