@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -29,7 +29,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--filesystem", choices=FILESYSTEMS, action="append", help="only this one (may be repeated)")
     parser.add_argument("--no-every-prefix", action="store_true", help="do not judge every prefix of the log in one of four rounds")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (default: %(default)s)")
-    parser.add_argument("--interruption", choices=("none", "resume", "recover"), help="the same in every round, instead of one drawn from the seed")
+    parser.add_argument("--interruption", choices=("none", "kill", "power"), help="the same in every round, instead of one drawn from the seed")
     parser.add_argument("--mutant", help="break the writer in this way (see mutants.py): the proof must fail then")
     parser.add_argument("--until-violation", action="store_true", help="stop after the first round with a violation")
     parser.add_argument("--state", type=Path, help="a file that remembers finished rounds, to go on later")
@@ -44,6 +44,7 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 2
     if os.environ.get(_INSIDE):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the first process of a namespace is deaf to it otherwise
         return run(given)
     namespaces = [tool("unshare"), "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
     source = os.pathsep.join([str(_REPOSITORY / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -53,7 +54,9 @@ def main() -> int:
     for option, path in paths.items():
         if path is not None:  # the command runs in the repository
             command += [option, str(path.absolute())]
-    return subprocess.run(command, cwd=_REPOSITORY, env=environment, check=False).returncode
+    os.chdir(_REPOSITORY)
+    os.execve(command[0], command, environment)  # no process between: whoever kills this one kills all of it
+    raise AssertionError("not reached")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -97,7 +100,8 @@ def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any)
     every_prefix = not given.no_every_prefix and len(state.rounds) % _EVERY_PREFIX_EACH == 0
     result = run_round(scenario, wanted, folder, pool, every_prefix=every_prefix, mutant=given.mutant, progress=progress)
     seconds = time.monotonic() - begun
-    facts = [f"{scenario.filesystem:5} seed {seed:4} {scenario.io:6} {scenario.interruption:7} {result.entries:5} log entries"]
+    how = scenario.interruption if scenario.interruption == "none" else f"{scenario.interruption}, {scenario.then}"
+    facts = [f"{scenario.filesystem:5} seed {seed:4} {scenario.io:6} {how:14} {result.entries:5} log entries"]
     facts += [f"{result.promises:3} promises", f"{result.images:4} images in {seconds:5.1f} s", f"violating: {result.violating_images}"]
     print(", ".join(facts), f"({state.images + result.images} of {given.images})", file=sys.stderr, flush=True)
     return result.to_dict() | {"seconds": round(seconds, 2)}

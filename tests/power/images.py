@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-KINDS = ("whole", "flushed", "subset", "torn")
+WITHOUT_TEARS = ("whole", "flushed", "subset")
+KINDS = (*WITHOUT_TEARS, "torn")
 _BLOCK_BYTES = 4096  # what is compared, hashed, and, in most torn writes, kept whole
 _GRAIN_BYTES = 64 * 1024  # how finely is remembered where anything was ever written
 _DIGEST_BYTES = 16

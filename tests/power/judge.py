@@ -2,7 +2,8 @@
 
 P3  before and after recovery, every file with a final shard name is a whole shard: index and every chunk check, every frame in it is as it was
     sent or fill
-P2  after recovery, every frame that was durable before the cut reads bit-exact; if ``close`` had returned, even before recovery
+P2  after recovery, every frame that was durable before the cut reads bit-exact; if ``close`` or a recovery
+        had returned, even without another recovery
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Judge:
         before = self._read(store, whole_shape=True)
         faults = [f"before recovery: {fault}" for fault in before.faults]
         if promised.sealed:
-            faults += [f"closed, but not to be read without recovery: {lost}" for lost in self._lost(self._read(store, whole_shape=False), FRAMES)]
+            visible = self._read(store, whole_shape=False)
+            faults += [f"sealed, but not to be read without recovery: {lost}" for lost in self._lost(visible, promised.sealed)]
         try:
             for unfinished in unfinished_stores(self._folder):
                 recover_store(unfinished, self._pool, threads=1)

@@ -18,10 +18,10 @@ _SHARE_AT_PROMISES = 0.5  # of the cuts come right after a promise, where the le
 
 @dataclass(frozen=True)
 class Promised:
-    """What the writer had said before a cut: so many frames durable; whether ``close`` had returned."""
+    """What the writer had said before a cut: that so many frames, counted from the first, are durable; that so many need no recovery any more."""
 
     durable: int = 0
-    sealed: bool = False
+    sealed: int = 0
 
     def covers(self, other: Promised) -> bool:
         return self.durable >= other.durable and self.sealed >= other.sealed
@@ -33,12 +33,14 @@ class Recording:
     promises: list[tuple[int, Promised]]  # (entries of the log that lie before it, what had been promised by then), in order
 
     @classmethod
-    def of(cls, lines: list[str], log: WriteLog) -> Recording:
-        """``lines`` are what the workload wrote, in order. Each promise holds whatever came before it, too."""
-        promises, told = [], Promised()
+    def of(cls, lines: list[str], log: WriteLog, before: Promised = Promised()) -> Recording:
+        """``lines`` are what the workload wrote, in order; ``before`` had been promised when the log began. A promise stays."""
+        told = before
+        promises = [(0, told)] if before.durable else []
         for line in lines:
             facts = json.loads(line)
-            told = Promised(max(told.durable, facts.get("durable", 0)), told.sealed or facts.get("sealed", False))
+            durable = max(told.durable, facts.get("durable", 0))
+            told = Promised(durable, durable if facts.get("sealed") else told.sealed)
             promises.append((log.entries_before(facts["mark"]), told))
         return cls(log, promises)
 

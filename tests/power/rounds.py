@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import machine
-from .images import Cut, DiskImage
+from .images import WITHOUT_TEARS, Cut, DiskImage, draw_cut
 from .judge import Judge, UnmountableError
-from .recording import Recording, draw_cuts
+from .recording import Promised, Recording, draw_cuts
 from .write_log import WriteLog
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from shardwright.pipeline.workers import WorkerPool
 
-    from .recording import Promised
     from .scenario import Scenario
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -61,17 +60,27 @@ class RecordingError(Exception):
 
 
 def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Recording:
-    """Run the scenario on a fresh filesystem. ``folder`` then holds ``fresh``, the disk before the run."""
-    fresh, disk, log, mounted = (folder / name for name in ("fresh", "disk", "log", "recorded"))
+    """Run the scenario on a fresh filesystem. ``folder`` then holds ``fresh``, the disk before what was recorded."""
+    fresh = folder / "fresh"
     machine.make_filesystem(scenario.filesystem, fresh)
     subprocess.run(["fallocate", "--dig-holes", str(fresh)], check=True)
-    subprocess.run(["cp", "--sparse=always", str(fresh), str(disk)], check=True)
+    if scenario.interruption == "power":
+        first = _record(scenario, ("write",), folder, Promised(), mutant)
+        return _record(scenario, (scenario.then,), folder, _cut_power(scenario, first, folder), mutant)
+    acts = ("write",) if scenario.interruption == "none" else ("write-and-die", scenario.then)
+    return _record(scenario, acts, folder, Promised(), mutant)
+
+
+def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Promised, mutant: str | None) -> Recording:
+    """What one process after another does to a copy of ``fresh``."""
+    disk, log, mounted = (folder / name for name in ("disk", "log", "recorded"))
+    subprocess.run(["cp", "--sparse=always", str(folder / "fresh"), str(disk)], check=True)
     mounted.mkdir(exist_ok=True)
     recorded = machine.RecordedDisk(disk, log)
     try:
         machine.mount(recorded.loop.device, mounted, scenario.filesystem, scenario.mount_options)
         try:
-            lines = _run(scenario, mounted, log, mutant)
+            lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant)]
         finally:
             machine.unmount(mounted)
     finally:
@@ -79,15 +88,20 @@ def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Re
     written = WriteLog.read(log)
     log.unlink()
     disk.unlink()
-    return Recording.of(lines, written)
+    return Recording.of(lines, written, before)
 
 
-def _run(scenario: Scenario, root: Path, log: Path, mutant: str | None) -> list[str]:
-    """The lines of all processes that worked on the store, one after another."""
-    if scenario.interruption == "none":
-        return _child("write", scenario, root, log, mutant)
-    first = _child("write-and-die", scenario, root, log, mutant)
-    return first + _child(scenario.interruption, scenario, root, log, mutant)
+def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promised:
+    """Make ``fresh`` what a cut leaves, at a random moment between the first promise and the end. Returns what had been promised by then."""
+    rng = np.random.default_rng((scenario.seed, 3))
+    first, last = recording.promises[0][0], recording.promises[-1][0]
+    cut = draw_cut(recording.log, int(rng.integers(first, last)), str(rng.choice(WITHOUT_TEARS)), rng)
+    image = DiskImage(folder / "fresh", folder / "image")
+    image.advance(recording.log, cut.flushed)
+    image.lay(recording.log, cut.pieces)
+    image.close()
+    (folder / "image").replace(folder / "fresh")
+    return recording.promised_at(cut.cut)
 
 
 def _child(act: str, scenario: Scenario, root: Path, log: Path, mutant: str | None) -> list[str]:

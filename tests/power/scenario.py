@@ -20,12 +20,13 @@ FRAMES_PER_CHUNK, CHUNKS_PER_SHARD = 4, 2  # along t: three groups of shards, of
 FRAME_SHAPE, CHUNK_SHAPE = (48, 64), (24, 32)
 BLANK_FRAMES = range(12, 16)  # of the fill value: their chunks are not stored at all
 
-Interruption = Literal["none", "resume", "recover"]
+Interruption = Literal["none", "kill", "power"]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """``interruption``: the writer is killed after ``killed_after`` frames, and another process goes on with the store, or recovers it."""
+    """``interruption``: the writer is killed after ``killed_after`` frames, or its power is cut at some moment, and another process goes on with
+    the store (``then``: resume) or brings it to an end (recover), while the log is written. The cuts that are judged hit that process, too."""
 
     seed: int
     filesystem: str
@@ -41,6 +42,7 @@ class Scenario:
     durability: Literal["stored", "durable"]
     interruption: Interruption
     killed_after: int
+    then: Literal["resume", "recover"]
 
     @classmethod
     def draw(cls, seed: int, filesystem: str) -> Scenario:
@@ -63,8 +65,9 @@ class Scenario:
             order=tuple(_order(choose("straight", "straight", "shuffled"), rng)),
             flush_after=frozenset(np.flatnonzero(rng.random(FRAMES) < 0.2).tolist()),
             durability=choose("stored", "durable"),
-            interruption=choose("none", "none", "resume", "recover"),
+            interruption=choose("none", "none", "kill", "power"),
             killed_after=int(rng.integers(1, FRAMES)),
+            then=choose("resume", "recover"),
         )
 
     def to_json(self) -> str:

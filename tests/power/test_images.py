@@ -134,9 +134,10 @@ def test_promises_hold_for_cuts_after_their_mark_only(log):
     recording = Recording.of([json.dumps(promise) for promise in told], log)
     assert [recording.promised_at(cut) for cut in (0, 1)] == [Promised()] * 2
     assert [recording.promised_at(cut).durable for cut in (2, 5, 6, 7)] == [3, 3, 8, 8]
-    assert recording.promised_at(7).sealed
+    assert recording.promised_at(7).sealed == 8
+    assert Recording.of([], log, Promised(5)).promised_at(0).durable == 5, "promised before the log began"
     assert Promised(8).covers(Promised(3))
-    assert not Promised(8).covers(Promised(3, sealed=True))
+    assert not Promised(8).covers(Promised(3, sealed=3))
 
 
 def test_every_prefix_is_drawn_when_asked_for(log):

@@ -1,7 +1,8 @@
 """The process whose work is recorded: the real writer, run as the scenario says, and on its standard output a line for every promise it made.
 
 A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable, and that this was known when the log had m bytes: the promise is
-read first and the log's size after it, so a cut at or after the mark is a cut after the promise. ``{"sealed": true}``: ``close`` has returned.
+read first and the log's size after it, so a cut at or after the mark is a cut after the promise. ``{"sealed": true}``: ``close``, or a recovery, has
+returned, and what is durable can be read without recovery.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def main() -> None:
     settings |= {"durability": scenario.durability, "io": scenario.io}
     if given.act == "recover":
         recover(store)
+        promises.say({"sealed": True})
     elif given.act == "resume":
         writer = sw.resume(store, **settings)
         promises.watch(writer)
