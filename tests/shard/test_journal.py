@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from pathlib import Path
 
+import crc32c
 import numpy as np
 import pytest
 from hypothesis import given
@@ -76,6 +78,16 @@ def test_a_new_journal_is_empty_preallocated_and_opens_again(journal, path):
             assert len(states) == LAYOUT.slots[file]
             assert (states == EMPTY).all()
         opened.close()
+
+
+def test_the_header_is_as_format_md_draws_it(journal, path):
+    data = path.read_bytes()[:PAGE_BYTES]
+    assert struct.unpack_from("<8s2I16sq2I6q", data) == (
+        *(b"SWJOURNL", 1, RECORD.itemsize, IDENTITY, 0, 3, GRID.frames_per_slab),
+        *(LAYOUT.slabs, LAYOUT.files, sum(LAYOUT.slots), PAGE_BYTES, LAYOUT.slot_bytes, path.stat().st_size),
+    )
+    assert not any(data[96:4092])
+    assert struct.unpack_from("<I", data, 4092) == (crc32c.crc32c(data[:4092]),)
 
 
 def test_what_was_written_is_read_by_another_process_too(journal, path):

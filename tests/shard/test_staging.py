@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 
 import crc32c
 import numpy as np
@@ -56,6 +57,13 @@ def test_places_never_overlap_and_fill_the_file(staging, path):
     many = np.arange(SLOTS)
     assert staging.data_place(many).tolist() == [staging.data_place(slot) for slot in range(SLOTS)]
     assert staging.entry_place(many).tolist() == [staging.entry_place(slot) for slot in range(SLOTS)]
+
+
+def test_the_header_is_as_format_md_draws_it(staging, path):
+    data = path.read_bytes()[:PAGE_BYTES]
+    assert struct.unpack_from("<8s2I16s3q", data) == (b"SWSTAGNG", 1, RECORD.itemsize, IDENTITY, SLOTS, FRAME_BYTES, path.stat().st_size)
+    assert not any(data[56:4092])
+    assert struct.unpack_from("<I", data, 4092) == (crc32c.crc32c(data[:4092]),)
 
 
 def test_staged_frames_are_found_again_and_mapped(staging, path):

@@ -28,6 +28,8 @@ def test_example_of_the_in_process_writer(tmp_path, monkeypatch, capsys):
     exec(compile(PYTHON[0], "README.md", "exec"), {})
     assert "frames_durable=20" in capsys.readouterr().out
     assert_holds_frames("embryo.ome.zarr")
+    exec(compile(PYTHON[1], "README.md", "exec"), {})
+    assert "[20 rows x " in capsys.readouterr().out
 
 
 def test_example_of_the_client_with_the_shipped_configuration(serve, short_folder, capsys):
@@ -39,13 +41,13 @@ def test_example_of_the_client_with_the_shipped_configuration(serve, short_folde
     path = short_folder / "lightsheet.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     with serve(path, endpoint):
-        exec(compile(PYTHON[1].replace(README_ENDPOINT, endpoint), "README.md", "exec"), {})
+        exec(compile(PYTHON[2].replace(README_ENDPOINT, endpoint), "README.md", "exec"), {})
     assert "frames_durable=20" in capsys.readouterr().out
     assert_holds_frames(short_folder / "data" / "embryo-42.ome.zarr")
 
 
 def test_every_python_example_is_run_here():
-    assert len(PYTHON) == 2
+    assert len(PYTHON) == 3
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)|(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", README))))

@@ -22,15 +22,20 @@ def command(
     path: Path = typer.Argument(..., help="A store, an array in it, or one shard file.", metavar="STORE_OR_SHARD"),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
     chunks: bool = typer.Option(False, "--chunks", help="List every chunk: slot, bytes, gap, how it was encoded."),
+    missing: bool = typer.Option(False, "--missing", help="List the frames that are missing from the image instead, and why."),
 ) -> None:
     """Show the shards, slots and gaps of a store or of one shard. Reads indexes and the first bytes of chunks; `verify` checks all of them."""
     from shardwright.read.store import open_store
+
+    from .missing import print_missing
 
     store = open_store(path)
     if store.broken_references and not store.arrays:
         name, reason = next(iter(store.broken_references.items()))
         raise ShardFormatError(f"dataset {name!r} of {store.root} leads to no readable array: {reason}")
-    if as_json:
+    if missing:
+        print_missing(store, as_json)
+    elif as_json:
         _print_json(store, chunks)
     else:
         _print_tables(store, chunks)

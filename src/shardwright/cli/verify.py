@@ -68,7 +68,7 @@ def _print_report(report: VerifyReport) -> None:
     found = len(report.problems) + report.problems_not_kept
     typer.echo(
         f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to {format_bytes(report.decoded_bytes)};"
-        f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; "
+        f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; frame table: {report.frame_rows} rows; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
     if report.ok and not report.checksums:

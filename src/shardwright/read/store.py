@@ -152,7 +152,7 @@ def open_store(path: Path) -> Store:
 
 
 def _open_folder(folder: Path) -> Store:
-    document = _read_metadata(folder)
+    document = read_metadata(folder)
     if document["node_type"] == "array":
         return Store(folder, None, (parse_array(folder, document),))
     attributes = document.get("attributes", {})
@@ -192,7 +192,8 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _read_metadata(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """zarr.json of an array or a group. Raises ``ShardFormatError`` or ``StorageError``."""
     path = folder / "zarr.json"
     try:
         with path.open("rb") as file:
@@ -214,7 +215,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
 
 def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredArray:
     """The array in ``folder``. Raises ``ShardFormatError`` naming the field that is wrong or not supported."""
-    document = _read_metadata(folder) if document is None else document
+    document = read_metadata(folder) if document is None else document
     if document["node_type"] != "array":
         raise ShardFormatError(f"{folder} is a group", expected="an array")
     try:

@@ -4,6 +4,7 @@
     files      nothing but shards under c/, each inside the array's grid
     index      size and crc32c; entries inside the file, clear of the index and of each other, inside the array's shape
     chunks     crc32c where there is one; decoded to exactly the chunk's size
+    frames     every chunk of the frame table decodes, its values can be, no place is stored twice
 
 A shard that is absent is legal and counted: it reads as fill value. Memory is bounded by the threads: each holds one encoded and one decoded chunk.
 """
@@ -21,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.array.frame_table import TABLE_PATH
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardFormatError, StorageError
 
+from .frame_table import check_frame_table, open_frame_table
+from .missing import MissingFrames
 from .shard_file import ShardFile, check_entries
 from .store import WORK_FOLDER, Store, StoredArray, open_store
 
@@ -62,6 +66,7 @@ class VerifyReport:
     chunks_absent: int = 0
     encoded_bytes: int = 0
     decoded_bytes: int = 0
+    frame_rows: int = 0  # of the frame table
     problems: list[Problem] = field(default_factory=list)
     problems_not_kept: int = 0
 
@@ -116,6 +121,7 @@ def verify_store(path: Path, *, threads: int | None = None, progress: Progress |
     store = open_store(path)
     report = VerifyReport(str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays))
     _check_metadata(store, report)
+    _check_frame_table(store, report)
     shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, report)]
     run = _Run(store.root, report, sum(_size(array, coordinates) for array, coordinates in shards), progress)
     run.check(shards, threads or len(os.sched_getaffinity(0)))
@@ -136,6 +142,26 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
                 report.add_problem(
                     Problem("zarr.json", f"OME axes {axes} differ from the dimension_names {array.dimension_names} of {array.path.name!r}")
                 )
+
+
+def _check_frame_table(store: Store, report: VerifyReport) -> None:
+    try:
+        table = open_frame_table(store)
+        if table is None or not store.arrays:
+            return
+        report.frame_rows = table.rows
+        faults = False
+        for where, what in check_frame_table(table, store.arrays[0]):
+            faults = True
+            report.add_problem(Problem(where, what))
+        if table.tells_fates and not faults:
+            places = MissingFrames(table, store.arrays[0])
+            for _ in places.ranges():
+                pass
+            for place in places.stored_twice:
+                report.add_problem(Problem(TABLE_PATH, f"two frames are stored at place {places.index_of(place)}"))
+    except (ShardFormatError, StorageError) as error:
+        report.add_problem(Problem(TABLE_PATH, str(error)))
 
 
 def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> Iterator[tuple[int, ...]]:

@@ -1,0 +1,175 @@
+"""The frame table of a store, read a chunk of a column at a time, strictly, and checked for ``verify``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.array.frame_table import TABLE_PATH
+from shardwright.array.spec import DTYPES
+from shardwright.codecs.decode import ChunkCodecs, decode_chunk
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.fates import Fate, Reason
+
+from .store import read_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .store import Store, StoredArray
+
+MAX_COLUMNS = 128
+MAX_ROWS_PER_CHUNK = 1 << 20
+_COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_INDEX = "index_"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One 1-D array of the table."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    rows: int
+    rows_per_chunk: int
+    codecs: ChunkCodecs
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.rows // self.rows_per_chunk)
+
+    def read(self, chunk: int) -> npt.NDArray[Any]:
+        """The rows of one chunk. Raises ``ShardFormatError`` when it is not there or does not decode, ``StorageError``."""
+        path = self.path / "c" / str(chunk)
+        chunk_bytes = self.rows_per_chunk * self.dtype.itemsize
+        limit = self.codecs.max_encoded_bytes(chunk_bytes)
+        try:
+            with path.open("rb") as file:
+                data = file.read(limit + 1)
+        except FileNotFoundError:
+            raise ShardFormatError("a chunk of the frame table is missing", got=path) from None
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        if len(data) > limit:
+            raise ShardFormatError("chunk is longer than its codec can make it", expected=f"at most {limit} bytes")
+        values = decode_chunk(data, self.codecs, chunk_bytes).view(self.dtype)
+        return values[: self.rows - chunk * self.rows_per_chunk]
+
+
+@dataclass(frozen=True)
+class FrameTable:
+    """All columns have the same rows and chunks. ``axes``: the frame axes in the order of acquisition."""
+
+    path: Path
+    rows: int
+    columns: dict[str, Column]
+
+    @property
+    def axes(self) -> list[str]:
+        return [name.removeprefix(_INDEX) for name in self.columns if name.startswith(_INDEX)]
+
+    @property
+    def chunks(self) -> int:
+        return next(iter(self.columns.values())).chunks
+
+    @property
+    def tells_fates(self) -> bool:
+        return {"fate", "reason"} <= self.columns.keys()
+
+    def frame_counts(self, array: StoredArray) -> tuple[int, ...]:
+        """Extents of an image along the frame axes, in the order of acquisition. Raises ``ShardFormatError`` when they are not the table's."""
+        names = list(array.dimension_names or ())
+        if sorted(self.axes) != sorted(str(name) for name in names[:-2]):
+            raise ShardFormatError("the frame table has other axes than the image", expected=names[:-2], got=self.axes)
+        return tuple(array.shape[names.index(axis)] for axis in self.axes)
+
+    def read(self, name: str, chunk: int) -> npt.NDArray[Any]:
+        return self.columns[name].read(chunk)
+
+    def read_indices(self, chunk: int) -> npt.NDArray[np.int64]:
+        """int64[rows, axes]."""
+        indices = [self.read(_INDEX + axis, chunk).astype(np.int64) for axis in self.axes]
+        return np.stack(indices, axis=1) if indices else np.zeros((self.read("fate", chunk).size, 0), np.int64)
+
+
+def open_frame_table(store: Store) -> FrameTable | None:
+    """None when the store has none, or something else of that name. Raises ``ShardFormatError`` naming what is wrong with it, or ``StorageError``."""
+    folder = store.root / TABLE_PATH
+    if store.group is None or not folder.exists():
+        return None
+    attributes = read_metadata(folder).get("attributes")
+    if not isinstance(attributes, dict) or "shardwright" not in attributes:
+        return None
+    facts = attributes["shardwright"]
+    try:
+        rows, names = facts["rows"], facts["columns"]
+        sound = facts["table"] == "frames" and facts["version"] == 1 and type(rows) is int and rows >= 0
+        sound = sound and 0 < len(names) <= MAX_COLUMNS and all(map(_COLUMN_NAME.fullmatch, names)) and len(set(names)) == len(names)
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ShardFormatError(f"{folder / 'zarr.json'} describes no frame table of version 1")
+    columns = {name: _parse_column(folder / name) for name in names}
+    if len({(column.rows, column.rows_per_chunk) for column in columns.values()} | {(rows, columns[names[0]].rows_per_chunk)}) != 1:
+        lengths = {name: column.rows for name, column in columns.items() if column.rows != rows}
+        raise ShardFormatError("the columns of the frame table differ in length or chunks", expected=f"{rows} rows", got=lengths or None)
+    return FrameTable(folder, rows, columns)
+
+
+def _parse_column(folder: Path) -> Column:
+    document = read_metadata(folder)
+    try:
+        (rows,) = document["shape"]
+        (rows_per_chunk,) = document["chunk_grid"]["configuration"]["chunk_shape"]
+        dtype = np.dtype(document["data_type"] if document["data_type"] in DTYPES else "O").newbyteorder("<")
+        sound = type(rows) is int and rows >= 0 and type(rows_per_chunk) is int and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
+        sound = sound and dtype.kind in "iuf" and document["chunk_key_encoding"]["configuration"]["separator"] == "/"
+        codecs = ChunkCodecs.of(document["codecs"], dtype.itemsize)
+    except ShardFormatError:
+        raise
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise ShardFormatError(f"{folder / 'zarr.json'} describes no column of a frame table")
+    return Column(folder, dtype, rows, rows_per_chunk, codecs)
+
+
+def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:
+    """(path below the store, what is wrong) of every fault: chunks that do not decode, files too many, values that cannot be."""
+    for name, column in table.columns.items():
+        known = {str(chunk) for chunk in range(column.chunks)}
+        for path in sorted((column.path / "c").iterdir()) if (column.path / "c").is_dir() else ():
+            if path.name not in known:
+                yield f"{TABLE_PATH}/{name}/c/{path.name}", "not a chunk of this column"
+    try:
+        counts = table.frame_counts(array)
+    except ShardFormatError as error:
+        yield TABLE_PATH, str(error)
+        return
+    for chunk in range(table.chunks):
+        damaged = False
+        for name, column in table.columns.items():
+            try:
+                column.read(chunk)
+            except (ShardFormatError, StorageError) as error:
+                damaged = True
+                yield f"{TABLE_PATH}/{name}/c/{chunk}", str(error)
+        if table.tells_fates and not damaged:
+            for fault in _faults_of_rows(table, chunk, counts):
+                yield f"{TABLE_PATH} chunk {chunk}", fault
+
+
+def _faults_of_rows(table: FrameTable, chunk: int, counts: tuple[int, ...]) -> Iterator[str]:
+    fate, reason, indices = table.read("fate", chunk), table.read("reason", chunk), table.read_indices(chunk)
+    if not np.isin(fate, list(Fate)).all() or not np.isin(reason, list(Reason)).all():
+        yield "a fate or a reason has a number that means nothing"
+    if (((indices < 0).any(axis=1) & (indices != -1).any(axis=1)) | (indices[:, 1:] >= counts[1:]).any(axis=1)).any():
+        yield "an index is none of the array's places"
+    stored = indices[fate == Fate.STORED]
+    if ((stored < 0) | (stored >= counts)).any():
+        yield "a stored frame has no place in the array"

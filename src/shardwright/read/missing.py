@@ -1,0 +1,157 @@
+"""Which places of an image have no stored frame, and why, as far as the frame table tells.
+
+Bounded memory, whatever the size of the table: places are gone through in windows, each as wide as a fixed number of rows allows. A window reads only
+the chunks of the table that have rows in it; frames come nearly in order, so that nearly every chunk is read once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.fates import Fate, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .frame_table import FrameTable
+    from .store import StoredArray
+
+ROWS_PER_WINDOW = 1 << 19
+MAX_FAULTS_KEPT = 10_000
+
+_NOTHING = 0  # no row names the place
+_STORED_TWICE = 1 << 15
+Codes = npt.NDArray[np.uint16]  # fate * 256 + reason
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MissingRange:
+    """Places ``first`` to ``last`` (inclusive) in the order of acquisition; ``fate`` and ``reason`` are None where the table does not name them."""
+
+    first: int
+    last: int
+    fate: Fate | None
+    reason: Reason | None
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+class MissingFrames:
+    """``places``: of the image. ``unplaced``: rows that name no place, by (fate, reason). Opening it goes through the table once."""
+
+    def __init__(self, table: FrameTable, array: StoredArray) -> None:
+        if not table.tells_fates:
+            raise ShardFormatError(
+                f"the frame table {table.path} has no fates", hint="It is one of an early version; `shardwright verify` checks the image"
+            )
+        self._table = table
+        self.counts = table.frame_counts(array)
+        self.places = int(np.prod(self.counts, dtype=object))
+        self.unplaced: Counter[tuple[Fate, Reason]] = Counter()
+        self.stored_twice: list[int] = []  # places, the first of them, as far as ``ranges`` has come: a fault of the table
+        self._bounds = [self._look_at(chunk) for chunk in range(table.chunks)]
+        self._end = max([self.places, *(last + 1 for _, last in self._bounds)])
+
+    def index_of(self, place: int) -> tuple[int, ...]:
+        index = []
+        for count in reversed(self.counts[1:]):
+            place, along = divmod(place, count)
+            index.append(along)
+        return (place, *reversed(index)) if self.counts else ()
+
+    def ranges(self) -> Iterator[MissingRange]:
+        """In order, each as long as possible. Ends behind the image when frames that were not stored had places there."""
+        pending: tuple[int, int, int] | None = None
+        start = 0
+        while start < self._end:
+            places, codes, stop = self._window(start)
+            self.stored_twice += places[codes & _STORED_TWICE > 0][: MAX_FAULTS_KEPT - len(self.stored_twice)].tolist()
+            for first, last, code in _runs(places, codes, start, stop):
+                if pending is not None and pending[1] + 1 == first and pending[2] == code:
+                    pending = (pending[0], last, code)
+                    continue
+                if pending is not None:
+                    yield _range(*pending)
+                pending = (first, last, code)
+            start = stop
+        if pending is not None:
+            yield _range(*pending)
+
+    def _look_at(self, chunk: int) -> tuple[int, int]:
+        """(lowest, highest) place that rows of a chunk name; (0, -1) when they name none."""
+        places, codes = self._read(chunk)
+        for code, rows in zip(*np.unique(codes[places < 0], return_counts=True), strict=True):
+            self.unplaced[(Fate(int(code) >> 8), Reason(int(code) & 0xFF))] += int(rows)
+        places = places[places >= 0]
+        return (int(places.min()), int(places.max())) if places.size else (0, -1)
+
+    def _read(self, chunk: int) -> tuple[Places, Codes]:
+        """Places (-1: none) and codes of a chunk's rows, without duplicates, which say nothing of a place."""
+        fate, reason, indices = self._table.read("fate", chunk), self._table.read("reason", chunk), self._table.read_indices(chunk)
+        if not np.isin(fate, list(Fate)).all() or not np.isin(reason, list(Reason)).all():
+            raise ShardFormatError(f"chunk {chunk} of {self._table.path} has a fate or reason that means nothing", hint="See `shardwright verify`")
+        places = np.zeros(len(fate), np.int64)
+        for axis, count in enumerate(self.counts):
+            places = places * count + indices[:, axis]
+        places[(indices < 0).any(axis=1)] = -1
+        told = fate != Fate.DUPLICATE
+        return places[told], (fate.astype(np.uint16) << 8 | reason)[told]
+
+    def _window(self, start: int) -> tuple[Places, Codes, int]:
+        """(places, codes, stop): one code for each place named in [start, stop), in order."""
+        places, codes, stop = np.zeros(0, np.int64), np.zeros(0, np.uint16), self._end
+        for chunk, (lowest, highest) in enumerate(self._bounds):
+            if highest < start or lowest >= stop:
+                continue
+            more_places, more_codes = self._read(chunk)
+            here = (more_places >= start) & (more_places < stop)
+            places, codes = _one_code_each(np.concatenate([places, more_places[here]]), np.concatenate([codes, more_codes[here]]))
+            if places.size > ROWS_PER_WINDOW:
+                stop = int(places[ROWS_PER_WINDOW])
+                places, codes = places[:ROWS_PER_WINDOW], codes[:ROWS_PER_WINDOW]
+        return places, codes, stop
+
+
+def _one_code_each(places: Places, codes: Codes) -> tuple[Places, Codes]:
+    """Sorted places without repetition: a stored frame counts before all others, then what was noted last."""
+    order = np.argsort(places, kind="stable")
+    places, codes = places[order], codes[order]
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    if not starts.size:
+        return places, codes
+    stored = (codes >> 8 & 0x7F == Fate.STORED).astype(np.int64) + (codes & _STORED_TWICE > 0)
+    times = np.add.reduceat(stored, starts)
+    latest = codes[np.append(starts[1:], len(codes)) - 1]
+    merged = np.where(times > 0, np.uint16(Fate.STORED << 8), latest) | np.where(times > 1, np.uint16(_STORED_TWICE), np.uint16(0))
+    return places[starts], merged.astype(np.uint16)
+
+
+def _runs(places: Places, codes: Codes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(first, last, code) of every run of places in [start, stop) that are not stored, in order."""
+    edges = np.concatenate([[start - 1], places, [stop]])
+    gaps = np.flatnonzero(np.diff(edges) > 1)
+    named = codes >> 8 & 0x7F != Fate.STORED
+    first = np.concatenate([edges[gaps] + 1, places[named]])
+    last = np.concatenate([edges[gaps + 1] - 1, places[named]])
+    code = np.concatenate([np.full(len(gaps), _NOTHING, np.uint16), codes[named]])
+    order = np.argsort(first)
+    first, last, code = first[order], last[order], code[order]
+    begins = np.flatnonzero(np.append(True, (first[1:] != last[:-1] + 1) | (code[1:] != code[:-1]))) if first.size else np.zeros(0, np.intp)
+    ends = np.append(begins[1:], len(first)) - 1
+    for a, b in zip(begins.tolist(), ends[: len(begins)].tolist(), strict=True):
+        yield int(first[a]), int(last[b]), int(code[a])
+
+
+def _range(first: int, last: int, code: int) -> MissingRange:
+    if code == _NOTHING:
+        return MissingRange(first, last, None, None)
+    return MissingRange(first, last, Fate(code >> 8), Reason(code & 0xFF))

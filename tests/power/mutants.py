@@ -1,0 +1,57 @@
+"""Ways to break the writer. The proof must see each of them; ``README.md`` holds the table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``apply`` breaks the writer in this process."""
+
+    breaks: str
+    found_on: str  # the filesystem on which the quick suite looks for it
+    apply: Callable[[], None]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stands in for what a mutant takes out."""
+
+
+def _take_out(name: str) -> None:
+    """Replace a function of our own wherever a module of ours holds it."""
+    import shardwright.pipeline.writer  # noqa: F401  (loads all that writes)
+
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("shardwright") and hasattr(module, name):
+            setattr(module, name, _nothing)
+
+
+def _no_slot_sync() -> None:
+    from shardwright.storage.slot_file import SlotFile
+
+    SlotFile.sync = _nothing
+
+
+def _no_journal_sync() -> None:
+    from shardwright.shard.journal import GroupJournal
+
+    GroupJournal.sync = _nothing
+
+
+def _no_sync() -> None:
+    os.fsync = os.fdatasync = _nothing
+
+
+MUTANTS = {
+    "no-slot-sync": Mutant("the shard file is not synced", "ext4", _no_slot_sync),
+    "no-journal-sync": Mutant("the journal is not synced", "ext4", _no_journal_sync),
+    "no-directory-sync": Mutant("no folder is synced", "ext4", lambda: _take_out("sync_directory")),
+    "no-sync": Mutant("nothing is synced", "ext4", _no_sync),
+}

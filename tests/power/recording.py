@@ -1,0 +1,72 @@
+"""What one run left: the log of its writes and the promises made on the way. From it cuts are drawn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .images import KINDS, Cut, draw_cut
+
+if TYPE_CHECKING:
+    from .write_log import WriteLog
+
+_SHARE_AT_PROMISES = 0.5  # of the cuts come right after a promise, where the least has been flushed that may be
+
+
+@dataclass(frozen=True)
+class Promised:
+    """What the writer had said before a cut: that so many frames, counted from the first, are durable; that so many need no recovery any more."""
+
+    durable: int = 0
+    sealed: int = 0
+
+    def covers(self, other: Promised) -> bool:
+        return self.durable >= other.durable and self.sealed >= other.sealed
+
+
+@dataclass(frozen=True)
+class Recording:
+    log: WriteLog
+    promises: list[tuple[int, Promised]]  # (entries of the log that lie before it, what had been promised by then), in order
+
+    @classmethod
+    def of(cls, lines: list[str], log: WriteLog, before: Promised = Promised()) -> Recording:
+        """``lines`` are what the workload wrote, in order; ``before`` had been promised when the log began. A promise stays."""
+        told = before
+        promises = [(0, told)] if before.durable else []
+        for line in lines:
+            facts = json.loads(line)
+            durable = max(told.durable, facts.get("durable", 0))
+            told = Promised(durable, durable if facts.get("sealed") else told.sealed)
+            promises.append((log.entries_before(facts["mark"]), told))
+        return cls(log, promises)
+
+    def promised_at(self, cut: int) -> Promised:
+        told = [promised for entries, promised in self.promises if entries <= cut]
+        return told[-1] if told else Promised()
+
+
+def draw_cuts(recording: Recording, count: int, rng: np.random.Generator, *, every_prefix: bool = False) -> list[Cut]:
+    """Cuts in the order of the log, each once. About ``count``; more when every prefix of the log is asked for, fewer when there are no more."""
+    log = recording.log
+    cuts: dict[tuple[object, ...], Cut] = {}
+
+    def add(entry: int, kind: str) -> None:
+        cut = draw_cut(log, entry, kind, rng)
+        cuts.setdefault((cut.flushed, cut.pieces, recording.promised_at(entry)), cut)
+
+    for entry in range(len(log) + 1) if every_prefix else ():
+        add(entry, "whole")
+    at_promises = np.array([entries for entries, _ in recording.promises], np.int64)
+    if at_promises.size:
+        for entry in rng.choice(at_promises, int(count * _SHARE_AT_PROMISES) // 2):
+            add(int(entry), "flushed")
+            add(min(int(entry) + int(rng.integers(0, 4)), len(log)), str(rng.choice(KINDS)))
+    for _ in range(2 * count):
+        if len(cuts) >= count:
+            break
+        add(int(rng.integers(0, len(log) + 1)), str(rng.choice(KINDS)))
+    return sorted(cuts.values(), key=lambda cut: cut.flushed)

@@ -1,0 +1,189 @@
+"""One round: record one run of the writer on one filesystem, then cut the power in many ways and judge what is left each time."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import machine
+from .images import WITHOUT_TEARS, Cut, DiskImage, draw_cut
+from .judge import Judge, UnmountableError
+from .recording import Promised, Recording, draw_cuts
+from .write_log import WriteLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardwright.pipeline.workers import WorkerPool
+
+    from .scenario import Scenario
+
+_REPOSITORY = Path(__file__).parents[2]
+_CHILD_S = 120
+_INDEPENDENT_EVERY = 40  # images of which zarr-python reads one as well
+_MOST_PASSES = 6
+MOST_VIOLATIONS_KEPT = 20
+
+
+@dataclass
+class RoundResult:
+    """``images`` counts judged ones only; ``repeated`` had the content and the promises of one judged before. ``unmountable`` images are counted
+    apart: a superblock torn within its 4 KiB is nothing that a filesystem promises to survive."""
+
+    filesystem: str
+    seed: int
+    interruption: str
+    io: str
+    entries: int = 0
+    flushes: int = 0
+    promises: int = 0
+    images: int = 0
+    with_promise: int = 0  # images of which something had been promised
+    kinds: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0
+    unmountable: int = 0
+    violating_images: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class RecordingError(Exception):
+    """The writer itself failed while it was recorded."""
+
+
+def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Recording:
+    """Run the scenario on a fresh filesystem. ``folder`` then holds ``fresh``, the disk before what was recorded."""
+    fresh = folder / "fresh"
+    machine.make_filesystem(scenario.filesystem, fresh)
+    subprocess.run(["fallocate", "--dig-holes", str(fresh)], check=True)
+    if scenario.interruption == "power":
+        first = _record(scenario, ("write",), folder, Promised(), mutant)
+        return _record(scenario, (scenario.then,), folder, _cut_power(scenario, first, folder), mutant)
+    acts = ("write",) if scenario.interruption == "none" else ("write-and-die", scenario.then)
+    return _record(scenario, acts, folder, Promised(), mutant)
+
+
+def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Promised, mutant: str | None) -> Recording:
+    """What one process after another does to a copy of ``fresh``."""
+    disk, log, mounted = (folder / name for name in ("disk", "log", "recorded"))
+    subprocess.run(["cp", "--sparse=always", str(folder / "fresh"), str(disk)], check=True)
+    mounted.mkdir(exist_ok=True)
+    recorded = machine.RecordedDisk(disk, log)
+    try:
+        machine.mount(recorded.loop.device, mounted, scenario.filesystem, scenario.mount_options)
+        try:
+            lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant)]
+        finally:
+            machine.unmount(mounted)
+    finally:
+        recorded.close()
+    written = WriteLog.read(log)
+    log.unlink()
+    disk.unlink()
+    return Recording.of(lines, written, before)
+
+
+def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promised:
+    """Make ``fresh`` what a cut leaves, at a random moment between the first promise and the end. Returns what had been promised by then."""
+    rng = np.random.default_rng((scenario.seed, 3))
+    first, last = recording.promises[0][0], recording.promises[-1][0]
+    cut = draw_cut(recording.log, int(rng.integers(first, last)), str(rng.choice(WITHOUT_TEARS)), rng)
+    image = DiskImage(folder / "fresh", folder / "image")
+    image.advance(recording.log, cut.flushed)
+    image.lay(recording.log, cut.pieces)
+    image.close()
+    (folder / "image").replace(folder / "fresh")
+    return recording.promised_at(cut.cut)
+
+
+def _child(act: str, scenario: Scenario, root: Path, log: Path, mutant: str | None) -> list[str]:
+    command = [sys.executable, "-m", "tests.power.workload", act, str(root), str(log), *(["--mutant", mutant] if mutant else [])]
+    done = subprocess.run(command, input=scenario.to_json(), capture_output=True, text=True, cwd=_REPOSITORY, timeout=_CHILD_S, check=False)
+    if done.returncode != (-signal.SIGKILL if act == "write-and-die" else 0):
+        raise RecordingError(f"{act} of seed {scenario.seed} on {scenario.filesystem} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout.splitlines()
+
+
+def run_round(
+    scenario: Scenario,
+    images: int,
+    folder: Path,
+    pool: WorkerPool,
+    *,
+    every_prefix: bool = False,
+    mutant: str | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> RoundResult:
+    """Judge about ``images`` images: more with every prefix of the log, fewer when the recording has no more different ones."""
+    result = RoundResult(scenario.filesystem, scenario.seed, scenario.interruption, scenario.io)
+    recording = record(scenario, folder, mutant=mutant)
+    log = recording.log
+    result.entries, result.flushes, result.promises = len(log), int(log.barriers.sum()), len(recording.promises)
+    rng = np.random.default_rng((scenario.seed, 2))
+    mounted = folder / "cut"
+    mounted.mkdir(exist_ok=True)
+    judge = Judge(scenario, mounted, pool)
+    judged: dict[int, Promised] = {}
+    for number in range(_MOST_PASSES):
+        wanted = images - result.images
+        cuts = draw_cuts(recording, wanted, rng, every_prefix=every_prefix and number == 0)
+        _judge_cuts(recording, cuts, folder / "fresh", folder / "image", judge, judged, result, progress)
+        if result.images >= images or wanted - (images - result.images) < wanted // 4:
+            break  # enough, or hardly anything new is left
+    return result
+
+
+def _judge_cuts(
+    recording: Recording,
+    cuts: list[Cut],
+    fresh: Path,
+    path: Path,
+    judge: Judge,
+    judged: dict[int, Promised],
+    result: RoundResult,
+    progress: Callable[[int], None],
+) -> None:
+    image = DiskImage(fresh, path)
+    loop = machine.LoopDevice(path)
+    try:
+        for cut in cuts:
+            image.advance(recording.log, cut.flushed)
+            digest = image.lay(recording.log, cut.pieces)
+            promised = recording.promised_at(cut.cut)
+            if digest in judged and judged[digest].covers(promised):
+                result.repeated += 1
+            else:
+                judged[digest] = promised
+                loop.drop_cache()
+                _judge_one(cut, promised, judge, loop, result)
+                progress(result.images)
+            image.restore()
+    finally:
+        loop.close()
+        image.close()
+        path.unlink()
+
+
+def _judge_one(cut: Cut, promised: Promised, judge: Judge, loop: machine.LoopDevice, result: RoundResult) -> None:
+    try:
+        faults = judge.judge(loop, promised, independently=result.images % _INDEPENDENT_EVERY == 0)
+    except UnmountableError as error:
+        if cut.kind == "torn":
+            result.unmountable += 1
+            return
+        faults = [f"not to be mounted: {error}"]
+    result.images += 1
+    result.with_promise += promised.durable > 0
+    result.kinds[cut.kind] = result.kinds.get(cut.kind, 0) + 1
+    if faults:
+        result.violating_images += 1
+        where = f"{result.filesystem} seed {result.seed}, {cut.kind}, {len(cut.pieces)} pieces on {cut.flushed} of {cut.cut} entries, {promised}"
+        result.violations += [f"{where}: {fault}" for fault in faults][: MOST_VIOLATIONS_KEPT - len(result.violations)]

@@ -1,0 +1,108 @@
+"""The process whose work is recorded: the real writer, run as the scenario says, and on its standard output a line for every promise it made.
+
+A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable, and that this was known when the log had m bytes: the promise is
+read first and the log's size after it, so a cut at or after the mark is a cut after the promise. ``{"sealed": true}``: ``close``, or a recovery, has
+returned, and what is durable can be read without recovery.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import shardwright as sw
+
+from .mutants import MUTANTS
+from .scenario import FRAMES, STORE, Scenario
+
+_WATCH_S = 0.002
+
+
+class Promises:
+    """Reads the writer's watermark and writes it down with a mark."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._durable = 0
+
+    def watch(self, writer: sw.Writer) -> None:
+        self.durable(writer.watermark.durable)
+
+    def durable(self, frames: int) -> None:
+        if frames > self._durable:
+            self._durable = frames
+            self.say({"durable": frames})
+
+    def say(self, promise: dict[str, object]) -> None:
+        mark = self._log.stat().st_size
+        print(json.dumps(promise | {"mark": mark}), flush=True)
+
+
+def write_frames(writer: sw.Writer, scenario: Scenario, promises: Promises, *, first: int, stop: int) -> None:
+    for sequence in range(first, stop):
+        place = scenario.order[sequence]
+        writer.append(scenario.frames[place], index=(place,))
+        promises.watch(writer)
+        if sequence in scenario.flush_after:
+            writer.flush()
+            promises.durable(sequence + 1)
+        until = time.monotonic() + scenario.pause_ms[sequence] / 1000
+        while time.monotonic() < until:
+            time.sleep(_WATCH_S)
+            promises.watch(writer)
+
+
+def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, first: int) -> None:
+    write_frames(writer, scenario, promises, first=first, stop=FRAMES)
+    receipt = writer.close()
+    assert receipt.frames_missing == 0, receipt
+    promises.durable(FRAMES)
+    promises.say({"sealed": True})
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("act", choices=("write", "write-and-die", "resume", "recover"))
+    arguments.add_argument("root", type=Path)
+    arguments.add_argument("log", type=Path)
+    arguments.add_argument("--mutant", choices=sorted(MUTANTS))
+    given = arguments.parse_args()
+    scenario = Scenario.from_json(sys.stdin.read())
+    if given.mutant:
+        MUTANTS[given.mutant].apply()
+    promises, store = Promises(given.log), given.root / STORE
+    settings = {"threads": 2, "sync_interval_ms": scenario.sync_interval_ms, "store_within_ms": scenario.store_within_ms}
+    settings |= {"durability": scenario.durability, "io": scenario.io}
+    if given.act == "recover":
+        recover(store)
+        promises.say({"sealed": True})
+    elif given.act == "resume":
+        writer = sw.resume(store, **settings)
+        promises.watch(writer)
+        run_to_the_end(writer, scenario, promises, writer.frames)
+    elif given.act == "write-and-die":
+        write_frames(sw.create(store, scenario.spec, **settings), scenario, promises, first=0, stop=scenario.killed_after)
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        run_to_the_end(sw.create(store, scenario.spec, **settings), scenario, promises, 0)
+
+
+def recover(store: Path) -> None:
+    from shardwright.pipeline.recover import recover_store
+    from shardwright.pipeline.workers import WorkerPool
+
+    pool = WorkerPool(1)
+    pool.start()
+    try:
+        recover_store(store, pool, threads=1)
+    finally:
+        pool.stop()
+
+
+if __name__ == "__main__":
+    main()

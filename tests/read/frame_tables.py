@@ -1,0 +1,50 @@
+"""Stores of any shape with a frame table of any content: only metadata and the table, since an absent shard is legal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.array.grid import Grid
+from shardwright.array.metadata import array_metadata, group_metadata
+from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.codecs.parameters import codec_metadata
+from shardwright.pipeline.frame_table import write_frame_table
+from shardwright.shard.frame_log import BlockKind, FrameLog
+from shardwright.shard.frame_record import record_dtype
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.model.fates import Fate, Reason
+
+Row = tuple[int, "Fate", "Reason"]  # position (-1: none), fate, reason
+
+TZCYX = ArraySpec(
+    dtype="uint8",
+    dimensions=[Dimension(name=n, count=c, chunk_size=2) for n, c in [("t", None), ("z", 3), ("c", 2), ("y", 2), ("x", 2)]],
+    storage_order=("t", "c", "z", "y", "x"),
+)
+
+
+def make_store(root: Path, rows: list[Row], extent: int, spec: ArraySpec = TZCYX) -> Path:
+    """A store whose first axis has ``extent`` elements and whose table has these rows."""
+    (root / ".shardwright").mkdir(parents=True)
+    (root / "0").mkdir()
+    (root / "zarr.json").write_bytes(group_metadata(spec, "a"))
+    (root / "0/zarr.json").write_bytes(array_metadata(spec, extent, codec_metadata(spec)))
+    records = np.zeros(len(rows), record_dtype(0))
+    records["sequence"] = np.arange(len(rows))
+    for name, values in zip(["position", "fate", "reason"], zip(*rows, strict=True), strict=False):
+        records[name] = values
+    log = FrameLog.create(root / ".shardwright/frames.log", records.dtype, bytes(16))
+    log.append(BlockKind.EVENTS, -1, records)
+    write_frame_table(root, spec, log)
+    log.delete()
+    (root / ".shardwright").rmdir()
+    return root
+
+
+def place(*index: int) -> int:
+    return Grid.of(TZCYX).position_of(index)

@@ -1,0 +1,145 @@
+"""Verification of the frame table: silent on a sound one, and every kind of damage is found and named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+import pytest
+
+from shardwright.array.frame_table import ROWS_PER_CHUNK
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.fates import Fate, Reason
+from shardwright.read.frame_table import open_frame_table
+from shardwright.read.store import open_store
+from shardwright.read.verify import verify_store
+
+from .frame_tables import make_store, place
+from .stores import edit_json, wrap_in_group
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STORED = (Fate.STORED, Reason.NONE)
+ROWS = [*((p, *STORED) for p in range(12)), (3, Fate.DUPLICATE, Reason.PLACE_TAKEN), (place(5, 0, 0), Fate.LATE, Reason.PLACE_CLOSED)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "a.ome.zarr", [*ROWS, (-1, Fate.DROPPED, Reason.OVERLOAD)], 2)
+
+
+def found(path: Path) -> list[str]:
+    return [str(problem) for problem in verify_store(path, threads=1).problems]
+
+
+def set_values(store: Path, name: str, **values: int) -> None:
+    """Put other values into rows of a column, with a right checksum. ``r3=7`` is row 3."""
+    path = store / "frames" / name / "c/0"
+    dtype = json.loads((store / "frames" / name / "zarr.json").read_text())["data_type"]
+    column = np.frombuffer(gzip.decompress(path.read_bytes()[:-4]), dtype).copy()
+    for row, value in values.items():
+        column[int(row[1:])] = value
+    data = gzip.compress(column.tobytes(), 1)
+    path.write_bytes(data + crc32c.crc32c(data).to_bytes(4, "little"))
+
+
+def test_a_sound_table(store):
+    report = verify_store(store, threads=1)
+    assert report.problems == []
+    assert report.frame_rows == 15
+
+
+def test_every_flipped_bit_of_a_chunk_is_found(store):
+    column = open_frame_table(open_store(store)).columns["fate"]
+    path = store / "frames/fate/c/0"
+    sound = path.read_bytes()
+    for bit in range(8 * len(sound)):
+        damaged = bytearray(sound)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ShardFormatError, match="crc32c of the chunk does not match"):
+            column.read(0)
+
+
+def test_every_column_is_read(store):
+    for column in sorted((store / "frames").glob("*/c/0")):
+        sound = column.read_bytes()
+        column.write_bytes(sound[:-1])
+        (problem,) = found(store)
+        assert problem.startswith(f"{column.relative_to(store)}: crc32c")
+        column.write_bytes(sound)
+
+
+def test_chunks_that_are_missing_or_too_many(store):
+    (store / "frames/reason/c/0").rename(store / "frames/reason/c/1")
+    assert [p.split(":")[0] for p in found(store)] == ["frames/reason/c/0", "frames/reason/c/1"]
+
+
+def test_a_chunk_without_end(store):
+    with (store / "frames/reason/c/0").open("r+b") as file:
+        file.truncate(1 << 40)
+    (problem,) = found(store)
+    assert "longer than its codec can make it" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("fate", {"r5": 0}, "means nothing"),
+        ("reason", {"r5": 99}, "means nothing"),
+        ("index_z", {"r5": 3}, "none of the array's places"),
+        ("index_z", {"r5": -1}, "none of the array's places"),
+        ("index_t", {"r5": -2}, "none of the array's places"),
+        ("index_t", {"r5": 2}, "stored frame has no place"),
+        ("fate", {"r14": 1}, "stored frame has no place"),
+        ("fate", {"r12": 1}, "two frames are stored at place (0, 1, 1)"),
+    ],
+)
+def test_values_that_cannot_be(store, name, values, message):
+    set_values(store, name, **values)
+    assert any(message in problem for problem in found(store))
+
+
+@pytest.mark.parametrize(
+    ("node", "change", "message"),
+    [
+        (".", lambda d: d["attributes"]["shardwright"].update(rows=14), "differ in length"),
+        (".", lambda d: d["attributes"]["shardwright"].update(rows="15"), "no frame table of version 1"),
+        (".", lambda d: d["attributes"]["shardwright"].update(version=2), "no frame table of version 1"),
+        (".", lambda d: d["attributes"]["shardwright"].update(columns=[]), "no frame table of version 1"),
+        (".", lambda d: d["attributes"]["shardwright"].update(columns=["../0"]), "no frame table of version 1"),
+        (".", lambda d: d["attributes"]["shardwright"].update(columns=["fate", 5]), "no frame table of version 1"),
+        (".", lambda d: d["attributes"].update(shardwright=None), "no frame table of version 1"),
+        (".", lambda d: d["attributes"]["shardwright"]["columns"].remove("index_z"), "other axes than the image"),
+        ("fate", lambda d: d.update(shape=[16]), "differ in length"),
+        ("fate", lambda d: d.update(shape=[15, 1]), "no column"),
+        ("fate", lambda d: d.update(shape=["15"]), "no column"),
+        ("fate", lambda d: d.update(data_type="string"), "no column"),
+        ("fate", lambda d: d.pop("codecs"), "no column"),
+        ("fate", lambda d: d["codecs"].insert(1, {"name": "rot13"}), "codec not supported"),
+        ("fate", lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[1 << 40]), "no column"),
+        ("fate", lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[ROWS_PER_CHUNK // 2]), "differ in length or chunks"),
+    ],
+)
+def test_metadata_that_does_not_fit(store, node, change, message):
+    edit_json(store / "frames" / node / "zarr.json", change)
+    problems = found(store)
+    assert any(message in problem for problem in problems), problems
+
+
+def test_a_column_that_is_gone(store):
+    shutil.rmtree(store / "frames/camera_ns")
+    (problem,) = found(store)
+    assert "no zarr.json" in problem
+
+
+def test_something_else_of_that_name(tmp_path):
+    wrap_in_group(tmp_path / "g")
+    (tmp_path / "g/frames").mkdir()
+    (tmp_path / "g/frames/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    assert found(tmp_path / "g") == []
