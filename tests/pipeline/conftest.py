@@ -21,6 +21,8 @@ from shardwright.wire.descriptor import DESCRIPTOR
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.pipeline.settings import WriteSettings
+
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 GIVE_UP_S = 60.0  # only so that a hang becomes a failure
 
@@ -28,10 +30,10 @@ GIVE_UP_S = 60.0  # only so that a hang becomes a failure
 class Drive:
     """Owns the pixels of what it submits until ``poll`` gives them back; counts every sequence in and out."""
 
-    def __init__(self, path: Path, spec: ArraySpec, pool: WorkerPool, **limits) -> None:
+    def __init__(self, path: Path, spec: ArraySpec, pool: WorkerPool, settings: WriteSettings | None = None, **limits) -> None:
         self.spec, self.grid = spec, Grid.of(spec)
         self.limits = Limits.derive(spec, threads=pool.threads, **limits)
-        self.acquisition = Acquisition(path, spec, self.limits, pool, lambda: None)
+        self.acquisition = Acquisition(path, spec, self.limits, pool, lambda: None, settings)
         self.path = path
         self.sent: dict[int, np.ndarray] = {}  # position -> pixels that came first
         self.submitted = 0

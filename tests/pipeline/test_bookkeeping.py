@@ -1,4 +1,4 @@
-"""Watermark, slab table, limits and pool on their own."""
+"""Sequence set, slab table, limits and pool on their own."""
 
 from __future__ import annotations
 
@@ -13,33 +13,40 @@ from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
 from shardwright.model.errors import BudgetError
 from shardwright.pipeline.assembly import SlabTable
-from shardwright.pipeline.groups import REMEMBERED_HOLES, HoleMemory
+from shardwright.pipeline.holes import REMEMBERED_HOLES, HoleMemory
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits, least_ring_frames
-from shardwright.pipeline.watermark import Watermark
+from shardwright.pipeline.sequence_set import SequenceSet
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.shard.frame_record import record_dtype
 
 
 @given(order=st.integers(0, 3000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, 10**6), st.integers(1, 400))))
-def test_watermark_equals_a_set(order):
+def test_sequence_set_equals_a_set(order):
     count, seed, step = order
     # shuffled within a window, so that it moves; batches of any size
     sequences = np.argsort(np.arange(count) + np.random.default_rng(seed).uniform(0, step, count))
-    mark, model = Watermark(), set()
+    mark, model = SequenceSet(), set()
     for first in range(0, count, step):
         batch = sequences[first : first + step]
-        mark.settle(batch)
+        mark.add(batch)
+        mark.add(batch[: batch.size // 2])  # twice does no harm
         model |= set(batch.tolist())
-        expected = next(i for i in range(count + 1) if i not in model)
-        assert mark.value == expected
+        assert mark.value == next(i for i in range(count + 1) if i not in model)
+        assert mark.stop == max(model) + 1
+        assert mark.holds(np.arange(count + 3)).tolist() == [i in model for i in range(count + 3)]
+        stop = count + 2
+        assert [i for first, last in mark.missing(stop) for i in range(first, last + 1)] == [i for i in range(stop) if i not in model]
     assert mark.value == count
 
 
-def test_watermark_waits_for_the_first():
-    mark = Watermark()
-    mark.settle(np.arange(1, 5000))
+def test_a_sequence_set_waits_for_the_first():
+    mark = SequenceSet()
+    mark.add(np.arange(1, 5000))
     assert mark.value == 0
-    mark.settle(np.zeros(0, np.int64))
-    mark.settle(np.array([0]))
+    assert mark.missing(5000) == [(0, 0)]
+    assert mark.missing(5003) == [(0, 0), (5000, 5002)]
+    mark.add(np.zeros(0, np.int64))
+    mark.add(np.array([0]))
     assert mark.value == 5000
 
 
@@ -103,12 +110,13 @@ def test_the_hint_names_what_to_change(spec_of):
 def place(table, *positions):
     n = len(positions)
     fates = np.zeros(n, np.uint8)
-    result = table.place(0, np.array(positions, np.int64), np.arange(100, 100 + n), np.arange(8, 8 * n + 8, 8), fates)
+    records = np.zeros(n, record_dtype(0))
+    result = table.place(0, np.array(positions, np.int64), np.arange(100, 100 + n), np.arange(8, 8 * n + 8, 8), records, fates)
     return result, fates.tolist()
 
 
 def test_slab_table_life_of_a_row(spec_of):
-    table = SlabTable(Grid.of(spec_of(chunk=3)), rows=2)
+    table = SlabTable(Grid.of(spec_of(chunk=3)), rows=2, record_dtype=record_dtype(0))
     assert place(table, 0)[0] == (0, [], 0), "slab 0 has no row yet"
     assert table.open(0)
     assert table.open(1)

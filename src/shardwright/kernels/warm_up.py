@@ -47,4 +47,6 @@ def warm_up() -> None:
     journal_frames(no_file, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8))
     stage_frames(no_file, one * frame.ctypes.data, frame.size, 0 * one, 0 * one, records, 0)
     table = np.zeros((1, 1), np.int64)
-    place_frames(0, 0 * one, 0 * one, one, one, one, one, one, 0 * one, table, table.copy(), 0 * one, one, np.zeros(1, np.uint8), 0 * one)
+    words, axes = np.zeros((1, 16), np.int64), (one, one, one, one)
+    row = (0 * one, table, table.copy(), words.reshape(1, 1, -1).copy(), 0 * one, one)
+    place_frames(0, 0 * one, 0 * one, one, words, *axes, *row, np.zeros(1, np.uint8), 0 * one)

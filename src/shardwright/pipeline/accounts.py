@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Accounts:
-    """``seen``, ``stored``, ``durable``: sequences of frames that came, that a kill cannot lose, that a power cut cannot lose; settled ones included."""
+    """``seen``, ``stored``, ``durable``: sequences that came, that a kill cannot lose, that a power cut cannot lose; settled ones included."""
 
     frame_bytes: int
     frames_per_step: int

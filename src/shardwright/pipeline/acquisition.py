@@ -100,11 +100,6 @@ class Acquisition(Outcomes):
         return self.folder.manifest.identity
 
     @property
-    def client_epoch(self) -> int:
-        """Counts the clients that sent to this acquisition, one after the other."""
-        return self.folder.manifest.client_epoch
-
-    @property
     def next_sequence(self) -> int:
         return self.accounts.seen.stop
 

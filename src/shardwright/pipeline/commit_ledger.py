@@ -42,9 +42,7 @@ class CommitLedger:
         """Whether a commit would free staging slots."""
         return any(entry.slots for entry in self._pending.values())
 
-    def add(
-        self, key: int, now_s: float, sequences: np.ndarray, *, releases: np.ndarray | None = None, slots: np.ndarray | None = None
-    ) -> None:
+    def add(self, key: int, now_s: float, sequences: np.ndarray, *, releases: np.ndarray | None = None, slots: np.ndarray | None = None) -> None:
         if not self._pending:
             self._since_s = now_s
         entry = self._pending.setdefault(key, Uncommitted())

@@ -152,7 +152,7 @@ def raise_errno(number: int) -> None:
 
 @dataclass(frozen=True)
 class SlabTask:
-    """Chunks [first, stop) of one slab. ``frames`` and ``records`` are the slab table's row: they stay put until every task of the row has reported."""
+    """Chunks [first, stop) of one slab. ``frames`` and ``records`` are the slab table's row: both stay put until every task has reported."""
 
     encoder: SlabEncoder
     frames: np.ndarray

@@ -111,6 +111,11 @@ class FrameFlow(ABC):
         self._groups = Groups(self.grid, limits, self._keeper, settings, self._note)
 
     @property
+    def client_epoch(self) -> int:
+        """Counts the clients that sent to this acquisition, one after the other."""
+        return self.folder.manifest.client_epoch
+
+    @property
     def in_flight(self) -> int:
         """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being read."""
         return self._rows_in_flight + int(self._desk.tasks.sum())
@@ -240,4 +245,3 @@ class FrameFlow(ABC):
             records = self._table.records[row].view(np.uint8).reshape(frames.size, -1)
             for first, stop in self._task_ranges:
                 self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report))
-

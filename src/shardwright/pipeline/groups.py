@@ -58,6 +58,7 @@ class Group:
     rewriting: bool = False  # an I/O error: no worker may start on the old files
     rewrite_asked: bool = False  # the keeper is at it
     rewrites: int = 0
+    failed_files: Future[GroupFiles] | None = None  # while they are being replaced
     retry_s: float | None = None  # the disk was full: when to try again
     spilled: bool = False
 
@@ -216,7 +217,13 @@ class Groups:
         """Move to new files, once no worker is at the old ones. ``stored_slabs``: whose frames were acknowledged."""
         if group.rewriting and not group.rewrite_asked:
             group.rewrite_asked = True
+            group.failed_files = group.files
             group.files = self._keeper.rewrite(group.number, group.files.result(), stored_slabs, spill=group.spilled)
 
-    def rewritten(self, group: Group) -> None:
+    def rewritten(self, group: Group, error: Exception | None) -> None:
+        """The keeper is done: with new files, or (``error``) the old ones are all there is, and hold what they hold."""
         group.rewriting = group.rewrite_asked = False
+        if error is not None and group.failed_files is not None:
+            group.sound = False
+            group.files = group.failed_files
+        group.failed_files = None

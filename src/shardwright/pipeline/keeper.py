@@ -219,7 +219,7 @@ class ShardKeeper:
         self._commands.put(run)
 
     def grow(self, extent: int) -> None:
-        """Let zarr.json cover ``extent`` elements. If that fails, readers see the shards later: after the next seal, or at the end, where it counts."""
+        """Let zarr.json cover ``extent`` elements. If that fails, readers see them later: after the next seal, or at the end."""
 
         def run() -> None:
             with suppress(StorageError):

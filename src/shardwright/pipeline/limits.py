@@ -137,7 +137,7 @@ class Limits:
 
 
 def _groups_within_descriptors(grid: Grid, files: int) -> int:
-    """Each group has its files and a journal. How many groups may be open, the prepared one left out. Raises ``BudgetError`` when in-order frames would need more descriptors."""
+    """How many groups (their files and a journal each) may be open, the prepared one left out. Raises ``BudgetError`` when that is too few."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the hard limit: the pipeline raises the soft one to it
     most = (descriptors - SPARE_DESCRIPTORS) // (DESCRIPTORS_PER_FILE * files + 1) - 1 if descriptors != resource.RLIM_INFINITY else 1 << 20
     if most < grid.open_groups + 2:

@@ -218,9 +218,8 @@ class Outcomes(FrameFlow):
         group = self._groups.by_number.get(report.group)
         if group is None:
             return  # given up meanwhile
-        self._groups.rewritten(group)
+        self._groups.rewritten(group, report.error)
         if report.error is not None:
-            group.sound = False
             self._fail(report.error)
             return
         self._note("shard_rewritten", {"group": group.number, "frames_lost": int(report.lost.size)})
@@ -276,7 +275,7 @@ class Outcomes(FrameFlow):
     # ------------------------------------------------------------------ failure
 
     def _fail(self, error: BaseException) -> None:
-        """Take nothing more in. What is at the workers still counts; slabs that wait go to the workers where that is possible; the rest is given up."""
+        """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             return
         finishing = [group for group in self._groups.by_number.values() if self._usable(group)]
@@ -299,7 +298,7 @@ class Outcomes(FrameFlow):
 
     def _failing_step(self) -> None:
         """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
-        if self.state is AcquisitionState.FAILED or self.in_flight:
+        if self.state is AcquisitionState.FAILED or self.in_flight or any(group.rewrite_asked for group in self._groups.by_number.values()):
             return
         for row in self._doomed:
             self._lose_row(row)
@@ -325,7 +324,7 @@ class Outcomes(FrameFlow):
             self._keeper.seal(group.number, group.files)
             return
         del self._groups.by_number[group.number]
-        if group.frames or not group.sound or group.rewriting:
+        if group.frames:
             self._leaves_something = True
             self._keeper.abandon(group.files)
         else:

@@ -61,7 +61,7 @@ class Recovery:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def _add_groups(self, reports: list[GroupReport]) -> None:
+    def add_groups(self, reports: list[GroupReport]) -> None:
         self.groups = reports
         self.chunks_kept = sum(report.chunks_kept for report in reports)
         self.chunks_dropped = sum(report.chunks_dropped for report in reports)
@@ -114,7 +114,7 @@ def _seal(path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progre
 
     restored = restore(path, limits_of, settings, threads=threads, take_over=take_over, progress=progress)
     recovery = Recovery(str(path), "sealed", restored.folder.manifest.identity, bytes_checked=restored.checked_bytes)
-    recovery._add_groups(restored.reports)
+    recovery.add_groups(restored.reports)
     recovery.frames_completed_from_staging = int(restored.staged.size)
     try:
         acquisition = Acquisition(path, restored.spec, restored.limits, pool, lambda: None, settings, restored=restored)
@@ -181,7 +181,7 @@ def _examine(path: Path, threads: int, progress: Callable[[int], None] | None) -
             report.frames_unfinished = sum(found.frames_of(places).size for places in found.torn)
             report.chunks_kept, report.chunks_dropped = found.chunks_kept, found.chunks_dropped
             recovery.bytes_checked += found.checked_bytes
-    recovery._add_groups(reports)
+    recovery.add_groups(reports)
     recovery.frames_kept = sum(report.frames_kept for report in reports)
     staging = open_staging(path / WORKSPACE, spec, manifest, dtype)
     if staging is not None:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .settings import WriteSettings
 
+
 @dataclass(frozen=True)
 class RestoredGroup:
     """``slabs``: of the group in all; ``whole_slabs``: stored. ``sealing_begun``: some of its shards have their final names, so it takes no more."""
@@ -106,7 +107,9 @@ def restore(
     """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
     workspace = path / WORKSPACE
     if not (workspace / MANIFEST_NAME).exists():
-        raise ResumeError(f"{path} is not unfinished", expected=f"a store with {WORKSPACE}/{MANIFEST_NAME}", hint="A finished store cannot be appended to")
+        raise ResumeError(
+            f"{path} is not unfinished", expected=f"a store with {WORKSPACE}/{MANIFEST_NAME}", hint="A finished store cannot be appended to"
+        )
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     try:
         manifest = read_manifest(workspace)
@@ -253,7 +256,7 @@ class _Finder:
         named = {placement.working(self._layout.shard_key(number, file)) for number in numbers for file in range(self._layout.files_per_group)}
         for name in names:
             path = placement.workspace / name
-            if name.endswith(WORKING_SUFFIX) and path not in named and path.exists():
+            if name.startswith("c.") and name.endswith(WORKING_SUFFIX) and path not in named and path.exists():
                 assert decide(FileFacts(JournalFact.NONE, working=True, final=False, holds=False)) is Action.DELETE
                 self._delete(path)
 
@@ -401,4 +404,3 @@ def unfinished_stores(root: Path) -> list[Path]:
         if (root / WORKSPACE).is_dir():
             return [root]
         return sorted(folder for folder in root.iterdir() if folder.is_dir() and (folder / WORKSPACE).is_dir())
-

@@ -1,6 +1,6 @@
 """The staging desk: which frames of unfinished slabs go to the staging area, and when. Owned by the acquisition's thread; workers do the writing.
 
-A frame that has waited for half of ``store_within_ms`` for its slab is staged. Its slot is free again once the slab that took the frame up is durable.
+A frame that has waited for half of ``store_within_ms`` for its slab is staged. Its slot is free again once its slab is durable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ class StagingDesk:
     """``area`` None: slabs of one frame never wait, or staging has failed."""
 
     def __init__(
-        self, area: StagingArea | None, taken: Iterable[int], table: SlabTable, frame_bytes: int, pool: WorkerPool, report: Callable[[StageDone], None]
+        self,
+        area: StagingArea | None,
+        taken: Iterable[int],
+        table: SlabTable,
+        frame_bytes: int,
+        pool: WorkerPool,
+        report: Callable[[StageDone], None],
     ) -> None:
         self.area = area
         self._table = table
@@ -62,7 +68,14 @@ class StagingDesk:
         self.tasks[row] += 1
         records = table.records[row][places].copy()
         task = StageTask(
-            self.area, table.addresses[row][places].copy(), records.view(np.uint8).reshape(places.size, -1), self._frame_bytes, row, places, slots, self._report
+            self.area,
+            table.addresses[row][places].copy(),
+            records.view(np.uint8).reshape(places.size, -1),
+            self._frame_bytes,
+            row,
+            places,
+            slots,
+            self._report,
         )
         self._pool.put(task)
 

@@ -50,7 +50,18 @@ IDENTITY_BYTES = 16
 class StoreFolder:
     """Made by ``create``, or by ``pipeline.resume`` from what is on disk. ``staging`` is None where no slab waits for a second frame."""
 
-    def __init__(self, path: Path, spec: ArraySpec, manifest: Manifest, lock: StoreLock, log: FrameLog, staging: StagingArea | None, ballast: Ballast, *, extent: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        spec: ArraySpec,
+        manifest: Manifest,
+        lock: StoreLock,
+        log: FrameLog,
+        staging: StagingArea | None,
+        ballast: Ballast,
+        *,
+        extent: int = 0,
+    ) -> None:
         self.path = path
         self.spec = spec
         self.manifest = manifest

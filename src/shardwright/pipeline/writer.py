@@ -229,7 +229,7 @@ class Writer:
 
     def _describe(self, position: int, frame_id: int | None, metadata: Mapping[str, float] | None) -> None:
         record = self._descriptor[0]
-        values = checked_metadata(metadata, self.spec.frame_fields) if metadata else {}
+        values = checked_metadata(metadata, self.spec.metadata_fields) if metadata else {}
         for name in METADATA_FIELDS:
             record[name] = values.get(name, np.nan)
         if self.spec.frame_fields:

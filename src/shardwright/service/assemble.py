@@ -22,6 +22,7 @@ from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.errors import ConfigError
 from shardwright.pipeline.acquisition import Acquisition
+from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
 from .places import prepare_output_root
@@ -46,7 +47,7 @@ class Daemon:
             ingest_settings(config),
             stream_policies(config),
             self._pool,
-            open_acquisition=partial(Acquisition, io=config.output.io),
+            open_acquisition=partial(Acquisition, settings=WriteSettings(io=config.output.io)),
             on_event=emit,
         )
 

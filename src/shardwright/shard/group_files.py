@@ -127,8 +127,9 @@ class GroupFiles:
     def frame_records(self) -> np.ndarray:
         """The records of all frames that the journal holds, in order of their sequence."""
         records, valid = self.journal.read_frames()
-        found = records[valid]
-        return found[np.argsort(found["sequence"], kind="stable")]
+        found: np.ndarray = records[valid]
+        ordered: np.ndarray = found[np.argsort(found["sequence"], kind="stable")]
+        return ordered
 
     def delete_journal(self) -> None:
         self.journal.delete()
@@ -144,7 +145,6 @@ class GroupFiles:
         self.journal.close()
         for shard in self.slots:
             shard.abandon()
-
 
 
 def _suffixed(path: Path, suffix: str) -> Path:

@@ -82,7 +82,7 @@ class OpenShard:
         self._file.sync()
 
     def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
-        """Finish the file under its final name. Raises ``StorageError`` (the shard has then failed), ``OutputExistsError`` or what ``may_rename`` does."""
+        """Finish the file under its final name. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` does."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         if live.size == 0:
             self._file.discard()

@@ -105,9 +105,7 @@ def _frames_complete(records: np.ndarray) -> bool:
     return records.size > 0 and bool((records["slab_frames"] == records.size % (1 << 16)).all())
 
 
-def _check_chunks(
-    pool: ThreadPoolExecutor, shard: Readable, table: np.ndarray, believed: np.ndarray, progress: Callable[[int], None] | None
-) -> int:
+def _check_chunks(pool: ThreadPoolExecutor, shard: Readable, table: np.ndarray, believed: np.ndarray, progress: Callable[[int], None] | None) -> int:
     """Clear ``believed`` where a chunk's bytes do not fit; returns the bytes read. A piece that cannot be read is not believed."""
     present = np.flatnonzero(believed & (table["offset"] != ABSENT))
     pieces = _pieces(table, present)
