@@ -210,6 +210,7 @@ class FrameLog:
                 reach("log.before_preallocate")
                 preallocate(self._descriptor, nbytes)
             except OSError:
+                reach("log.before_cut")
                 os.ftruncate(self._descriptor, size)  # what was taken of the last free blocks
                 raise
         self.preallocated_bytes = nbytes
