@@ -15,9 +15,11 @@ import numpy as np
 
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardwrightError
+from shardwright.model.fates import Fate
 from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.read.store import StoredArray, open_store
+from shardwright.read.verify import verify_store
 
 from . import machine
 from .scenario import FRAME_SHAPE, FRAMES, STORE, Scenario
@@ -52,7 +54,7 @@ class Judge:
         self._chunk = np.empty(0, np.uint8)
 
     def judge(self, loop: machine.LoopDevice, promised: Promised, *, independently: bool) -> list[str]:
-        """What is wrong with the image on the loop device, empty when all is well. ``independently``: zarr-python reads as well.
+        """What is wrong with the image on the loop device, empty when all is well. ``independently``: zarr-python and ``verify`` read as well.
 
         Raises ``UnmountableError``.
         """
@@ -82,8 +84,8 @@ class Judge:
         after = self._read(store, whole_shape=False)
         faults += [f"after recovery: {fault}" for fault in after.faults]
         faults += [f"durable, but lost: {lost}" for lost in self._lost(after, promised.durable)]
-        if independently and not faults:
-            faults += self._read_with_zarr(store, after)
+        if independently and not faults and promised.durable:
+            faults += self._check_independently(store, after, promised)
         return faults
 
     def _lost(self, reading: Reading, promised: int) -> list[str]:
@@ -140,15 +142,19 @@ class Judge:
         strange = [frame for frame in range(len(sent)) if seen[frame].any() and not np.array_equal(seen[frame], sent[frame])]
         return [f"{key}: neither fill nor what was sent, at t={block[0].start + frame}" for frame in strange]
 
-    def _read_with_zarr(self, store: Path, reading: Reading) -> list[str]:
-        """zarr-python sees the same as our reader."""
+    def _check_independently(self, store: Path, reading: Reading, promised: Promised) -> list[str]:
+        """zarr-python sees the same as our reader, also in the frame table; ``verify`` finds nothing."""
         import zarr
 
-        if not (store / "0" / "zarr.json").exists():
-            return []
+        faults = [f"verify: {problem}" for problem in verify_store(store, threads=1).problems]
         try:
-            array = zarr.open_array(store / "0", mode="r")[:FRAMES]
+            image = zarr.open_array(store / "0", mode="r")[:FRAMES]
+            table = zarr.open_group(store / "frames", mode="r")
+            places, fates = (np.asarray(table[name]) for name in ("index_t", "fate"))
         except Exception as error:
-            return [f"zarr-python: {error}"]
-        seen = (array == self._scenario.frames[: len(array)]).all(axis=(1, 2))
-        return [] if np.array_equal(seen, reading.exact[: len(array)]) else ["zarr-python reads other frames than our reader"]
+            return [*faults, f"zarr-python: {error}"]
+        seen = (image == self._scenario.frames[: len(image)]).all(axis=(1, 2))
+        if not np.array_equal(seen, reading.exact[: len(image)]):
+            faults.append("zarr-python reads other frames than our reader")
+        untold = set(self._scenario.order[: promised.durable]) - set(places[fates == Fate.STORED].tolist())
+        return [*faults, *[f"durable, but not in the frame table: t={place}" for place in sorted(untold)]]

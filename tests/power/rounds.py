@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import numpy as np
 from . import machine
 from .images import WITHOUT_TEARS, Cut, DiskImage, draw_cut
 from .judge import Judge, UnmountableError
+from .pressure import write_back
 from .recording import Promised, Recording, draw_cuts
 from .write_log import WriteLog
 
@@ -80,7 +82,8 @@ def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Pro
     try:
         machine.mount(recorded.loop.device, mounted, scenario.filesystem, scenario.mount_options)
         try:
-            lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant)]
+            with write_back(mounted, scenario.seed) if scenario.pressure else nullcontext():
+                lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant)]
         finally:
             machine.unmount(mounted)
     finally:

@@ -43,6 +43,7 @@ class Scenario:
     interruption: Interruption
     killed_after: int
     then: Literal["resume", "recover"]
+    pressure: bool  # dirty pages are written back at any moment
 
     @classmethod
     def draw(cls, seed: int, filesystem: str) -> Scenario:
@@ -68,6 +69,7 @@ class Scenario:
             interruption=choose("none", "none", "kill", "power"),
             killed_after=int(rng.integers(1, FRAMES)),
             then=choose("resume", "recover"),
+            pressure=bool(rng.integers(2)),
         )
 
     def to_json(self) -> str:

@@ -1,82 +1,141 @@
-"""Events as lines: JSON where a program reads them, levels from the names, and no way to break the daemon through its log."""
+"""Events as lines: JSON where a program reads them, levels from the names, and no way to break or to stop the daemon through its log."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-from typing import Any
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shardwright.service.events import EventLog, level_of
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
-def lines(output: io.StringIO) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output.getvalue().splitlines()]
+    Output = tuple[int, Path]
 
 
-def test_one_event_is_one_json_line() -> None:
-    output = io.StringIO()
-    log = EventLog(output)
-    log.emit("acquisition_opened", {"name": "embryo\n42", "frames": 3})
-    log.emit("acquisition_failed", {"error": OSError("disk")})
+@pytest.fixture
+def output(tmp_path: Path) -> Iterator[Output]:
+    """A descriptor, and the file that lies under it."""
+    path = tmp_path / "events"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    yield descriptor, path
+    os.close(descriptor)
+
+
+@contextmanager
+def writing(log: EventLog) -> Iterator[None]:
+    """Everything that was emitted inside is written at the end."""
+    thread = threading.Thread(target=log.run, daemon=True)
+    thread.start()
+    yield
+    assert log.close(60)
+    thread.join()
+
+
+def lines(output: Output) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output[1].read_text().splitlines()]
+
+
+def test_one_event_is_one_json_line(output: Output) -> None:
+    log = EventLog(output[0])
+    with writing(log):
+        log.emit("acquisition_opened", {"name": "embryo\n42", "frames": 3})
+        log.emit("acquisition_failed", {"error": OSError("disk")})
     first, second = lines(output)
     assert first == {"event": "acquisition_opened", "level": "info", "name": "embryo\n42", "frames": 3, "timestamp": first["timestamp"]}
     assert first["timestamp"].endswith("Z")
     assert (second["level"], second["error"]) == ("error", "disk")
 
 
-def test_an_exception_keeps_its_traceback_in_the_line() -> None:
-    output = io.StringIO()
-    try:
-        raise RuntimeError("no more")
-    except RuntimeError as error:
-        EventLog(output).emit("thread_died", {"exc_info": error})
+def test_an_exception_keeps_its_traceback_in_the_line(output: Output) -> None:
+    log = EventLog(output[0])
+    with writing(log):
+        try:
+            raise RuntimeError("no more")
+        except RuntimeError as error:
+            log.emit("thread_died", {"exc_info": error})
     (line,) = lines(output)
     assert "Traceback" in line["exception"]
     assert "RuntimeError: no more" in line["exception"]
 
 
-def test_facts_cannot_replace_the_events_own_fields() -> None:
-    output = io.StringIO()
-    EventLog(output).emit("opened", {"event": "other", "level": "none", "timestamp": 0})
+def test_facts_cannot_replace_the_events_own_fields(output: Output) -> None:
+    log = EventLog(output[0])
+    with writing(log):
+        log.emit("opened", {"event": "other", "level": "none", "timestamp": 0})
     (line,) = lines(output)
     assert (line["event"], line["level"], line["event_"]) == ("opened", "info", "other")
 
 
 @pytest.mark.parametrize(
     ("event", "level"),
-    [("ready", "info"), ("session_lost", "warning"), ("request_refused", "warning"), ("thread_died", "error"), ("credit_debug", "debug")],
+    [
+        ("ready", "info"),
+        ("session_lost", "warning"),
+        ("request_refused", "warning"),
+        ("thread_died", "error"),
+        ("credit_debug", "debug"),
+        ("disk_full", "warning"),
+        ("disk_has_room", "info"),
+        ("io_error", "error"),
+    ],
 )
 def test_levels_follow_names(event: str, level: str) -> None:
     assert level_of(event) == level
 
 
-def test_events_below_the_level_are_left_out() -> None:
-    output = io.StringIO()
-    log = EventLog(output, level="warning")
-    log.emit("ready", {})
-    log.emit("session_lost", {})
+def test_events_below_the_level_are_left_out(output: Output) -> None:
+    log = EventLog(output[0], level="warning")
+    with writing(log):
+        log.emit("ready", {})
+        log.emit("session_lost", {})
     assert [line["event"] for line in lines(output)] == ["session_lost"]
 
 
-def test_console_form_is_for_people() -> None:
-    output = io.StringIO()
-    EventLog(output, form="console").emit("ready", {"endpoint": "ipc:///x"})
-    assert "ready" in output.getvalue()
-    assert "endpoint=ipc:///x" in output.getvalue()
-    assert not output.getvalue().startswith("{")
+def test_console_form_is_for_people(output: Output) -> None:
+    log = EventLog(output[0], form="console")
+    with writing(log):
+        log.emit("ready", {"endpoint": "ipc:///x"})
+    text = output[1].read_text()
+    assert "ready" in text
+    assert "endpoint=ipc:///x" in text
+    assert not text.startswith("{")
 
 
 def test_a_log_that_nobody_reads_is_no_error() -> None:
-    reading, writing = os.pipe()
+    reading, descriptor = os.pipe()
     os.close(reading)
-    output = os.fdopen(writing, "w")
-    log = EventLog(output)
-    log.emit("ready", {})
-    log.emit("ready", {})
-    assert log.lines_lost == 2
-    os.close(writing)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        output.close()  # the unwritten text goes with it
+    log = EventLog(descriptor)
+    with writing(log):
+        log.emit("ready", {})
+        log.emit("ready", {})
+    assert log.lines_unwritten == 2
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_stuck_reader_holds_nobody_up_and_hears_of_what_it_missed(blocking: bool) -> None:
+    reading, descriptor = os.pipe()
+    os.set_blocking(descriptor, blocking)
+    log = EventLog(descriptor, most_lines=100)
+    thread = threading.Thread(target=log.run, daemon=True)
+    thread.start()
+    for i in range(5000):  # more than the pipe and the queue hold; the emitting thread would wait here for ever
+        log.emit("frame_debug" if i % 2 else "frame_taken", {"number": i})
+    assert not log.flush(0.05)
+    with os.fdopen(reading) as output:
+        told = [json.loads(output.readline())]
+        while told[-1].get("lines") != log.lines_dropped:  # earlier reports, of what was lost by then, come before
+            told.append(json.loads(output.readline()))
+        assert log.lines_dropped > 0
+        numbers = [line["number"] for line in told if "number" in line]
+        assert numbers == sorted(numbers), "what was kept is in order and whole"
+        assert log.close(60)
+    thread.join()
+    os.close(descriptor)

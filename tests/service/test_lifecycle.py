@@ -6,23 +6,28 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 # A daemon in small: an ingest thread that ends when it is asked to, unless its mode says otherwise.
 DAEMON = """
-import sys, threading, time
+import os, sys, threading, time
 from shardwright.service.events import EventLog
 from shardwright.service.lifecycle import Lifecycle
 
 mode = sys.argv[1]
 log = EventLog(form="json")
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()  # like a library's: it was there before
-life = Lifecycle(log.emit)
+if mode == "log breaks":
+    log._write = lambda line: 1 / 0
+life = Lifecycle(log)
 life.take_signals()
 life.watch_uncaught()
 
 def ingest():
     log.emit("ready", {})
+    if mode == "log breaks":
+        os.write(1, b'{"event": "ready"}\\n')
     if mode == "raises":
         raise RuntimeError("broken")
     if mode == "system_exit":
@@ -40,13 +45,15 @@ def foreign():
 thread = life.spawn("ingest", ingest)
 if mode == "foreign thread":
     threading.Thread(target=foreign, name="foreign").start()
-sys.exit(life.supervise(thread, lambda: mode != "dead worker"))
+code = life.supervise(thread, lambda: mode != "dead worker")
+life.end()
+sys.exit(code)
 """
 
 
 class Daemon:
     def __init__(self, mode: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", DAEMON, mode], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([sys.executable, "-c", DAEMON, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def next_event(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -55,10 +62,8 @@ class Daemon:
 
     def end(self) -> tuple[int, list[str]]:
         """Exit code and the names of the remaining events."""
-        assert self.process.stdout is not None
-        with self.process.stdout as output:
-            events = [json.loads(line)["event"] for line in output]
-        return self.process.wait(timeout=60), events
+        output, self.errors = self.process.communicate(timeout=60)
+        return self.process.returncode, [json.loads(line)["event"] for line in output.splitlines()]
 
 
 def test_each_ending_signal_drains_and_exits_with_0() -> None:
@@ -107,3 +112,20 @@ def test_a_dead_worker_drains_and_ends_with_1() -> None:
 
 def test_an_uncaught_exception_in_any_thread_ends_with_1() -> None:
     assert died_in("foreign thread") == ("foreign", 1)
+
+
+def test_a_log_that_breaks_ends_with_1_and_says_so_on_standard_error() -> None:
+    daemon = Daemon("log breaks")
+    assert daemon.next_event()["event"] == "ready"
+    assert daemon.end() == (1, [])
+    assert "ZeroDivisionError" in daemon.errors
+
+
+def test_a_second_signal_ends_at_once_although_nobody_reads_the_events() -> None:
+    daemon = Daemon("never drains")
+    assert daemon.next_event()["event"] == "ready"
+    for number in (signal.SIGTERM, signal.SIGTERM):
+        daemon.process.send_signal(number)
+        time.sleep(0.5)
+    assert daemon.process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert daemon.end()[1] == ["stopping", "stopped_by_force_warning"]

@@ -7,10 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.shard import frame_log
@@ -20,7 +24,6 @@ from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 RECORD = record_dtype(2)
 IDENTITY = bytes(range(16))
@@ -169,6 +172,37 @@ def test_what_lay_behind_a_torn_block_does_not_come_back(path):
         assert log.torn_bytes == 0
 
 
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    damage=st.lists(st.tuples(st.integers(0, 5000), st.binary(min_size=1, max_size=300)), max_size=3),
+    cut=st.none() | st.integers(0, 5000),
+)
+def test_whatever_happens_to_the_tail_the_blocks_before_it_stay(counts, damage, cut):
+    """And the log goes on behind them: what is appended then is all there is."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "frames.log"
+        expected = make(path, *counts)
+        sound = path.read_bytes()
+        damaged = bytearray(sound)
+        for place, data in damage:
+            damaged[HEADER_PAGE_BYTES + place : HEADER_PAGE_BYTES + place + len(data)] = data
+        damaged = damaged if cut is None else damaged[: HEADER_PAGE_BYTES + cut]
+        path.write_bytes(damaged)
+        kept, end = [], HEADER_PAGE_BYTES
+        for block, count in zip(expected, counts, strict=True):
+            stop = end + BLOCK_HEADER_BYTES + count * RECORD.itemsize
+            if damaged[end:stop] != sound[end:stop]:
+                break
+            kept, end = [*kept, block], stop
+        for log in reopened(path):
+            assert contents(log) == kept
+            assert (log.rows, log.torn_bytes) == (sum(counts[: len(kept)]), len(damaged[end:].rstrip(b"\0")))
+            log.append(EVENTS, -1, records(2, 8))
+        for log in reopened(path):
+            assert contents(log) == [*kept, (EVENTS, -1, records(2, 8).tobytes())]
+            assert log.torn_bytes == 0
+
+
 @pytest.mark.parametrize(("dtype", "identity"), [(record_dtype(1), IDENTITY), (RECORD, bytes(16))])
 def test_a_log_of_another_acquisition(path, dtype, identity):
     make(path, 1)
@@ -187,16 +221,45 @@ def test_blocks_of_another_acquisition_are_none(path, tmp_path):
         assert log.torn_bytes > 0
 
 
-def test_a_block_that_claims_more_than_there_is(path):
+@pytest.mark.parametrize("count", [2, 2**24, 2**60, 2**64 - 1])
+def test_a_block_that_claims_more_than_there_is(path, count):
     make(path, 1)
     log = FrameLog.open(path, RECORD, IDENTITY)
-    header = log._block_header(GROUP, 0, 2**60, memoryview(b""))
+    header = log._block_header(GROUP, 0, count, memoryview(b""))
     log.close()
     with path.open("r+b") as file:
         file.seek(HEADER_PAGE_BYTES)
         file.write(header)
     for log in reopened(path):
         assert (log.rows, contents(log)) == (0, [])
+
+
+def test_a_file_without_end_is_soon_read(path):
+    expected = make(path, 2)
+    os.truncate(path, 1 << 43)
+    for log in reopened(path):
+        assert contents(log) == expected
+        assert log.torn_bytes == 0
+
+
+def test_bytes_far_behind_the_end_are_seen_and_cleared(path):
+    expected = make(path, 2)
+    with path.open("r+b") as file:
+        file.seek(50 << 20)
+        file.write(b"left over")
+    for log in reopened(path):
+        assert contents(log) == expected
+        assert log.torn_bytes > 40 << 20
+        log.append(GROUP, 8, records(1))
+        assert path.read_bytes().rstrip(b"\0").endswith(records(1).tobytes().rstrip(b"\0"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_file(path, tmp_path, kind):
+    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda p: p.symlink_to(tmp_path / "elsewhere")}[kind](path)
+    make(tmp_path / "elsewhere", 1)
+    with pytest.raises((ShardFormatError, StorageError)):
+        FrameLog.open(path, RECORD, IDENTITY)
 
 
 def test_a_block_damaged_after_opening_is_an_error(path):

@@ -13,7 +13,7 @@ def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
     log_format: Literal["auto", "console", "json"] | None = typer.Option(None, help="In place of log.format in CONFIG."),
 ) -> None:
-    """Run the daemon until SIGTERM or SIGINT, which seal what is open; a second signal ends at once.
+    """Run the daemon until SIGTERM or SIGINT, which seal what is open; a second signal ends at once and leaves that to the next start.
 
     Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 2 for a configuration that cannot
     work (a taken socket included), 1 for anything else.
@@ -29,4 +29,9 @@ def command(
     faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
     log = loaded.config.log
     events = EventLog(form=log_format or log.format, level=log.level)
-    raise typer.Exit(Daemon(loaded, events.emit).run(Lifecycle(events.emit)))
+    daemon, life = Daemon(loaded, events.emit), Lifecycle(events)
+    try:
+        code = daemon.run(life)
+    finally:
+        life.end()
+    raise typer.Exit(code)

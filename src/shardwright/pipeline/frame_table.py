@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwright.array.frame_table import ROWS_PER_CHUNK, TABLE_PATH, column_document, table_columns, table_document
 from shardwright.shard.frame_record import record_dtype
+from shardwright.storage.failpoints import reach
 from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
     columns = {name: values.dtype for name, values in table_columns(empty, spec)}
     with storage_errors("create folder", folder):
         for name in columns:
+            reach("table.before_create")
             (folder / name / "c").mkdir(parents=True)
     rows = 0
     for chunk, records in enumerate(_chunks(log, np.empty(ROWS_PER_CHUNK, empty.dtype))):
@@ -91,4 +93,5 @@ def _encode_chunk(values: np.ndarray) -> bytes:
 def _remove(folder: Path) -> None:
     with storage_errors("delete", folder):
         if folder.exists():
+            reach("table.before_delete")
             shutil.rmtree(folder)

@@ -1,6 +1,7 @@
 """The floor plan of the daemon: which rooms are built from a configuration, in which order they open and close, and who runs in which thread.
 
     main thread        signals, supervision                      service/lifecycle.py
+    events thread      lines to standard output                  service/events.py
     ingest thread      sockets, sessions, every Acquisition      ingest/server.py, pipeline/acquisition.py
     opener thread      stores and rings of new acquisitions      ingest/server.py
     worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
@@ -28,16 +29,18 @@ from shardwright.pipeline.workers import WorkerPool
 from .places import prepare_output_root
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config
 
-    from .lifecycle import Emit, Lifecycle
+    from .lifecycle import Lifecycle
 
 
 class Daemon:
     """One daemon from one configuration. Owned by the main thread. Raises ``ConfigError`` for a plan that cannot work."""
 
-    def __init__(self, loaded: LoadedConfig, emit: Emit) -> None:
+    def __init__(self, loaded: LoadedConfig, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._loaded = loaded
         self._emit = emit
         self.plan = make_plan(loaded)

@@ -1,21 +1,40 @@
 """Events of the daemon: one event is one structured line on standard output, readable on a terminal and JSON otherwise.
 
+    any thread      emit   renders the line and puts it into a bounded queue; never waits for whoever reads the lines
+    events thread   run    writes the lines; a pipe or a journal that is stuck holds up this thread and no other
+
 An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. Names that end in ``_failed``, ``_died`` or ``_refused``
 are errors or warnings; nothing else decides a level, so that a room below needs no logger.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+import os
+import queue
+import select
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LEVEL_BY_SUFFIX = {"_failed": "error", "_died": "error", "_refused": "warning", "_lost": "warning", "_warning": "warning", "_debug": "debug"}
+_LEVEL_BY_SUFFIX = {
+    "_failed": "error",
+    "_died": "error",
+    "_error": "error",
+    "_refused": "warning",
+    "_lost": "warning",
+    "_warning": "warning",
+    "_low": "warning",
+    "_full": "warning",
+    "_debug": "debug",
+}
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+MOST_LINES = 10_000  # that wait for the events thread: minutes of a busy daemon, a few MB
+STDOUT = 1
 
 
 def _event_first(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -32,25 +51,89 @@ def level_of(event: str) -> str:
     return next((level for suffix, level in _LEVEL_BY_SUFFIX.items() if event.endswith(suffix)), "info")
 
 
-class EventLog:
-    """Writes events. Called from every thread; a log that nobody takes any more must never end an acquisition, so write errors are counted only."""
+class _Lines:
+    """The bounded queue between the threads that emit and the one that writes; the logger that structlog hands its lines to."""
 
-    def __init__(self, output: TextIO | None = None, *, form: Literal["auto", "console", "json"] = "auto", level: str = "info") -> None:
-        file = sys.stdout if output is None else output
-        on_terminal = file.isatty()
+    def __init__(self, most: int) -> None:
+        self.waiting: queue.Queue[str | threading.Event | None] = queue.Queue(most)
+        self.dropped = 0
+        self._lock = threading.Lock()
+
+    def put(self, line: str) -> None:
+        try:
+            self.waiting.put_nowait(line)
+        except queue.Full:
+            with self._lock:
+                self.dropped += 1
+
+    debug = info = warning = error = put
+
+
+class EventLog:
+    """``emit`` may be called from every thread. ``lines_dropped`` found the queue full; ``lines_unwritten`` found nobody who takes them any more."""
+
+    def __init__(
+        self, descriptor: int = STDOUT, *, form: Literal["auto", "console", "json"] = "auto", level: str = "info", most_lines: int = MOST_LINES
+    ) -> None:
+        on_terminal = os.isatty(descriptor)
         console = form == "console" or (form == "auto" and on_terminal)
         render = [structlog.dev.ConsoleRenderer(colors=on_terminal)] if console else _JSON_LINE
+        self._descriptor = descriptor
+        self._lines = _Lines(most_lines)
         self._log = structlog.wrap_logger(
-            structlog.PrintLogger(file),
+            self._lines,
             processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), *render],
             wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         )
-        self.lines_lost = 0
+        self.lines_unwritten = 0
+
+    @property
+    def lines_dropped(self) -> int:
+        return self._lines.dropped
 
     def emit(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Write one event. Facts must be printable; what JSON does not know is written as text."""
+        """Tell one event. Facts must be printable; what JSON does not know is written as text."""
         write = getattr(self._log, level_of(event))
+        write(event, **{f"{key}_" if key in ("event", "level", "timestamp") else key: value for key, value in facts.items()})
+
+    def run(self) -> None:
+        """Write lines until ``close``, in a thread of their own."""
+        told = 0
         try:
-            write(event, **{f"{key}_" if key in ("event", "level", "timestamp") else key: value for key, value in facts.items()})
-        except (OSError, ValueError):  # a closed or broken pipe
-            self.lines_lost += 1
+            while (item := self._lines.waiting.get()) is not None:
+                if isinstance(item, threading.Event):
+                    item.set()
+                    continue
+                self._write(item)
+                if told != (dropped := self._lines.dropped):
+                    told = dropped
+                    self.emit("events_lost", {"lines": dropped, "hint": "whatever reads these lines was too slow for them"})
+        except BaseException:
+            traceback.print_exc()  # on standard error: there is nobody else left to tell it
+            raise
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything that was emitted so far is written; False when that took too long."""
+        written = threading.Event()
+        try:
+            self._lines.waiting.put(written, timeout=timeout_s)
+        except queue.Full:
+            return False
+        return written.wait(timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """``flush``, then end ``run``."""
+        flushed = self.flush(timeout_s)
+        if flushed:
+            self._lines.waiting.put(None)
+        return flushed
+
+    def _write(self, line: str) -> None:
+        """Past Python's buffers, whose lock a thread that is stuck here would keep from the interpreter's exit."""
+        data = f"{line}\n".encode(errors="backslashreplace")
+        try:
+            while data:
+                select.select([], [self._descriptor], [])  # somebody may have made the pipe non-blocking
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:  # a closed or broken pipe
+            self.lines_unwritten += 1

@@ -3,7 +3,7 @@
     running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: no new acquisitions, open ones are sealed
     running    a thread dies             ──▶ draining    what can be sealed is sealed, the exit code is 1
     draining   the ingest thread ends    ──▶ exit        0 after a signal, 1 after a death
-    draining   a second signal           ──▶ exit        at once, 128 + the signal's number
+    draining   a second signal           ──▶ exit        at once, 128 + the signal's number; what is open is left to recovery
 
 Signals come to the main thread as bytes in a pipe, and it does nothing but wait for them: no handler ever interrupts other code. (Blocking them and
 waiting with sigtimedwait is not enough: threads that libraries started while they were imported do not have them blocked and would take the default.)
@@ -15,24 +15,29 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .events import EventLog
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _POLL_S = 0.1
-
-Emit = Callable[[str, Mapping[str, Any]], None]
+_LAST_WORDS_S = 2.0  # how long an exit waits for whoever reads the events
 
 
 class Lifecycle:
-    """Owned by the main thread; ``died`` and ``spawn``'s threads may report from anywhere."""
+    """Owned by the main thread; ``died`` and ``spawn``'s threads may report from anywhere. Starts the thread that writes ``events``."""
 
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
         self.stop = threading.Event()
         self._deaths: list[str] = []
+        self._helpers: list[threading.Thread] = []  # must live as long as the daemon
         self._ending = False  # whether a signal has come
         self._signals = -1  # the pipe's reading end
+        self._helpers.append(self.spawn("events", events.run))
 
     def take_signals(self) -> None:
         """From now on signals end the daemon in good order. Call in the main thread."""
@@ -58,7 +63,7 @@ class Lifecycle:
         """A thread is gone that should not be. The daemon drains what it can and exits with 1."""
         self._deaths.append(name)
         facts = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
-        self._emit("thread_died", {"thread": name, **facts, "exc_info": error} if error else {"thread": name})
+        self._events.emit("thread_died", {"thread": name, **facts, "exc_info": error} if error else {"thread": name})
         self.stop.set()
 
     def watch_uncaught(self) -> None:
@@ -69,17 +74,29 @@ class Lifecycle:
 
         threading.excepthook = hook
 
-    def supervise(self, ingest: threading.Thread, helpers_alive: Callable[[], bool]) -> int:
+    def supervise(self, ingest: threading.Thread, workers_alive: Callable[[], bool]) -> int:
         """Wait in the main thread until ``ingest`` has ended; returns the exit code."""
         while ingest.is_alive():
             for number in self._received():
                 self._signalled(number)
-            if not self._deaths and not helpers_alive():
-                self.died("worker")
+            if not self._deaths:
+                self._look_for_deaths(workers_alive)
         ingest.join()
         if not self.stop.is_set():
             self.died(ingest.name)  # it returned although nobody asked it to
         return 1 if self._deaths else 0
+
+    def end(self) -> None:
+        """The last events are written, unless nobody takes them."""
+        self._events.close(_LAST_WORDS_S)
+
+    def _look_for_deaths(self, workers_alive: Callable[[], bool]) -> None:
+        """Threads that ended without an exception that anybody could see."""
+        if not workers_alive():
+            self.died("worker")
+        for helper in self._helpers:
+            if not helper.is_alive():
+                self.died(helper.name)
 
     def _received(self) -> list[int]:
         """Signals that have come, after waiting for one for a moment."""
@@ -89,8 +106,9 @@ class Lifecycle:
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._ending:
-            self._emit("stopped_by_force_warning", {"signal": name})
+            self._events.emit("stopped_by_force_warning", {"signal": name})
+            self._events.flush(_LAST_WORDS_S)
             os._exit(128 + number)
         self._ending = True
-        self._emit("stopping", {"signal": name, "hint": "a second signal ends at once, without sealing"})
+        self._events.emit("stopping", {"signal": name, "hint": "a second signal ends at once and leaves what is open to recovery"})
         self.stop.set()

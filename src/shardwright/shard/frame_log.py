@@ -20,7 +20,9 @@ power cut may take any block that came after the last sync, and with it those be
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 HEADER_PAGE_BYTES = 4096
 EXTENT_BYTES = 1 << 20
 ROWS_PER_PIECE = 1 << 16
+MAX_BLOCK_ROWS = 1 << 24
 FORMAT = 1
 _FILE_MAGIC, _BLOCK_MAGIC = b"SWFRMLOG", b"SWFRMBLK"
 
@@ -111,8 +114,9 @@ class FrameLog:
 
         Raises ``ShardFormatError`` when the header is damaged or names another record size or acquisition, ``StorageError``.
         """
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not wait for a writer
         with storage_errors("open", path):
-            log = cls(path, dtype, identity, os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC))
+            log = cls(path, dtype, identity, os.open(path, flags))
         try:
             log._scan()
         except BaseException:
@@ -123,6 +127,7 @@ class FrameLog:
     def append(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
         """One block: records (dtype[n]), ``group`` -1 for events. Raises ``StorageFullError`` (nothing is written then) or ``StorageError``."""
         assert records.dtype == self._dtype, "this log's records"
+        assert records.size <= MAX_BLOCK_ROWS, "no group has so many frames"
         payload = np.ascontiguousarray(records).view(np.uint8).data
         nbytes = BLOCK_HEADER_BYTES + len(payload)
         self._check_usable()
@@ -205,6 +210,7 @@ class FrameLog:
                 reach("log.before_preallocate")
                 preallocate(self._descriptor, nbytes)
             except OSError:
+                reach("log.before_cut")
                 os.ftruncate(self._descriptor, size)  # what was taken of the last free blocks
                 raise
         self.preallocated_bytes = nbytes
@@ -247,22 +253,36 @@ class FrameLog:
 
     def _scan(self) -> None:
         """Check the header page, find the end of the log and what lies behind it."""
-        if self._read(0, HEADER_PAGE_BYTES) != self._header_page():
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode) or self._read(0, HEADER_PAGE_BYTES) != self._header_page():
             raise ShardFormatError(f"{self.path} is damaged, or no frame log of this acquisition")
-        size = os.fstat(self._descriptor).st_size
+        size = status.st_size
         while (header := self._read_header(self._end)) is not None:
             kind, group, count, payload_crc = header
             payload, end = self._end + BLOCK_HEADER_BYTES, self._end + BLOCK_HEADER_BYTES + count * self._dtype.itemsize
-            if end > size or self._checksum(payload, end) != payload_crc:
+            if count > MAX_BLOCK_ROWS or end > size or self._checksum(payload, end) != payload_crc:
                 break
             self._end = end
             self._count(kind, group, count)
         self._torn_end = self._end
-        for place in range(self._end, size, EXTENT_BYTES):
+        for place in self._written_pieces(self._end, size):
             data = self._read(place, min(EXTENT_BYTES, size - place)).rstrip(b"\0")
             if data:
                 self._torn_end = place + len(data)
         self.torn_bytes = self._torn_end - self._end
+
+    def _written_pieces(self, start: int, stop: int) -> Iterator[int]:
+        """Where pieces of an extent begin that cover everything in [start, stop) but what the filesystem knows to be a hole or never written."""
+        while start < stop:
+            try:
+                start = max(start, os.lseek(self._descriptor, start, os.SEEK_DATA))
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return
+            if start < stop:
+                yield start
+            start += EXTENT_BYTES
 
     def _checksum(self, start: int, stop: int) -> int:
         checksum = self._seed

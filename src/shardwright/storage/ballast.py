@@ -26,6 +26,7 @@ class Ballast:
         if self.nbytes == 0:
             return True
         with storage_errors("fill", self.path):
+            reach("ballast.before_open")
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 reach("ballast.before_fill")

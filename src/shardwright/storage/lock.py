@@ -39,6 +39,7 @@ class StoreLock:
         """Raises ``LockedError``, which names the holder, or ``StorageError``."""
         with storage_errors("lock", path):
             while True:
+                reach("lock.before_open")
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 lock = cls(path, descriptor)
                 try:
@@ -61,6 +62,7 @@ class StoreLock:
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         with storage_errors("take over", path):
             new.unlink(missing_ok=True)
+            reach("lock.before_create")
             descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             lock = cls(path, descriptor)
             try:
