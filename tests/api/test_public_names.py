@@ -36,7 +36,19 @@ def test_every_exported_name_is_there():
     for name in shardwright.__all__:
         assert getattr(shardwright, name) is not None
     assert sorted(shardwright.__all__) == shardwright.__all__
-    assert set(shardwright.__all__) == {"ArraySpec", "Blosc", "Dimension", "Gzip", "Receipt", "Zstd", "connect", "create", "errors"}
+    assert set(shardwright.__all__) == {
+        "ArraySpec",
+        "Blosc",
+        "Dimension",
+        "Gzip",
+        "Receipt",
+        "Watermark",
+        "Zstd",
+        "connect",
+        "create",
+        "errors",
+        "resume",
+    }
 
 
 def test_nothing_else_is_exported_by_accident():

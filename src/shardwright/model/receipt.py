@@ -25,11 +25,11 @@ class Receipt:
     frames_missing: int
     frames_duplicate: int
     frames_late: int
-    frames_dropped: int
-    frames_lost: int
     bytes_raw: int
     bytes_stored: int
     shards: int
+    frames_dropped: int = 0
+    frames_lost: int = 0
 
     @property
     def ratio(self) -> float:
