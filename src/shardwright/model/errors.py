@@ -110,6 +110,12 @@ class SessionLostError(ShardwrightError, ConnectionError):
     code = "session_lost"
 
 
+class TimedOutError(ShardwrightError, TimeoutError):
+    """What was waited for did not come in time; it may still come."""
+
+    code = "timed_out"
+
+
 class ClosedError(ShardwrightError, ValueError):
     """A frame was given to a writer or stream that has ended."""
 
@@ -144,12 +150,6 @@ class OverloadError(ShardwrightError):
     """The writer could not keep up, and the stream's policy is to fail."""
 
     code = "overload"
-
-
-class FlushTimeoutError(ShardwrightError, TimeoutError):
-    """Not everything became durable in the time given; nothing is lost, it goes on."""
-
-    code = "flush_timeout"
 
 
 class ResumeError(ShardwrightError):

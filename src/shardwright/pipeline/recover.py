@@ -67,6 +67,14 @@ class Recovery:
         self.chunks_dropped = sum(report.chunks_dropped for report in reports)
 
 
+def unfinished_stores(root: Path) -> list[Path]:
+    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished. Raises ``StorageError``."""
+    with storage_errors("look into", root):
+        if (root / WORKSPACE).is_dir():
+            return [root]
+        return sorted(folder for folder in root.iterdir() if folder.is_dir() and (folder / WORKSPACE).is_dir())
+
+
 def recover_store(
     path: Path,
     pool: WorkerPool,

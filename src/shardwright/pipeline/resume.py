@@ -396,11 +396,3 @@ class _Finder:
                     index = shard.read_index()
                 accounts.shards += 1
                 accounts.stored_bytes += int(index["nbytes"][index["offset"] != ABSENT].sum()) + array.index_bytes
-
-
-def unfinished_stores(root: Path) -> list[Path]:
-    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished. Raises ``StorageError``."""
-    with storage_errors("look into", root):
-        if (root / WORKSPACE).is_dir():
-            return [root]
-        return sorted(folder for folder in root.iterdir() if folder.is_dir() and (folder / WORKSPACE).is_dir())

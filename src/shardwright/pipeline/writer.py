@@ -17,12 +17,12 @@ import numpy.typing as npt
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import (
     ClosedError,
-    FlushTimeoutError,
     FrameDtypeError,
     FrameIndexError,
     FrameShapeError,
     LayoutWarning,
     OverloadError,
+    TimedOutError,
 )
 from shardwright.model.watermark import Watermark
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
@@ -162,7 +162,7 @@ class Writer:
             self._collect()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every frame appended so far is durable. Raises ``FlushTimeoutError``, or what broke the pipeline."""
+        """Wait until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the pipeline."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             goal = self._count
@@ -173,7 +173,7 @@ class Writer:
                 left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
                 if left_s <= 0:
                     durable = self._acquisition.durable_watermark
-                    raise FlushTimeoutError("not everything is durable yet", expected=f"{goal} frames within {timeout_s} s", got=f"{durable} frames")
+                    raise TimedOutError("not everything is durable yet", expected=f"{goal} frames within {timeout_s} s", got=f"{durable} frames")
                 self._changed.wait(left_s)
 
     def close(self) -> Receipt:
