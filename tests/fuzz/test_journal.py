@@ -13,14 +13,13 @@ from shardwright.shard import journal, staging
 from shardwright.storage.table_file import TableFile
 
 from .journal import run
-from .parsers import JournalParser, StagingParser
 
 CHECKED_ROWS = journal.checked_rows
 
 
-@pytest.mark.parametrize(("parser", "states"), [(JournalParser, 3), (StagingParser, 2)])
+@pytest.mark.parametrize(("parser", "states"), [("journal", 3), ("staging", 2)])
 def test_damaged_files_are_judged_as_format_md_says(parser, states):
-    tally = run(2000, seed=1, parsers=(parser,))
+    tally = run(parser, 2000, seed=1)
     assert len(tally.outcomes) == 2, "refused and accepted"
     assert min(tally.outcomes.values()) > 500
     assert len(tally.rows) == states
@@ -64,21 +63,21 @@ def _ask_for_no_fit(self, file):
 
 
 MUTANTS = {
-    "journal: no row's checksum": (JournalParser, journal, "checked_rows", _believe_all_that_is_written),
-    "journal: no seed": (JournalParser, journal, "checked_rows", _start_from_no_seed),
-    "journal: no empty rows": (JournalParser, journal, "written_rows", lambda rows: np.ones(len(rows), bool)),
-    "journal: chunks of any length anywhere": (JournalParser, journal.GroupJournal, "read_chunks", _ask_for_no_fit),
-    "journal: no header checksum": (JournalParser, journal, "decode_header", _check_no_header),
-    "journal: any header": (JournalParser, journal, "expect_header", _compare_no_header),
-    "journal: any size": (JournalParser, TableFile, "open", _open_any_size),
-    "journal: as much memory as the file is long": (JournalParser, TableFile, "open", _believe_the_files_size),
-    "journal: a descriptor left open": (JournalParser, TableFile, "close", lambda self: None),
-    "staging: no record's checksum": (StagingParser, staging, "checked_rows", _believe_all_that_is_written),
-    "staging: no seed": (StagingParser, staging, "checked_rows", _start_from_no_seed),
-    "staging: no pixels' checksum": (StagingParser, staging, "crc32c", SimpleNamespace(crc32c=lambda data: ANY)),
-    "staging: no header checksum": (StagingParser, staging, "decode_header", _check_no_header),
-    "staging: any header": (StagingParser, staging, "expect_header", _compare_no_header),
-    "staging: any size": (StagingParser, TableFile, "open", _open_any_size),
+    "journal: no row's checksum": ("journal", journal, "checked_rows", _believe_all_that_is_written),
+    "journal: no seed": ("journal", journal, "checked_rows", _start_from_no_seed),
+    "journal: no empty rows": ("journal", journal, "written_rows", lambda rows: np.ones(len(rows), bool)),
+    "journal: chunks of any length anywhere": ("journal", journal.GroupJournal, "read_chunks", _ask_for_no_fit),
+    "journal: no header checksum": ("journal", journal, "decode_header", _check_no_header),
+    "journal: any header": ("journal", journal, "expect_header", _compare_no_header),
+    "journal: any size": ("journal", TableFile, "open", _open_any_size),
+    "journal: as much memory as the file is long": ("journal", TableFile, "open", _believe_the_files_size),
+    "journal: a descriptor left open": ("journal", TableFile, "close", lambda self: None),
+    "staging: no record's checksum": ("staging", staging, "checked_rows", _believe_all_that_is_written),
+    "staging: no seed": ("staging", staging, "checked_rows", _start_from_no_seed),
+    "staging: no pixels' checksum": ("staging", staging, "crc32c", SimpleNamespace(crc32c=lambda data: ANY)),
+    "staging: no header checksum": ("staging", staging, "decode_header", _check_no_header),
+    "staging: any header": ("staging", staging, "expect_header", _compare_no_header),
+    "staging: any size": ("staging", TableFile, "open", _open_any_size),
 }
 
 
@@ -90,7 +89,7 @@ def test_a_parser_that_lacks_a_check_is_caught(monkeypatch, mutant):
         monkeypatch.setattr(TableFile, "open", lambda *arguments: opened.append(OPEN(*arguments)) or opened[-1])
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Exception) as caught:  # noqa: PT011  (whichever way it shows)
-        run(1000, seed=2, parsers=(parser,))
+        run(parser, 1000, seed=2)
     assert not isinstance(caught.value, TimeoutError)
     monkeypatch.undo()
     for file in opened:

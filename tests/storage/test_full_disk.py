@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from shardwright.model.errors import StorageFullError
+from shardwright.shard.frame_log import BlockKind, FrameLog
+from shardwright.shard.frame_record import record_dtype
+from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import replace_file
 from shardwright.storage.slot_file import SlotFile
 
@@ -49,6 +55,12 @@ def free_bytes(small_disk):
     return measure
 
 
+def fill_up(small_disk, free_bytes) -> None:
+    with (small_disk / "hog").open("wb", buffering=0) as hog, contextlib.suppress(OSError):
+        while free_bytes():
+            hog.write(bytes(min(free_bytes(), 1 << 20)))
+
+
 @pytest.mark.parametrize("mode", ["mmap", "pwrite", "direct"])
 def test_a_shard_that_does_not_fit_is_refused_and_leaves_no_file(small_disk, free_bytes, mode):
     before = free_bytes()
@@ -63,21 +75,61 @@ def test_a_shard_that_does_not_fit_is_refused_and_leaves_no_file(small_disk, fre
 def test_a_preallocated_shard_takes_every_byte_although_the_disk_fills_up(small_disk, free_bytes, mode):
     """What preallocation is for: no SIGBUS in the middle of a mapped shard, no ENOSPC in the middle of a written one."""
     shard = SlotFile(small_disk / "shard", 1 << 20, mode)
-    hog = os.open(small_disk / "hog", os.O_RDWR | os.O_CREAT)
     try:
-        while free_bytes():
-            try:
-                os.write(hog, bytes(min(free_bytes(), 1 << 20)))
-            except OSError:
-                break
+        fill_up(small_disk, free_bytes)
         shard.write(0, b"x" * (1 << 20))
         shard.end_filling()
         shard.sync()
         assert (small_disk / "shard").read_bytes() == b"x" * (1 << 20)
     finally:
-        os.close(hog)
         (small_disk / "hog").unlink()
         shard.discard()
+
+
+def test_the_ballast_makes_room_on_a_full_disk(small_disk, free_bytes):
+    ballast = Ballast(small_disk / "ballast", 1 << 20)
+    assert ballast.fill()
+    try:
+        fill_up(small_disk, free_bytes)
+        assert Ballast(small_disk / "second", 1 << 20).fill() is False
+        assert not (small_disk / "second").exists()
+        with pytest.raises(StorageFullError):
+            replace_file(small_disk / "zarr.json", bytes(500_000))
+        assert ballast.release() is True
+        replace_file(small_disk / "zarr.json", bytes(500_000))
+        (small_disk / "zarr.json").unlink()
+    finally:
+        (small_disk / "hog").unlink()
+        ballast.delete()
+    assert ballast.fill()
+    ballast.delete()
+
+
+def append_for_ever(log: FrameLog, records: np.ndarray) -> None:
+    for group in itertools.count():
+        log.append(BlockKind.GROUP, group, records)
+
+
+def test_the_frame_log_goes_on_into_the_room_it_has_and_loses_nothing_on_a_full_disk(small_disk, free_bytes):
+    record = record_dtype(0)
+    log = FrameLog.create(small_disk / "frames.log", record, bytes(16))
+    try:
+        log.reserve(1 << 20)
+        fill_up(small_disk, free_bytes)
+        with pytest.raises(StorageFullError):
+            append_for_ever(log, np.zeros(500, record))
+        appended = len(log.groups)
+        log.sync()
+        assert appended * 500 * record.itemsize > 1 << 20
+        assert log.groups == set(range(appended))
+        log.close()
+        log = FrameLog.open(small_disk / "frames.log", record, bytes(16))
+        assert (log.groups, log.torn_bytes) == (set(range(appended)), 0)
+        (small_disk / "hog").unlink()
+        log.append(BlockKind.GROUP, appended, np.zeros(500, record))
+    finally:
+        (small_disk / "hog").unlink(missing_ok=True)
+        log.delete()
 
 
 def test_replace_on_a_full_disk_keeps_the_old_file(small_disk, free_bytes):

@@ -13,6 +13,7 @@ import typer
 
 from shardwright import __version__
 from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.storage.failpoints import load_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,6 +70,7 @@ def exit_code(error: ShardwrightError) -> int:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command line and exit. Unexpected exceptions keep their traceback and end in a non-zero code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    load_from_environment()
     try:
         build_app(arguments)(list(arguments), prog_name="shardwright")
     except ShardwrightError as error:

@@ -42,8 +42,9 @@ def _is_private(folder: Path) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _delete_old(parent: Path) -> None:
-    others = sorted(parent.glob("kernels-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+def _delete_old(newest: Path) -> None:
+    """Folders of other versions but the last few; ``newest`` stays, whatever the clock said when it was made."""
+    others = sorted(set(newest.parent.glob("kernels-*")) - {newest}, key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in others[KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -57,7 +58,7 @@ def choose_cache_folder() -> Path | None:
         if not _is_private(folder):
             return None
         if fresh:
-            _delete_old(folder.parent)
+            _delete_old(folder)
     except (OSError, RuntimeError):  # no home, read-only, no room
         return None
     numba.config.CACHE_DIR = str(folder)
