@@ -160,7 +160,7 @@ def test_writing_it_again_replaces_it(store, log_of):
     log.append(BlockKind.GROUP, 0, some_records(0, 5))
     write_frame_table(store, SPEC, log)
     log.append(BlockKind.GROUP, 1, some_records(5, 1))
-    for left in ("frames.partial", "frames.replaced"):
+    for left in ("frames.0.building", "frames.replaced"):
         (log.path.parent / left / "fate").mkdir(parents=True)
     write_frame_table(store, SPEC, log)
     assert read(store)["sequence"].tolist() == list(range(6))

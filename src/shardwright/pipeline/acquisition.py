@@ -6,7 +6,7 @@
 Single owner: every method is called from one thread (ingest, or the user's own under its writer's lock), which never waits for a worker or a disk
 here. Workers and the keeper answer through one queue; ``wake`` tells the owner that ``poll`` has something to do, and ``poll`` must be called
 several times a second for the clocks behind it. A frame's pixels belong to the pipeline from ``submit`` until its sequence comes out of ``poll``.
-Third of its three modules: ``frame_flow`` (frames to slabs), ``outcomes`` (what comes of them), and here the owner's calls.
+Its other modules: ``frame_flow`` (frames to slabs), ``outcomes`` (what comes of them), ``failure``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from shardwright.kernels.place import slab_and_place
 from shardwright.model.errors import LostFramesError, ResumeError
 from shardwright.model.fates import Fate, Reason
-from shardwright.wire.descriptor import FRAME_DROPPED
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, METADATA_FIELDS, descriptor_dtype
 
 from .commit_ledger import joined
 from .frame_flow import AcquisitionState, _Batch
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .resume import Restored, RestoredGroup
     from .workers import WorkerPool
 
+_SETTLE_ROWS = 4096
 __all__ = ["Acquisition", "AcquisitionState"]
 
 
@@ -178,6 +179,18 @@ class Acquisition(Outcomes):
             self._restored_frames.difference_update(sequences[ours].tolist())
             sequences = sequences[~ours]
         return sequences
+
+    def settle_missing(self) -> None:
+        """Sequences below ``next_sequence`` that never came and that nobody can send any more: recorded as lost, so that they hold nothing up."""
+        for first, last in self.missing(self.next_sequence):
+            for start in range(first, last + 1, _SETTLE_ROWS):
+                descriptors = np.zeros(min(_SETTLE_ROWS, last + 1 - start), descriptor_dtype(len(self.spec.frame_fields)))
+                descriptors["sequence"] = np.arange(start, start + descriptors.size)
+                descriptors["frame_id"] = descriptors["position"] = -1
+                descriptors["flags"] = FRAME_NOT_HELD
+                for name in METADATA_FIELDS:
+                    descriptors[name] = np.nan
+                self.submit(descriptors, np.zeros(descriptors.size, np.int64))
 
     def flush(self) -> None:
         """Make everything that came so far durable, now: frames of unfinished slabs are staged. Watch ``durable_watermark``."""

@@ -2,8 +2,8 @@
 
     pending batches -> slab table -> (a slab is full, or closed with holes) -> its group's files are there -> worker tasks
 
-``Acquisition`` is one class in three modules: this one, ``outcomes`` (what workers and keeper report, commits, failure) and ``acquisition`` (the
-owner's calls, the end). All of it runs in the owner's thread, which never waits for a worker or a disk.
+``Acquisition`` is one class in four modules: this one, ``failure`` (ending in good order), ``outcomes`` (what workers and keeper report, staging,
+commits) and ``acquisition`` (the owner's calls). All of it runs in the owner's thread, which never waits for a worker or a disk.
 """
 
 from __future__ import annotations

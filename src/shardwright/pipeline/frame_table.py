@@ -18,22 +18,23 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
     from shardwright.shard.frame_log import FrameLog
 
-_BUILT, _REPLACED = "frames.partial", "frames.replaced"  # folders beside the log
+_BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders beside the log
 
 
-def write_frame_table(store: Path, spec: ArraySpec, log: FrameLog) -> None:
+def write_frame_table(store: Path, spec: ArraySpec, log: FrameLog, *, writer: int = 0, may_publish: Callable[[], None] = lambda: None) -> None:
     """The group ``frames`` of ``store``, complete and durable; the log stays, for its owner to delete. Replaces a table that is there already.
 
-    Raises ``StorageError`` (``StorageFullError``), or ``ShardFormatError`` when the log is damaged. It may be called again then.
+    ``writer`` sets the folder it is built in apart from another writer's; ``may_publish`` is asked right before readers see it. Raises
+    ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what ``may_publish`` does. It may be called again then.
     """
     workspace = log.path.parent
-    built, table = workspace / _BUILT, store / TABLE_PATH
+    built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
     _remove(built)
     _remove(workspace / _REPLACED)
     try:
@@ -41,6 +42,7 @@ def write_frame_table(store: Path, spec: ArraySpec, log: FrameLog) -> None:
     except BaseException:
         shutil.rmtree(built, ignore_errors=True)  # on a full disk it would hold the last free blocks
         raise
+    may_publish()
     if table.exists():
         publish_folder(table, workspace / _REPLACED)
     publish_folder(built, table)
@@ -51,9 +53,11 @@ def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
     empty = np.zeros(0, record_dtype(len(spec.frame_fields)))
     columns = {name: values.dtype for name, values in table_columns(empty, spec)}
     with storage_errors("create folder", folder):
+        folder.mkdir()
         for name in columns:
             reach("table.before_create")
-            (folder / name / "c").mkdir(parents=True)
+            (folder / name).mkdir()
+            (folder / name / "c").mkdir()
     rows = 0
     for chunk, records in enumerate(_chunks(log, np.empty(ROWS_PER_CHUNK, empty.dtype))):
         for name, values in table_columns(records, spec):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import ShardwrightError, StorageError, StorageFullError, WorkerError
+from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, WorkerError
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
@@ -122,7 +122,7 @@ class ShardKeeper:
                 free_bytes = self.folder.free_bytes()
                 self._refill_ballast()
             except Exception as error:  # noqa: BLE001  (travels in the future)
-                future.set_exception(error)
+                future.set_exception(self._explained(error))
             else:
                 future.set_result(files)
             self._report(GroupPrepared(group, free_bytes))
@@ -138,6 +138,7 @@ class ShardKeeper:
             lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
             error: Exception | None = None
             try:
+                self.folder.may_rename()
                 if old.sealed:
                     raise StorageError(f"group {group} cannot be rewritten: {old.sealed} of its shards are sealed")  # noqa: TRY301
                 files, lost = rewrite_group(self._layout, old, stored_slabs, lambda: self._create(group, spill=spill, suffix=REWRITE_SUFFIX))
@@ -146,8 +147,8 @@ class ShardKeeper:
                     self._log(BlockKind.EVENTS, -1, lost)
                 future.set_result(files)
             except Exception as failure:  # noqa: BLE001  (travels in the report)
-                error = failure
-                future.set_exception(failure)
+                error = self._explained(failure)
+                future.set_exception(error)
             self._report(GroupRewritten(group, lost, error))
 
         self._commands.put(run)
@@ -169,7 +170,7 @@ class ShardKeeper:
                     reach("keeper.before_commit")
                     sync()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
-                    failed[key] = error
+                    failed[key] = self._explained(error)
             self._report(Committed(failed))
 
         self._commands.put(run)
@@ -185,7 +186,7 @@ class ShardKeeper:
                 self.folder.log.sync()
                 held.delete_journal()
             except Exception as error:  # noqa: BLE001  (travels in the report)
-                self._report(GroupSealed(group, 0, held.sealed, error))
+                self._report(GroupSealed(group, 0, held.sealed, self._explained(error)))
             else:
                 self._report(GroupSealed(group, sum(s.path is not None for s in sealed), held.sealed, None))
 
@@ -235,7 +236,7 @@ class ShardKeeper:
             try:
                 self._with_ballast(lambda: self.folder.finish(extent, keep_workspace=keep_workspace))
             except Exception as failure:  # noqa: BLE001  (travels in the report)
-                error = failure
+                error = self._explained(failure)
             self._report(StoreFinished(error))
 
         self._commands.put(run)
@@ -258,12 +259,23 @@ class ShardKeeper:
                 try:
                     command()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
-                    self._report(KeeperFailed(error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")))
+                    self._report(KeeperFailed(self._explained(error)))
         except BaseException as error:
             self._report(KeeperFailed(WorkerError(f"the shard keeper's thread died: {error!r}"), dead=True))
             raise
         finally:
             self.folder.close()
+
+    def _explained(self, error: Exception) -> Exception:
+        """An I/O error because another writer has taken the store over is no disk error: nothing may be rewritten then."""
+        if isinstance(error, StorageError):
+            try:
+                self.folder.may_rename()
+            except FencedError as fenced:
+                return fenced
+            except ShardwrightError:
+                return error
+        return error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")
 
     def _create(self, group: int, *, spill: bool, suffix: str = "") -> GroupFiles:
         folder = self.folder

@@ -1,6 +1,6 @@
-"""What workers and keeper report, and what follows: frames become stored and durable, groups are sealed or rewritten, failures end in good order.
+"""What workers and keeper report, and what follows: frames are staged, stored, made durable; groups are sealed, or rewritten after an I/O error.
 
-Second of the three modules of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner's thread.
+Part of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner's thread.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import LostFramesError, ShardwrightError, StorageError, WorkerError
-from shardwright.model.fates import Fate, Reason
+from shardwright.model.errors import LostFramesError, StorageError, WorkerError
 
 from .commit_ledger import LOGGED, STAGED, joined
 from .encoding import SlabDone, StageDone
-from .frame_flow import AcquisitionState, FrameFlow
+from .failure import Failing
+from .frame_flow import AcquisitionState
 from .groups import Group, GroupState
 from .keeper import (
     Committed,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .workers import WorkerPool
 
 
-class Outcomes(FrameFlow):
+class Outcomes(Failing):
     def __init__(
         self,
         folder: StoreFolder,
@@ -48,16 +48,10 @@ class Outcomes(FrameFlow):
         staged_slots: Iterable[int],
     ) -> None:
         super().__init__(folder, limits, pool, wake, settings, staged_slots)
-        self.thread_died = False  # a worker or the keeper: whoever runs this process must end it
         self._finish_asked = False
-        self._store_asked = False
-        self._given_up = False
-        self._leaves_something = False  # files that only recovery can finish
-        self._keeper_dead = False
         self._low_water = False
         self._flush_goal = 0
         self._next_stage_s = 0.0
-        self._sealed_extent = 0
 
     # ------------------------------------------------------------------ staging, commits, flushes
 
@@ -271,96 +265,3 @@ class Outcomes(FrameFlow):
             return
         self._fail(report.error or WorkerError("the store was finished before its time"))
         self.state = AcquisitionState.FAILED
-
-    # ------------------------------------------------------------------ failure
-
-    def _fail(self, error: BaseException) -> None:
-        """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
-        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
-            return
-        finishing = [group for group in self._groups.by_number.values() if self._usable(group)]
-        self.error = error if isinstance(error, ShardwrightError) else WorkerError(f"storing a slab failed: {error!r}")
-        if self._pool.alive():
-            for group in finishing:
-                for slab in self._table.incomplete_of_group(group.number):
-                    self._close_slab(slab)  # what is staged of it was acknowledged
-        self.state = AcquisitionState.FAILING
-        for batch in self._pending:
-            self._lose(batch.records[batch.first :])
-        self._pending.clear()
-        self._doomed += [self._table.close(slab) for slab in self._table.incomplete()]
-        for group in self._groups.by_number.values():
-            self._doomed += group.waiting
-            group.waiting = []
-
-    def _usable(self, group: Group) -> bool:
-        return group.sound and not group.rewriting and group.files.done() and group.files.exception() is None
-
-    def _failing_step(self) -> None:
-        """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
-        if self.state is AcquisitionState.FAILED or self.in_flight or any(group.rewrite_asked for group in self._groups.by_number.values()):
-            return
-        for row in self._doomed:
-            self._lose_row(row)
-        self._doomed.clear()
-        if self._keeper_dead:
-            self.state = AcquisitionState.FAILED
-            return
-        if not self._given_up:
-            self._given_up = True
-            for group in list(self._groups.by_number.values()):
-                self._give_up(group)
-            self._groups.discard_prepared()
-        if not self._groups.by_number and not self._store_asked:
-            self._store_asked = True
-            extent = min(self._sealed_extent, self.accounts.received_extent)
-            self._keeper.finish(extent, keep_workspace=self._leaves_something)
-
-    def _give_up(self, group: Group) -> None:
-        if group.state is GroupState.SEALING:
-            return  # its report comes
-        if group.frames and self._usable(group):
-            group.state = GroupState.SEALING
-            self._keeper.seal(group.number, group.files)
-            return
-        del self._groups.by_number[group.number]
-        if group.frames:
-            self._leaves_something = True
-            self._keeper.abandon(group.files)
-        else:
-            self._keeper.discard(group.files)
-
-    def _lose(self, records: np.ndarray) -> None:
-        """Frames that will not be stored: counted and recorded, their pixels free."""
-        sequences = records["sequence"].astype(np.int64)
-        self._released.append(sequences)
-        if self._keeper_dead:
-            self.accounts.frames_by_fate[Fate.LOST] += sequences.size
-        elif sequences.size:
-            self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False)
-
-    def _lose_row(self, row: int) -> None:
-        """Frames of it that are staged stay there for recovery; the others are lost."""
-        filled, staged = self._table.filled(row), self._table.staging_slot[row] >= 0
-        if (filled & staged).any():
-            self._leaves_something = True
-            self._released.append(self._table.sequences[row][filled & staged])
-        self._lose(self._table.records[row][filled & ~staged])
-        self._table.free(row)
-
-    def _keeper_failed(self, report: KeeperFailed) -> None:
-        if report.dead:
-            self._keeper_dead = self._leaves_something = self.thread_died = True
-        self._fail(report.error)
-
-    def _fail_with_pool(self) -> None:
-        """A worker died. The others still read pixels and report; what is left when the last has gone will never be reported."""
-        self.thread_died = True
-        if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
-            self._fail(WorkerError(f"a worker thread died: {self._pool.failure!r}"))
-        if self.in_flight and self._pool.ended():
-            rows = np.flatnonzero((self._tasks_left > 0) | (self._desk.tasks > 0))
-            self._doomed += rows.tolist()
-            self._tasks_left[:] = 0
-            self._desk.tasks[:] = 0
-            self._rows_in_flight = 0

@@ -26,8 +26,9 @@ from shardwright.storage.lock import StoreLock
 from .acquisition import Acquisition, AcquisitionState
 from .encoding import SlabEncoder
 from .limits import Limits
-from .resume import GroupReport, open_staging, restore, spill_workspace
+from .resume import GroupReport, open_staging, restore
 from .settings import WriteSettings
+from .take_over import spill_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +130,7 @@ def _seal(path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progre
     except BaseException:
         restored.close()
         raise
+    acquisition.settle_missing()
     acquisition.finish()
     while acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
         acquisition.poll(_POLL_S)

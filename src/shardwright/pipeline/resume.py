@@ -7,9 +7,7 @@ Each step leaves the disk so that the next try finds the same or more: recovery 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,9 +37,11 @@ from shardwright.storage.lock import StoreLock
 from .accounts import Accounts
 from .encoding import SlabEncoder
 from .store_folder import StoreFolder
+from .take_over import leave_old_inodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
     from shardwright.shard.layout import ArrayLayout
@@ -116,7 +116,7 @@ def restore(
         manifest = replace(manifest, writer_epoch=manifest.writer_epoch + 1)
         write_manifest(workspace, manifest)  # from here on an older writer is fenced off
         if take_over:
-            _leave_old_inodes(path, manifest)
+            leave_old_inodes(path, manifest)
         restored = _open_folder(path, manifest, lock, limits_of, settings)
     except BaseException:
         lock.release()
@@ -166,42 +166,6 @@ def _visible_extent(path: Path, spec: ArraySpec) -> int:
         return 0
     axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)
     return int(document["shape"][axis])
-
-
-def spill_workspace(path: Path, manifest: Manifest) -> Path | None:
-    """Where spilled groups of a store are filled."""
-    return None if manifest.spill_root is None else Path(manifest.spill_root) / path.name / WORKSPACE
-
-
-def _leave_old_inodes(path: Path, manifest: Manifest) -> None:
-    """After a take-over the old writer may still write through its descriptors: go on with copies that it does not know."""
-    for workspace in filter(None, (path / WORKSPACE, spill_workspace(path, manifest))):
-        for file in sorted(workspace.iterdir()) if workspace.is_dir() else []:
-            if file.name in ("lock", MANIFEST_NAME, "ballast") or not file.is_file():
-                continue
-            copy = file.with_name(f"{file.name}.copy")
-            with storage_errors("copy", file):
-                copy.unlink(missing_ok=True)
-                _copy_file(file, copy)
-                reach("take_over.before_rename")
-                copy.replace(file)
-        if workspace.is_dir():
-            sync_directory(workspace)
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    """Whole blocks, so that the copy is as preallocated as the source."""
-    with source.open("rb") as reading, target.open("xb") as writing:
-        size = os.fstat(reading.fileno()).st_size
-        os.posix_fallocate(writing.fileno(), 0, max(size, 1))
-        os.ftruncate(writing.fileno(), size)
-        done = 0
-        while done < size:
-            count = os.copy_file_range(reading.fileno(), writing.fileno(), size - done, done, done)
-            if count == 0:
-                break
-            done += count
-        os.fsync(writing.fileno())
 
 
 class _Finder:

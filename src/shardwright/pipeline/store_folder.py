@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, cast
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import OutputExistsError, ShardwrightError
+from shardwright.model.errors import FencedError, OutputExistsError, ShardwrightError
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE, Placement
-from shardwright.shard.manifest import Manifest, check_writer_epoch, write_manifest
+from shardwright.shard.manifest import MANIFEST_NAME, Manifest, check_writer_epoch, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
+from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 from shardwright.storage.slot_file import resolve_io
@@ -140,8 +141,13 @@ class StoreFolder:
         return [self.placement(spill=False), *([self.placement(spill=True)] if self.manifest.spill_root is not None else [])]
 
     def may_rename(self) -> None:
-        """Raises ``FencedError`` when another writer has taken this store over."""
+        """Asked right before everything that readers see or that cannot be taken back. ``FencedError``: another writer has taken this store over."""
         check_writer_epoch(self.workspace, self.manifest.writer_epoch)
+        self._may_remove()
+
+    def _may_remove(self) -> None:
+        if not self.lock.is_held():
+            raise FencedError(f"another writer has taken {self.path} over", got="a new lock file")
 
     def free_bytes(self) -> int:
         with storage_errors("look at", self.path):
@@ -157,29 +163,26 @@ class StoreFolder:
 
     def finish(self, extent: int, *, keep_workspace: bool) -> None:
         """Final shape, frame table, then the workspace goes (unless files for recovery are in it). Raises ``StorageError`` or ``FencedError``."""
-        self.may_rename()
         self.grow(extent)
-        write_frame_table(self.path, self.spec, self.log)
+        write_frame_table(self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename)
         if not keep_workspace:
             self.remove_workspace()
 
     def remove_workspace(self) -> None:
-        for placement in self.placements():
-            self._empty(placement.workspace)
-        self.close()
+        """The manifest goes first, durably: whatever a crash leaves of the rest is then known to be of no use. The lock is held to the end."""
+        self.may_rename()
         with storage_errors("remove", self.workspace):
-            shutil.rmtree(self.workspace)
+            reach("workspace.before_manifest")
+            (self.workspace / MANIFEST_NAME).unlink()
+        sync_directory(self.workspace)
+        for placement in reversed(self.placements()):
+            with storage_errors("remove", placement.workspace):
+                reach("workspace.before_remove")
+                self._may_remove()
+                if placement.workspace.is_dir():
+                    shutil.rmtree(placement.workspace)
+        self.close()
         sync_directory(self.path)
-
-    def _empty(self, workspace: Path) -> None:
-        """The manifest first: whatever a crash leaves of the rest is then known to be of no use."""
-        if not workspace.is_dir():
-            return
-        with storage_errors("remove", workspace):
-            (workspace / "acquisition.json").unlink(missing_ok=True)
-            sync_directory(workspace)
-            if workspace != self.workspace:
-                shutil.rmtree(workspace)
 
     def close(self) -> None:
         """Let go of the files; what is on disk stays."""

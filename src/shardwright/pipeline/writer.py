@@ -101,6 +101,7 @@ class Writer:
         self._grid = self._acquisition.grid
         self._dtype = np.dtype(self.spec.dtype)
         self._count = self._acquisition.next_sequence
+        self._acquisition.settle_missing()  # what the process before this one had appended and not stored
         self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
         self._address = np.zeros(1, np.int64)
         self._helper = threading.Thread(target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True)
