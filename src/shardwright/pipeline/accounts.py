@@ -40,8 +40,8 @@ class Accounts:
             self.received_extent = max(self.received_extent, int(positions.max()) // self.frames_per_step + 1)
 
     def store(self, sequences: np.ndarray) -> None:
-        """Frames that are stored for the first time."""
-        self.frames_stored += sequences.size
+        """Frames that are stored; some may have been before, in the staging area or in files that failed since."""
+        self.frames_stored += int((~self.stored.holds(sequences)).sum())
         self.stored.add(sequences)
 
     def make_durable(self, sequences: np.ndarray, *, frames: bool) -> None:
@@ -55,10 +55,11 @@ class Accounts:
         for fate, count in zip(*np.unique(records["fate"], return_counts=True), strict=True):
             self.frames_by_fate[Fate(int(fate))] += int(count)
 
-    def lose_stored(self, count: int) -> None:
-        """Stored frames that a disk error took."""
-        self.frames_stored -= count
-        self.frames_durable = min(self.frames_durable, self.frames_stored)
+    def lose_stored(self, sequences: np.ndarray) -> None:
+        """Stored frames that a disk error took: settled from now on, and no commit counts them any more."""
+        self.frames_stored -= sequences.size
+        self.frames_durable -= int(self.durable.holds(sequences).sum())
+        self.durable.add(sequences)
 
     @property
     def frames_waiting(self) -> int:

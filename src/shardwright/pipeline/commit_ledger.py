@@ -15,16 +15,19 @@ STAGED, LOGGED = -1, -2  # keys beside group numbers
 
 @dataclass
 class Uncommitted:
-    """``sequences`` become durable, ``releases`` give pixels back (durability: durable), ``slots`` of the staging area are free again."""
+    """``sequences`` become durable, ``slots`` of the staging area are free again. With durability ``durable`` also ``releases`` (whose pixels come back
+    only now) and ``rows`` of the slab table, which keep the frames in case a sync fails and their slab has to be written again."""
 
     sequences: list[np.ndarray] = field(default_factory=list)
-    releases: list[np.ndarray] = field(default_factory=list)
     slots: list[np.ndarray] = field(default_factory=list)
+    releases: list[np.ndarray] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
 
     def absorb(self, other: Uncommitted) -> None:
         self.sequences += other.sequences
-        self.releases += other.releases
         self.slots += other.slots
+        self.releases += other.releases
+        self.rows += other.rows
 
 
 class CommitLedger:
@@ -37,20 +40,31 @@ class CommitLedger:
     def committing(self) -> bool:
         return self._in_commit is not None
 
+    def commits(self, key: int) -> bool:
+        """Whether this place is being synced."""
+        return self._in_commit is not None and key in self._in_commit
+
     @property
     def slots_to_come(self) -> bool:
         """Whether a commit would free staging slots."""
         return any(entry.slots for entry in self._pending.values())
 
-    def add(self, key: int, now_s: float, sequences: np.ndarray, *, releases: np.ndarray | None = None, slots: np.ndarray | None = None) -> None:
+    @property
+    def rows_to_come(self) -> bool:
+        """Whether a commit frees, or would free, rows of the slab table."""
+        return any(entry.rows for entry in (*self._pending.values(), *(self._in_commit or {}).values()))
+
+    def add(self, key: int, now_s: float, sequences: np.ndarray, *, slots: np.ndarray | None = None, held_row: int | None = None) -> None:
+        """``held_row``: the row that keeps these frames until they are durable."""
         if not self._pending:
             self._since_s = now_s
         entry = self._pending.setdefault(key, Uncommitted())
         entry.sequences.append(sequences)
-        if releases is not None and releases.size:
-            entry.releases.append(releases)
         if slots is not None and slots.size:
             entry.slots.append(slots)
+        if held_row is not None:
+            entry.releases.append(sequences)
+            entry.rows.append(held_row)
 
     def due(self, now_s: float, interval_s: float) -> bool:
         return bool(self._pending) and self._in_commit is None and now_s - self._since_s >= interval_s
@@ -79,7 +93,8 @@ class CommitLedger:
 
     def take_all(self) -> list[tuple[int, Uncommitted]]:
         """Everything: the store is finished, and all of it with it."""
-        entries, self._pending = list(self._pending.items()), {}
+        entries = [*(self._in_commit or {}).items(), *self._pending.items()]
+        self._pending, self._in_commit = {}, None
         return entries
 
     def take(self, key: int) -> Uncommitted:

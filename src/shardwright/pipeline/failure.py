@@ -73,7 +73,7 @@ class Failing(FrameFlow):
             self._lose_row(row)
         self._doomed.clear()
         if self._keeper_dead:
-            self.state = AcquisitionState.FAILED
+            self._fail_at_last()
             return
         if not self._given_up:
             self._given_up = True
@@ -84,6 +84,12 @@ class Failing(FrameFlow):
             self._store_asked = True
             extent = min(self._sealed_extent, self.accounts.received_extent)
             self._keeper.finish(extent, keep_workspace=self._leaves_something)
+
+    def _fail_at_last(self) -> None:
+        """Nothing more will come: whatever still keeps pixels gives them back."""
+        for _, entry in self._ledger.take_all():
+            self._released.extend(entry.releases)
+        self.state = AcquisitionState.FAILED
 
     def _give_up(self, group: Group) -> None:
         if group.state is GroupState.SEALING:

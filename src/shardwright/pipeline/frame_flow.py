@@ -99,6 +99,8 @@ class FrameFlow(ABC):
         self._waits_for_stage: set[int] = set()  # rows that are stored while a frame of theirs is still being staged
         self._doomed: list[int] = []  # rows to give up once nobody reads their pixels
         self._rows_in_flight = 0
+        self._rows_starved = False  # a slab waits for a row
+        self._keeps_frames = settings.durability == "durable"  # until they are durable
         self._reports: SimpleQueue[SlabDone | StageDone | KeeperReport] = SimpleQueue()
         self._released: list[np.ndarray] = []
         self._losses: list[tuple[int, int, LostFramesError]] = []
@@ -186,9 +188,11 @@ class FrameFlow(ABC):
                 self._close_group(oldest_group)
             return False
         if self._table.open(slab):
+            self._rows_starved = False
             return True
-        nothing_under_way = self._rows_in_flight == 0 and not any(group.waiting for group in self._groups.by_number.values())
-        if nothing_under_way and (oldest := self._table.oldest()) is not None:
+        self._rows_starved = True
+        under_way = self._rows_in_flight > 0 or self._ledger.rows_to_come or any(group.waiting for group in self._groups.by_number.values())
+        if not under_way and (oldest := self._table.oldest()) is not None:
             self._close_slab(oldest)
         return False
 

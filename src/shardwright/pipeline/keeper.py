@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
 
     from .store_folder import StoreFolder
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class ShardKeeper:
         def run() -> None:
             held = files.result()
             try:
-                sealed = held.seal(self.folder.may_rename)
+                sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename))
                 self._log(BlockKind.GROUP, group, held.frame_records())
                 self.folder.log.sync()
                 held.delete_journal()
@@ -293,15 +296,15 @@ class ShardKeeper:
     def _log(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
         self._with_ballast(lambda: self.folder.log.append(kind, group, records))
 
-    def _with_ballast(self, work: Callable[[], None]) -> None:
+    def _with_ballast(self, work: Callable[[], T]) -> T:
         """Do what must not fail for want of room: if it does, give the ballast back and do it once more."""
         try:
-            work()
+            return work()
         except StorageFullError:
             if not self.folder.ballast.release():
                 raise
             self._ballast_given = True
-            work()
+            return work()
 
     def _refill_ballast(self) -> None:
         """There is room again: hold some back once more."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.model.errors import LostFramesError, StorageError, WorkerError
 
-from .commit_ledger import LOGGED, STAGED, joined
+from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
 from .encoding import SlabDone, StageDone
 from .failure import Failing
 from .frame_flow import AcquisitionState
@@ -61,7 +61,8 @@ class Outcomes(Failing):
             patience_s = 0.0 if flushing else self.settings.store_within_ms / 2000
             self._next_stage_s = now_s + self.settings.store_within_ms / 4000
             self._desk.stage(self._rows_that_wait(), time.monotonic_ns() - int(patience_s * 1e9))
-        hurry = flushing or self._finish_asked or (self._desk.starved and self._ledger.slots_to_come) or self._ring_waits_for_commit()
+        starved = (self._desk.starved and self._ledger.slots_to_come) or (self._rows_starved and self._ledger.rows_to_come)
+        hurry = flushing or self._finish_asked or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()
 
@@ -84,9 +85,16 @@ class Outcomes(Failing):
         for key, error in report.failed.items():
             self._commit_failed(key, error)
         for key, entry in self._ledger.end(set(report.failed)):
-            self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
-            self._released.extend(entry.releases)
-            self._desk.give_back(joined(entry.slots))
+            self._settle_durable(key, entry)
+        for group in list(self._groups.by_number.values()):
+            self._rewrite_if_idle(group)
+
+    def _settle_durable(self, key: int, entry: Uncommitted) -> None:
+        self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
+        self._desk.give_back(joined(entry.slots))
+        self._released.extend(entry.releases)
+        for row in entry.rows:
+            self._table.free(row)
 
     def _commit_failed(self, key: int, error: Exception) -> None:
         if key == STAGED:
@@ -157,7 +165,9 @@ class Outcomes(Failing):
         self._groups.seal_if_done(group)
 
     def _rewrite_if_idle(self, group: Group) -> None:
-        if group.rewriting and group.in_flight == 0:
+        """Once nobody is at the old files. What is not durable and still held is encoded again; the rest has to be read back."""
+        if group.rewriting and group.in_flight == 0 and not self._ledger.commits(group.number) and self.state is not AcquisitionState.FAILING:
+            group.waiting += self._ledger.take(group.number).rows if self._keeps_frames else []
             stored = group.done_slabs - {int(self._table.slab[row]) for row in group.waiting}
             self._groups.rewrite(group, stored)
 
@@ -167,16 +177,14 @@ class Outcomes(Failing):
             group.in_flight += 1
             return
         table = self._table
-        filled = table.filled(row)
-        sequences = table.sequences[row][filled]
-        self.accounts.store(table.sequences[row][filled & (table.staging_slot[row] < 0)])
-        at_once = self.settings.durability == "stored"
-        if at_once:
-            self._released.append(sequences)
-        releases = None if at_once else sequences
-        self._ledger.add(group.number, time.monotonic(), sequences, releases=releases, slots=self._desk.slots_of(row))
+        sequences = table.sequences[row][table.filled(row)]
+        self.accounts.store(sequences)
         group.frames += sequences.size
-        table.free(row)
+        held_row = row if self._keeps_frames else None
+        self._ledger.add(group.number, time.monotonic(), sequences, slots=self._desk.slots_of(row), held_row=held_row)
+        if held_row is None:
+            self._released.append(sequences)
+            table.free(row)
 
     def _stage_done(self, report: StageDone) -> None:
         row = report.row
@@ -225,7 +233,7 @@ class Outcomes(Failing):
 
     def _tell_losses(self, records: np.ndarray) -> None:
         """Stored frames that a disk error took: the log has them already; the client and the operator hear of it."""
-        self.accounts.lose_stored(records.size)
+        self.accounts.lose_stored(records["sequence"].astype(np.int64))
         self.accounts.settle(records)
         error = LostFramesError(
             "stored frames could not be read back after a disk error", got=f"{records.size} frames", hint="inspect --missing lists their places"
@@ -247,10 +255,7 @@ class Outcomes(Failing):
                     self._give_up(group)
             return
         self._groups.sealed(report.group)
-        entry = self._ledger.take(report.group)
-        self.accounts.make_durable(joined(entry.sequences), frames=True)
-        self._released.extend(entry.releases)
-        self._desk.give_back(joined(entry.slots))
+        self._settle_durable(report.group, self._ledger.take(report.group))
         self.accounts.shards += report.shards
         self.accounts.stored_bytes += report.shards * self.limits.index_bytes
         self._sealed_extent = max(self._sealed_extent, self._groups.visible.end_of(group.number))
@@ -259,9 +264,8 @@ class Outcomes(Failing):
     def _store_finished(self, report: StoreFinished) -> None:
         if report.error is None and self.state is AcquisitionState.FINISHING:
             for key, entry in self._ledger.take_all():  # records of frames that were not stored: in the table now
-                self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
-                self._released.extend(entry.releases)
+                self._settle_durable(key, entry)
             self.state = AcquisitionState.SEALED
             return
         self._fail(report.error or WorkerError("the store was finished before its time"))
-        self.state = AcquisitionState.FAILED
+        self._fail_at_last()

@@ -96,6 +96,7 @@ class StoreFolder:
             workspace = path / WORKSPACE
             make_directories(workspace)
             lock = StoreLock.take(workspace / "lock")
+            opened: list[FrameLog | StagingArea] = []
             try:
                 identity = secrets.token_bytes(IDENTITY_BYTES)
                 manifest = Manifest(
@@ -108,12 +109,11 @@ class StoreFolder:
                     spill_root=None if settings.spill_root is None else str(settings.spill_root),
                 )
                 dtype = record_dtype(len(spec.frame_fields))
-                log = FrameLog.create(workspace / "frames.log", dtype, identity)
-                staging = (
-                    StagingArea.create(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, identity)
-                    if limits.staging_frames
-                    else None
-                )
+                opened.append(log := FrameLog.create(workspace / "frames.log", dtype, identity))
+                staging = None
+                if limits.staging_frames:
+                    staging = StagingArea.create(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, identity)
+                    opened.append(staging)
                 ballast = Ballast(workspace / "ballast", settings.ballast_bytes)
                 ballast.fill()
                 folder = cls(path, spec, manifest, lock, log, staging, ballast)
@@ -123,6 +123,8 @@ class StoreFolder:
                 write_manifest(workspace, manifest)
                 sync_directory(path.parent)
             except BaseException:
+                for file in opened:
+                    file.close()
                 lock.release()
                 raise
         except BaseException:

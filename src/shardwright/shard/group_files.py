@@ -71,7 +71,7 @@ class GroupFiles:
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
-        self.sealed = 0  # files that carry their final name
+        self._sealed: list[SealedShard] = []
 
     @classmethod
     def create(
@@ -110,6 +110,11 @@ class GroupFiles:
         sync_directory(self.placement.workspace)
         old.abandon()
 
+    @property
+    def sealed(self) -> int:
+        """How many of the files carry their final name."""
+        return len(self._sealed)
+
     def sync(self) -> None:
         """Data, then journal: what was in both before this call is durable after it. Raises ``StorageError``; the group has then failed."""
         for shard in self.slots:
@@ -117,12 +122,13 @@ class GroupFiles:
         self.journal.sync()
 
     def seal(self, may_rename: Callable[[], None]) -> list[SealedShard]:
-        """Give every file its final name; ``may_rename`` raises ``FencedError`` when another writer has taken over. Raises ``StorageError``."""
-        sealed = []
-        for shard in self.slots:
-            sealed.append(shard.seal(may_rename))
-            self.sealed += 1
-        return sealed
+        """Give every file its final name; ``may_rename`` raises ``FencedError`` when another writer has taken over.
+
+        Raises ``StorageError``; after a ``StorageFullError``, once there is room, it may be called again and goes on where it was.
+        """
+        for shard in self.slots[self.sealed :]:
+            self._sealed.append(shard.seal(may_rename))
+        return self._sealed
 
     def frame_records(self) -> np.ndarray:
         """The records of all frames that the journal holds, in order of their sequence."""

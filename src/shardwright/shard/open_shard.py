@@ -43,6 +43,7 @@ class OpenShard:
         self.layout = layout
         self.final_path = final_path
         self.link = link
+        self._ready: SealedShard | None = None  # complete and synced, under its working name
         self.entries = empty_index(layout.chunks)
         self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
 
@@ -83,6 +84,22 @@ class OpenShard:
 
     def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
         """Finish the file under its final name. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` does."""
+        if self._ready is None:
+            self._ready = self._finish_file()
+        if self._ready.path is None:
+            return self._ready
+        make_directories(self.final_path.parent)
+        self._reach("shard.before_rename")
+        may_rename()
+        rename_without_replacing(self._file.path, self.final_path)
+        sync_directory(self.final_path.parent)
+        if self.link is not None:
+            make_link(self.link, self.final_path)
+        self._file.close()
+        return self._ready
+
+    def _finish_file(self) -> SealedShard:
+        """Everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         if live.size == 0:
             self._file.discard()
@@ -97,14 +114,6 @@ class OpenShard:
         gap_bytes = self._give_gaps_back(live["offset"], ends)
         self._file.truncate(data_end if self.layout.index_at_start else data_end + len(index))
         self._file.sync()
-        make_directories(self.final_path.parent)
-        self._reach("shard.before_rename")
-        may_rename()
-        rename_without_replacing(self._file.path, self.final_path)
-        sync_directory(self.final_path.parent)
-        if self.link is not None:
-            make_link(self.link, self.final_path)
-        self._file.close()
         return SealedShard(self.final_path, int(live["nbytes"].sum()) + len(index), gap_bytes)
 
     def _reach(self, point: str) -> None:
