@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shardwright.client.outbox import Outbox
-from shardwright.model.errors import ClosedError, FrameIndexError, StorageError
+from shardwright.model.errors import ClosedError, FrameIndexError, OverloadError, StorageError, TimedOutError
 from shardwright.model.receipt import Receipt
-from shardwright.wire.descriptor import DESCRIPTOR
+from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
+from shardwright.wire.in_flight import NO_SLOT
+from shardwright.wire.messages import MAX_TOLD_FRAMES
 
 NO_METADATA = (math.nan,) * 5
 RECEIPT = Receipt("/data/a", 1, 1, 1, 0, 0, 0, 1, 1, 1)
@@ -30,20 +33,22 @@ class Wakes:
         self.count += 1
 
 
-def make_outbox(slot_count: int = 8, batch_frames: int = 3, *, shared: bool = True) -> tuple[Outbox, Wakes]:
+def make_outbox(slot_count: int = 8, batch_frames: int = 3, **options: Any) -> tuple[Outbox, Wakes]:
     wakes = Wakes()
-    outbox = Outbox(slot_count=slot_count, batch_frames=batch_frames, slots_are_shared=shared, check_position=check_position, wake=wakes)
+    outbox = Outbox(slot_count=slot_count, batch_frames=batch_frames, check_position=check_position, wake=wakes, **options)
     return outbox, wakes
 
 
 def add(outbox: Outbox, count: int = 1) -> None:
     for _ in range(count):
-        outbox.add(outbox.take_slot(), None, -1, NO_METADATA)
+        slot = outbox.take_slot()
+        assert slot is not None
+        assert outbox.add(None, slot, None, -1, NO_METADATA) is None
 
 
 def test_frames_come_out_in_batches_with_every_field_in_its_place():
     outbox, _ = make_outbox()
-    outbox.add(outbox.take_slot(), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5))
+    outbox.add(None, outbox.take_slot(), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5))
     add(outbox, 3)
     batch = outbox.next_batch()
     assert batch is not None
@@ -51,8 +56,8 @@ def test_frames_come_out_in_batches_with_every_field_in_its_place():
     assert (batch.first, batch.slots, len(descriptors)) == (0, [0, 1, 2], 3)
     assert descriptors[["sequence", "frame_id", "position", "slot", "flags", "reserved"]].tolist() == [
         (0, 7, 42, 0, 0, 0),
-        (1, -1, 1, 1, 0, 0),
-        (2, -1, 2, 2, 0, 0),
+        (1, -1, 1, 0, 0, 0),
+        (2, -1, 2, 0, 0, 0),
     ]
     fields = ["delta_t", "exposure_time", "position_x", "position_y", "position_z"]
     assert descriptors[fields][0].item() == (0.5, 1.5, 2.5, 3.5, 4.5)
@@ -61,14 +66,15 @@ def test_frames_come_out_in_batches_with_every_field_in_its_place():
     assert outbox.next_batch() is None
 
 
-def test_slots_of_a_message_number_its_frames():
-    outbox, _ = make_outbox(shared=False)
-    add(outbox, 6)
-    for first in (0, 3):
-        batch = outbox.next_batch()
-        assert batch is not None
-        assert np.frombuffer(batch.descriptors, DESCRIPTOR)["slot"].tolist() == [0, 1, 2]
-        assert batch.slots == [first, first + 1, first + 2]
+def test_further_fields_stand_behind_the_known_ones():
+    outbox, _ = make_outbox(further_fields=2, first_sequence=50)
+    outbox.add(None, outbox.take_slot(), 42, 7, (0.5, 1.5, 2.5, 3.5, 4.5, 8.0, 9.0))
+    outbox.finish()
+    batch = outbox.next_batch()
+    assert batch is not None
+    (descriptor,) = np.frombuffer(batch.descriptors, descriptor_dtype(2))
+    assert (batch.first, descriptor["sequence"], descriptor["position_z"], descriptor["further"].tolist()) == (50, 50, 4.5, [8.0, 9.0])
+    assert (outbox.frames, outbox.total_when_finished()) == (1, 51)
 
 
 def test_a_batch_that_does_not_fill_is_sealed_by_age():
@@ -161,7 +167,157 @@ def test_a_frame_counted_beyond_the_array_uses_up_nothing():
     add(outbox, 100)
     slot = outbox.take_slot()
     with pytest.raises(FrameIndexError):
-        outbox.add(slot, None, -1, NO_METADATA)
+        outbox.add(None, slot, None, -1, NO_METADATA)
     outbox.give_back(slot)
     assert outbox.frames == 100
     assert outbox.take_slot() == slot
+
+
+# Overload ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def drop(outbox: Outbox, count: int = 1) -> None:
+    for i in range(count):
+        assert outbox.take_slot() is None
+        outbox.drop(i % 100, i, NO_METADATA)
+
+
+def test_a_dropped_frame_takes_a_number_and_is_told_of():
+    outbox, _ = make_outbox(slot_count=2, batch_frames=100, overload="drop")
+    add(outbox, 2)
+    drop(outbox, 3)
+    assert (outbox.frames, outbox.frames_dropped) == (2, 3)
+    held = outbox.next_batch()  # sealed when there was no slot left
+    assert held is not None
+    assert held.slots == [0, 1]
+    outbox.release([1])
+    add(outbox)
+    outbox.finish()
+    batches = list(iter(outbox.next_batch, None))
+    assert [slot for batch in batches for slot in batch.slots or []] == [NO_SLOT] * 3 + [1]
+    descriptors = np.concatenate([np.frombuffer(batch.descriptors or b"", DESCRIPTOR) for batch in batches])
+    assert descriptors["sequence"].tolist() == [2, 3, 4, 5]
+    assert descriptors["flags"].tolist() == [FRAME_DROPPED] * 3 + [0]
+    assert sum(batch.only_told for batch in batches) == 3
+
+
+def test_descriptors_of_dropped_frames_are_bounded_and_all_are_counted():
+    outbox, _ = make_outbox(slot_count=1, batch_frames=64, overload="drop")
+    add(outbox)
+    drop(outbox, MAX_TOLD_FRAMES + 1000)
+    assert outbox.frames_dropped == MAX_TOLD_FRAMES + 1000
+    assert outbox.next_batch(0).slots == [0]
+    assert outbox.next_batch(0) is None  # no room for frames without pixels
+    first, told = 1, 0
+    while (batch := outbox.next_batch(64)) is not None and batch.descriptors is not None:
+        assert batch.first == first
+        first, told = first + batch.count, told + batch.only_told
+    assert told == MAX_TOLD_FRAMES
+    counts = []
+    while batch is not None:
+        assert (batch.first, batch.slots, batch.only_told) == (first, None, batch.count)
+        counts.append(batch.count)
+        first += batch.count
+        batch = outbox.next_batch(64)
+    assert sum(counts) == 1000
+    assert max(counts) == 64
+    outbox.finish()
+    assert outbox.total_when_finished() == first == MAX_TOLD_FRAMES + 1001
+
+
+def test_who_may_not_wait_fails_and_stays_closable():
+    outbox, _ = make_outbox(slot_count=1, overload="fail")
+    add(outbox)
+    for _ in range(2):
+        with pytest.raises(OverloadError):
+            outbox.take_slot()
+        outbox.release([0])  # even when there is room again: a frame is gone
+    outbox.finish()
+    assert outbox.next_batch() is not None
+    assert outbox.total_when_finished() == 1
+    outbox.settle(RECEIPT)
+    assert outbox.wait_for_end() == RECEIPT
+
+
+# Flush and rings ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_flush_waits_for_what_was_added_before():
+    outbox, _ = make_outbox(batch_frames=8)
+    add(outbox, 2)
+    with pytest.raises(TimedOutError, match="expected 2 durable frames"):
+        outbox.flush(0.0)
+    assert outbox.next_batch() is not None  # not waited for its batch to fill
+    assert outbox.flush_wanted() == 2
+    waiter = threading.Thread(target=outbox.flush, args=(None,))
+    waiter.start()
+    outbox.advance_watermark(stored=2, durable=1)
+    assert waiter.is_alive()
+    outbox.advance_watermark(durable=2)
+    waiter.join()
+    assert outbox.flush_wanted() == 0
+    outbox.fail(StorageError("full"))
+    with pytest.raises(StorageError):
+        outbox.flush(None)
+
+
+class ArrayRing:
+    def __init__(self) -> None:
+        self.frames = np.zeros((8, 2), np.uint8)
+
+
+def test_frames_move_to_the_new_ring_whatever_their_stage():
+    """Sent or not, each added frame is copied; one that is just being copied in by its user is told where to go."""
+    outbox, _ = make_outbox(batch_frames=2)
+    old, new = ArrayRing(), ArrayRing()
+    outbox.swap_ring(old)
+    for value in range(1, 5):
+        slot = outbox.take_slot()
+        old.frames[slot] = value
+        assert outbox.add(old, slot, None, -1, NO_METADATA) is None
+    outbox.release([1])  # one of them has come back
+    slot = outbox.take_slot()
+    old.frames[slot] = 9
+    outbox.swap_ring(new)
+    assert outbox.add(old, slot, None, -1, NO_METADATA) is new
+    new.frames[slot] = 9
+    assert outbox.add(new, slot, None, -1, NO_METADATA) is None
+    assert new.frames[:, 0].tolist() == [1, 0, 3, 4, 9, 0, 0, 0]
+    assert outbox.frames == 5
+
+
+def test_users_that_append_while_rings_are_swapped_lose_nothing():
+    outbox, _ = make_outbox(slot_count=400, batch_frames=16)
+    outbox.swap_ring(ArrayRing400())
+    stop = threading.Event()
+
+    def append(values: range) -> None:
+        for value in values:
+            slot = outbox.take_slot()
+            ring = outbox.ring
+            while ring is not None:
+                ring.frames[slot] = value
+                ring = outbox.add(ring, slot, value % 100, value, NO_METADATA)
+
+    def swap() -> None:
+        while not stop.is_set():
+            outbox.swap_ring(ArrayRing400())
+
+    users = [threading.Thread(target=append, args=(range(start, 400, 4),)) for start in range(4)]
+    swapper = threading.Thread(target=swap)
+    for thread in (swapper, *users):
+        thread.start()
+    for user in users:
+        user.join()
+    stop.set()
+    swapper.join()
+    outbox.finish()
+    for batch in iter(outbox.next_batch, None):
+        ids = np.frombuffer(batch.descriptors, DESCRIPTOR)["frame_id"]
+        assert outbox.ring.frames[batch.slots].tolist() == ids.tolist()
+    assert outbox.frames == 400
+
+
+class ArrayRing400:
+    def __init__(self) -> None:
+        self.frames = np.zeros(400, np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,11 @@ from shardwright.storage import failpoints
 
 from .fork_server import GIVE_UP_S
 from .kills.oracle import Oracle
-from .kills.processes import Created, Sealed, follow
+from .kills.plans import attach, finish
+from .kills.processes import Created, Refused, Sealed, follow
+from .kills.trial import WORKSPACE, digest
+
+RENAME_DELAY_S = 2.0
 
 if TYPE_CHECKING:
     from .fork_server import Channel, Child, ForkServer
@@ -23,19 +27,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A writer ended with this error."""
-
-    code: str
-    text: str
+class AtRename:
+    """The old writer is about to give a shard its final name."""
 
 
-def stop_at(call: int) -> list[str]:
-    """Stop this process (SIGSTOP) at its ``call``-th storage call; returns the list that the names of all calls are added to."""
+def stop_at(call: int, channel: Channel) -> list[str]:
+    """Stop this process (SIGSTOP) at its ``call``-th storage call (0: never); returns the list that the names of all calls are added to."""
     points: list[str] = []
 
     def watch(name: str) -> None:
         points.append(name)
+        if name == "shard.before_rename":
+            channel.send(AtRename())
         if len(points) == call:
             os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -44,9 +47,9 @@ def stop_at(call: int) -> list[str]:
 
 
 def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> None:
-    """Writes the whole scene, stopped on its way."""
-    points = stop_at(call)
-    writer = None
+    """Writes the scene, stopped on its way. Starts when told to."""
+    channel.receive()
+    points = stop_at(call, channel)
     try:
         writer = create(path, scene.spec, threads=1, io=io, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms)
         channel.send(Created())
@@ -56,11 +59,12 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
         channel.send(Refused(error.code, str(error)))
 
 
-def new_writer(channel: Channel, scene: Scene, path: Path, io: str, first: int, take_over: bool) -> None:
-    """Takes the store from whoever holds it and finishes it; a refusal is said, not raised."""
+def new_writer(channel: Channel, scene: Scene, path: Path, first: int, take_over: bool) -> None:
+    """Takes the store from whoever holds it; goes on and finishes when told to. A refusal is said, not raised."""
     try:
-        writer = resume(path, threads=1, io=io, take_over=take_over)
+        writer = resume(path, threads=1, take_over=take_over)
         channel.send(Created(writer.watermark.stored, writer.frames))
+        channel.receive()
         follow(channel, scene, writer, first)
         channel.send(Sealed(writer.close().to_dict(), ()))
     except ShardwrightError as error:
@@ -68,7 +72,7 @@ def new_writer(channel: Channel, scene: Scene, path: Path, io: str, first: int, 
 
 
 def contender(channel: Channel, scene: Scene, path: Path, fresh: bool) -> None:
-    """Tries to be the one writer of ``path`` as soon as it is told to, and holds on to it until it is told to end."""
+    """Tries to be the one writer of ``path`` as soon as it is told to, and holds on to it until it is killed."""
     channel.receive()
     try:
         writer = create(path, scene.spec, threads=1, io="pwrite") if fresh else resume(path, threads=1)
@@ -78,22 +82,17 @@ def contender(channel: Channel, scene: Scene, path: Path, fresh: bool) -> None:
     channel.receive()
 
 
-def is_stopped(pid: int) -> bool:
-    """Every thread of it: a stop signal ends no system call that is under way at once."""
-    states = [task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
-    return all(state == "T" for state in states)
-
-
 def wait_until_stopped(child: Child) -> bool:
-    """False when it ended instead."""
+    """Until every thread of it stands still: a stop signal does not interrupt a system call at once. False when it ended instead."""
     end = monotonic() + GIVE_UP_S
     while monotonic() < end:
         try:
-            if is_stopped(child.pid):
-                return True
-            if Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return False
+            states = {task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{child.pid}/task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread ended between two looks
+        if states == {"T"}:
+            return True
+        if states <= {"Z", "X"}:
             return False
         sleep(0.001)
     raise AssertionError("neither stopped nor ended")
@@ -101,36 +100,104 @@ def wait_until_stopped(child: Child) -> bool:
 
 @dataclass
 class Race:
-    """What became of one stopped writer and the one that took over."""
+    """What became of a stopped writer and of the one that took over. ``sealed``: the store when the new one had finished."""
 
     oracle: Oracle
-    refused_without_force: bool
-    old_ending: Any
+    refusal: Any = None  # of one that asked without force
+    old_ending: Any = None
+    sealed: dict[str, str] = field(default_factory=dict)
 
 
-def race(server: ForkServer, scene: Scene, path: Path, io: str, call: int, seen_after_takeover: Any) -> Race | None:
-    """Stop the old one at storage call ``call``, let another take over and finish, run ``seen_after_takeover()``, and continue the old one.
+class Racers:
+    """The old writer sends the scene's beginning and closes; the new one sends the whole scene. Both on one path."""
 
-    None when there was nothing to take over: the call came before the store was there, or never.
+    def __init__(self, server: ForkServer, scene: Scene, path: Path, io: str) -> None:
+        self._server, self._scene, self._path, self._io = server, scene, path, io
+        self._old_scene = scene.until(2 * len(scene.frames) // 3)
+        self.race = Race(Oracle(scene))
+
+    def start_old(self, call: int) -> Child:
+        return self._server.start(old_writer, self._old_scene, self._path, self._io, call)
+
+    def stop_old(self, call: int) -> Child | None:
+        """The old writer, stopped at storage call ``call`` with a store to take over; None when there was none."""
+        old = self.start_old(call)
+        old.channel.send("go")
+        if wait_until_stopped(old) and self.hear(old) and (self._path / WORKSPACE / "acquisition.json").exists():
+            return old
+        old.kill()
+        old.wait()
+        return None
+
+    def hear(self, old: Child) -> bool:
+        """What it has said so far; whether it had created the store."""
+        said = []
+        while old.channel.pending():
+            said.append(old.channel.receive())
+        self.listen(said)
+        return self.race.oracle.created
+
+    def listen(self, said: list[Any]) -> None:
+        self.race.oracle.listen([message for message in said if not isinstance(message, AtRename)])
+
+    def take_over(self) -> Child:
+        """The new writer, holding the store and waiting to go on."""
+        self._first = self.race.oracle.next_to_send
+        asked = self._server.start(new_writer, self._scene, self._path, self._first, False).drain()
+        self.race.refusal = asked[0] if asked else None
+        new = self._server.start(new_writer, self._scene, self._path, self._first, True)
+        self._told = new.channel.receive()
+        return new
+
+    def finish(self, new: Child) -> None:
+        new.channel.send("go")
+        self.race.oracle.listen([self._told, *new.drain()], self._first)
+        self.race.sealed = digest(self._path)
+
+    def continue_old(self, old: Child) -> None:
+        old.signal(signal.SIGCONT)
+        messages = old.drain()
+        self.race.old_ending = messages[-1] if messages else None
+
+
+def race(server: ForkServer, scene: Scene, path: Path, io: str, call: int, *, old_first: bool) -> Race | None:
+    """Stop the old writer at storage call ``call`` and take over. Continue it when the new one has finished or, ``old_first``, before it goes on.
+
+    None when there was nothing to take over: the call came before the store was there, or after it was finished.
     """
-    oracle = Oracle(scene)
-    old = server.start(old_writer, scene, path, io, call)
-    if not wait_until_stopped(old) or not (path / ".shardwright").exists():
-        old.kill()
-        old.wait()
+    racers = Racers(server, scene, path, io)
+    if (old := racers.stop_old(call)) is None:
         return None
-    said = []
-    while old.channel.pending():
+    new = racers.take_over()
+    if old_first:
+        racers.continue_old(old)
+    racers.finish(new)
+    if not old_first:
+        racers.continue_old(old)
+    return racers.race
+
+
+def race_for_a_rename(server: ForkServer, scene: Scene, path: Path, io: str, number: int, *, old_first: bool) -> Race:
+    """The old writer has passed every check and hangs in the very call that renames its ``number``-th shard, while it is taken over.
+
+    The call comes when the new writer has finished or, ``old_first``, before it goes on.
+    """
+    racers = Racers(server, scene, path, io)
+    old = racers.start_old(0)
+    delay = f"inject=renameat2:delay_enter={int(1e6 * RENAME_DELAY_S)}:when={number}"
+    strace = attach(old.pid, "-e", "trace=renameat2", "-e", delay)
+    old.channel.send("go")
+    said: list[Any] = []
+    while sum(isinstance(message, AtRename) for message in said) < number:
         said.append(old.channel.receive())
-    oracle.listen(said)
-    if not oracle.created:
-        old.kill()
-        old.wait()
-        return None
-    refused = server.start(new_writer, scene, path, io, oracle.next_to_send, False).drain()
-    first = oracle.next_to_send
-    oracle.listen(server.start(new_writer, scene, path, io, first, True).drain(), first)
-    seen_after_takeover()
-    old.signal(signal.SIGCONT)
-    rest = old.drain()
-    return Race(oracle, bool(refused) and isinstance(refused[0], Refused) and refused[0].code == "locked", rest[-1] if rest else None)
+        assert said[-1] is not None, f"it never came to rename {number}: {said}"
+    sleep(RENAME_DELAY_S / 4)  # from the point to the system call itself
+    racers.listen(said)
+    new = racers.take_over()
+    if not old_first:
+        racers.finish(new)
+    racers.race.old_ending = old.drain()[-1]
+    if old_first:
+        racers.finish(new)
+    finish(strace)
+    return racers.race

@@ -112,7 +112,7 @@ class ForkServer:
     def __init__(self, **environment: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "BLOSC_NTHREADS"), "1")
+        one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS"), "1")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.fork_server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -166,8 +166,7 @@ def _serve(control: Channel) -> None:
         if what == "wait":
             control.send(os.waitstatus_to_exitcode(os.waitpid(rest[0], 0)[1]))
             continue
-        threads = list(Path("/proc/self/task").iterdir())
-        assert len(threads) == 1, f"a fork copies one thread; this server has {len(threads)}"
+        assert _threads() == 1, f"a fork copies one thread; this server has {_threads()}"
         if (pid := os.fork()) == 0:
             control.close()
             _run(Channel(socket.socket(fileno=descriptors[0])), *rest)
@@ -188,6 +187,10 @@ def _run(channel: Channel, function: Callable[..., Any], arguments: tuple[Any, .
         os._exit(status)
 
 
+def _threads() -> int:
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
+
+
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -200,7 +203,6 @@ def main(descriptor: int) -> None:
     for module in ("shardwright.pipeline.writer", "tests.crash.fencing"):
         importlib.import_module(module)
     warm_up()
-
     gc.freeze()  # else the first collection in each child would copy every page
     control = Channel(socket.socket(fileno=descriptor))
     control.send("ready")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,40 +16,90 @@ import zmq
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
-from shardwright.model.errors import OutputExistsError, ShardwrightError
+from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.workers import WorkerPool
 from shardwright.wire.controls import Hello
+from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD, not_held
+from shardwright.wire.in_flight import ranges_of, without
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_control, decode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 
+@dataclass
+class Disk:
+    """What a killed daemon leaves of an acquisition, and what a sealed one holds."""
+
+    spec: ArraySpec
+    identity: str = field(default_factory=lambda: secrets.token_hex(16))
+    client_epoch: int = 1
+    frames: dict[int, bytes] = field(default_factory=dict)  # by position
+    place_of: dict[int, int] = field(default_factory=dict)  # stored sequence -> position, or minus its flags
+    sealed: bool = False
+
+
 class AcquisitionDouble:
-    """Keeps frames in memory. ``holding``: releases nothing. ``error_after``: fails once so many frames have come. ``hold_seal``: never sealed."""
+    """Keeps frames in memory. ``holding``: releases nothing. ``error_after``: fails once so many frames have come. ``hold_seal``: never sealed.
+
+    A frame is stored when its pixels are released; what was not is lost when the daemon is killed.
+    """
 
     holding = False
     hold_seal = False
     error_after: int | None = None
+    disks: ClassVar[dict[Path, Disk]]
+    is_finishing = False
 
-    def __init__(self, path: Path, spec: ArraySpec, limits: Any, pool: Any, wake: Callable[[], None]) -> None:
-        if path.exists():
-            raise OutputExistsError("the output exists", got=str(path))
-        path.mkdir()
-        self.path, self.spec, self.limits, self.grid, self.wake = path, spec, limits, Grid.of(spec), wake
+    def __init__(
+        self, path: Path, spec: ArraySpec, limits: Any, pool: Any, wake: Callable[[], None], settings: Any, disk: Disk | None = None
+    ) -> None:
+        if disk is None:
+            if path.exists():
+                raise OutputExistsError("the output exists", got=str(path))
+            path.mkdir()
+            disk = Disk(spec)
+        self.path, self.spec, self.limits, self.grid, self.wake, self.settings = path, spec, limits, Grid.of(spec), wake, settings
         self.state, self.error = AcquisitionState.OPEN, None
-        self.frames: dict[int, bytes] = {}
+        self.disk = self.disks[path] = disk
         self.descriptors: list[np.ndarray] = []
+        self.submitted: list[int] = []
+        self.flushes = 0
         self.closed = False
+        self.losses: list[tuple[int, int, ShardwrightError]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
         self._pixels: list[tuple[int, int, int]] = []  # sequence, position, address: read only when they are released
-        self._received = 0
+        self._seen = set(disk.place_of)
+
+    @classmethod
+    def resume(cls, path: Path, pool: Any, wake: Callable[[], None], settings: Any, limits_of: Callable[[ArraySpec], Any]) -> AcquisitionDouble:
+        disk = cls.disks.get(path)
+        if disk is None or disk.sealed:
+            raise ResumeError("nothing unfinished", got=str(path))
+        return cls(path, disk.spec, limits_of(disk.spec), pool, wake, settings, disk)
+
+    @property
+    def identity(self) -> str:
+        return self.disk.identity
+
+    @property
+    def client_epoch(self) -> int:
+        return self.disk.client_epoch
+
+    @property
+    def frames(self) -> dict[int, bytes]:
+        return self.disk.frames
+
+    @property
+    def next_sequence(self) -> int:
+        return max(self._seen, default=-1) + 1
 
     @property
     def stored_watermark(self) -> int:
-        return self._received - len(self._pixels)
+        return next(s for s in range(len(self.disk.place_of) + 1) if s not in self.disk.place_of)
 
     durable_watermark = stored_watermark
 
@@ -55,11 +107,26 @@ class AcquisitionDouble:
     def in_flight(self) -> int:
         return len(self._pixels)
 
+    def missing(self, stop: int) -> list[tuple[int, int]]:
+        come = np.array(sorted(s for s in self._seen if s < stop), np.int64)
+        return without((0, stop - 1), ranges_of(come)) if stop else []
+
+    def new_client(self) -> int:
+        self.disk.client_epoch += 1
+        return self.disk.client_epoch
+
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
         self.descriptors.append(descriptors)
-        self._received += len(descriptors)
-        self._pixels += zip(descriptors["sequence"].tolist(), descriptors["position"].tolist(), addresses.tolist(), strict=True)
-        if self.error_after is not None and self._received >= self.error_after:
+        sequences = descriptors["sequence"].tolist()
+        assert not self._seen & set(sequences), "the session drops what came before"
+        self._seen.update(sequences)
+        self.submitted += sequences
+        told = descriptors["flags"] != 0
+        assert not addresses[told].any()
+        self.disk.place_of.update((int(d["sequence"]), -int(d["flags"])) for d in descriptors[told])
+        kept = descriptors[~told]
+        self._pixels += zip(kept["sequence"].tolist(), kept["position"].tolist(), addresses[~told].tolist(), strict=True)
+        if self.error_after is not None and len(self._seen) >= self.error_after:
             self.state, self.error = AcquisitionState.FAILED, ShardwrightError("the disk of this test broke")
         self.wake()
 
@@ -67,30 +134,67 @@ class AcquisitionDouble:
         if self.holding and self.state is AcquisitionState.OPEN:
             return np.zeros(0, np.int64)
         released, self._pixels = self._pixels, []
-        for _, position, address in released:
+        for sequence, position, address in released:
             self.frames.setdefault(position, ctypes.string_at(address, self.spec.frame_bytes))
+            self.disk.place_of[sequence] = position
         if self.state is AcquisitionState.FINISHING and not self.hold_seal:
             self.state = AcquisitionState.SEALED
+            self.disk.sealed = True
         return np.array([sequence for sequence, _, _ in released], np.int64)
+
+    def settle_missing(self) -> None:
+        for first, last in self.missing(self.next_sequence):
+            self.submit(not_held(first, last + 1 - first, DESCRIPTOR), np.zeros(last + 1 - first, np.int64))
+
+    def flush(self) -> None:
+        self.flushes += 1
 
     def finish(self) -> None:
         if self.state is AcquisitionState.OPEN:
             self.state = AcquisitionState.FINISHING
             self.wake()
 
+    def take_losses(self) -> list[tuple[int, int, ShardwrightError]]:
+        losses, self.losses = self.losses, []
+        return losses
+
+    def take_events(self) -> list[tuple[str, dict[str, Any]]]:
+        events, self.events = self.events, []
+        return events
+
     def receipt(self) -> Receipt:
-        stored = len(self.frames)
-        return Receipt(str(self.path), self._received, stored, stored, 0, self.stored_watermark - stored, 0, stored * self.spec.frame_bytes, 0, 0)
+        facts: dict[str, Any] = dict.fromkeys((f.name for f in fields(Receipt)), 0)
+        places = list(self.disk.place_of.values())
+        stored = sum(place >= 0 for place in places)
+        unique = len(self.frames)
+        facts |= {"path": str(self.path), "frames_received": len(self._seen), "frames_stored": unique, "frames_durable": unique}
+        facts |= {"frames_duplicate": stored - unique, "bytes_raw": unique * self.spec.frame_bytes}
+        if "frames_dropped" in facts:
+            facts |= {"frames_dropped": places.count(-FRAME_DROPPED), "frames_lost": places.count(-FRAME_NOT_HELD)}
+        return Receipt(**facts)
 
     def close(self) -> None:
         assert self.state in (AcquisitionState.SEALED, AcquisitionState.FAILED)
         self.closed = True
 
 
+class KilledError(Exception):
+    """The daemon of a test was killed: its sockets go, nothing is sealed."""
+
+
 class Daemon:
     """An ingest server in a thread. ``stop`` joins it and raises what ended it."""
 
-    def __init__(self, root: Path, pool: WorkerPool, streams: tuple[StreamPolicy, ...] = (), *, doubled: type | None = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        pool: WorkerPool,
+        streams: tuple[StreamPolicy, ...] = (),
+        *,
+        doubled: type | None = None,
+        adopt: Iterable[Path] = (),
+        **changes: Any,
+    ) -> None:
         self.root = root
         self.acquisitions: list[AcquisitionDouble] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -103,9 +207,12 @@ class Daemon:
             "session_timeout_ms": 5000,
         }
         settings = IngestSettings(**{**facts, **changes})
-        opening = {} if doubled is None else {"open_acquisition": self._remember(doubled)}
+        opening = {}
+        if doubled is not None:
+            opening = {"open_acquisition": self._remember(doubled), "resume_acquisition": self._remember(doubled.resume)}
         self.server = IngestServer(settings, streams, pool, on_event=lambda name, more: self.events.append((name, dict(more))), **opening)
         self.server.bind()
+        self.server.adopt(adopt)
         self.ipc, *more = self.server.endpoints
         self.tcp = more[0] if more else ""
         self._stop = threading.Event()
@@ -113,7 +220,7 @@ class Daemon:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def _remember(self, doubled: type) -> Callable[..., Any]:
+    def _remember(self, doubled: Callable[..., Any]) -> Callable[..., Any]:
         def make(*arguments: Any) -> Any:
             self.acquisitions.append(doubled(*arguments))
             return self.acquisitions[-1]
@@ -125,6 +232,17 @@ class Daemon:
             self.server.run(self._stop)
         except BaseException as error:
             self._error = error
+
+    def kill(self) -> None:
+        """As SIGKILL would, as far as others can see: no goodbye, nothing sealed."""
+
+        def die() -> None:
+            raise KilledError
+
+        self.server._round = die
+        self._thread.join()
+        assert isinstance(self._error, KilledError), self._error
+        self._error = None
 
     def ask_to_stop(self) -> None:
         self._stop.set()
@@ -225,9 +343,8 @@ def start(tmp_path: Path, pool: WorkerPool) -> Iterator[Callable[..., Daemon]]:
     """Starts daemons; stops them at the end, and fails when one had died."""
     daemons: list[Daemon] = []
 
-    def start(*streams: StreamPolicy, **changes: Any) -> Daemon:
-        root = tmp_path / f"d{len(daemons)}"
-        daemons.append(Daemon(root, pool, streams, **changes))
+    def start(*streams: StreamPolicy, root: Path | None = None, **changes: Any) -> Daemon:
+        daemons.append(Daemon(root or tmp_path / f"d{len(daemons)}", pool, streams, **changes))
         return daemons[-1]
 
     yield start
@@ -251,7 +368,7 @@ def raw() -> Iterator[Callable[..., RawClient]]:
 @pytest.fixture
 def double() -> type[AcquisitionDouble]:
     """A fresh class, so that a test may set what it does."""
-    return type("Double", (AcquisitionDouble,), {})
+    return type("Double", (AcquisitionDouble,), {"disks": {}})
 
 
 @pytest.fixture

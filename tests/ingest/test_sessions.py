@@ -12,6 +12,7 @@ import pytest
 import shardwright as sw
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
+from shardwright.pipeline.limits import Limits
 
 if TYPE_CHECKING:
     from shardwright.client import Stream
@@ -194,7 +195,7 @@ def test_refusals_name_their_reason_and_leave_the_connection_usable(start, doubl
 
 
 def test_the_memory_budget_and_the_number_of_sessions_are_shared(start, double, spec_of):
-    limits = start(doubled=double).server._admission._limits_of(spec_of(), None)
+    limits = Limits.derive(spec_of(), threads=2)
     daemon = start(doubled=double, memory_budget_bytes=limits.memory_bytes + limits.acquisition_bytes + 5)
     with sw.connect(daemon.ipc) as one, sw.connect(daemon.ipc) as other:
         with one.acquire("a", spec_of()), other.acquire("b", spec_of()), pytest.raises(errors.BudgetError, match="expected at most 5 bytes"):
@@ -301,7 +302,7 @@ def test_a_stopping_daemon_seals_first_and_then_says_so(start, double, spec_of, 
 
 def test_an_exception_in_the_loop_leaves_run_and_the_client_hears_of_it(start, double, spec_of, frames_of):
     daemon = start(doubled=double)
-    with sw.connect(daemon.ipc) as connection:
+    with sw.connect(daemon.ipc, reconnect_timeout_ms=0) as connection:
         stream = connection.acquire("a", spec_of())
         daemon.acquisitions[0].poll = lambda: 1 / 0
         with pytest.raises(errors.SessionLostError):

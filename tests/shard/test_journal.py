@@ -190,6 +190,24 @@ def test_clear_slabs_forgets_those_slabs_only(journal):
         assert (states == np.where(np.repeat(kept, layer_slots), VALID, EMPTY)).all()
 
 
+def test_a_slab_copied_into_another_journal_of_the_group_is_believed_there(journal, tmp_path):
+    fill_all(journal)
+    records, _ = journal.read_frames()
+    other = GroupJournal.create(tmp_path / "0.journal.new", LAYOUT, IDENTITY, 0, writer_epoch=4)
+    layer_slots = ARRAY.plane.layer_slots.tolist()
+    other.copy_slab(2, records[2], [journal.read_chunks(file)[0][2 * slots : 3 * slots] for file, slots in enumerate(layer_slots)])
+    other.rename(journal.path)
+    assert other.path == journal.path
+    other.close()
+    again = GroupJournal.open(journal.path, LAYOUT, IDENTITY, 0)
+    assert again.writer_epoch == 4, "it took the other one's place"
+    copied = np.array([layer == 2 for layer in range(LAYOUT.slabs)])
+    assert (again.read_frames()[1] == copied[:, None]).all()
+    for file, slots in enumerate(layer_slots):
+        assert (again.read_chunks(file)[1] == np.where(np.repeat(copied, slots), VALID, EMPTY)).all()
+    again.close()
+
+
 def test_a_smaller_group_at_the_edge(tmp_path):
     layout = JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize)
     assert layout.slabs == LAYOUT.slabs // 2
@@ -307,6 +325,8 @@ def test_a_journal_that_is_there_is_not_replaced(journal, path):
         ("journal.before_clear", lambda journal: journal.clear_slabs([0])),
         ("journal.before_read", lambda journal: journal.read_frames()),
         ("journal.before_read", lambda journal: journal.read_chunks(0)),
+        ("journal.before_copy", lambda journal: journal.copy_slab(0, *journal.read_frames()[:1], [])),
+        ("journal.before_replace", lambda journal: journal.rename(journal.path.with_name("other"))),
         ("journal.before_delete", lambda journal: journal.delete()),
     ],
 )

@@ -27,6 +27,7 @@ COMMANDS = {
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
+    "recover": ("shardwright.cli.recover", "Bring back what a daemon that was killed left unfinished."),
 }
 
 

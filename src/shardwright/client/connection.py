@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -11,7 +10,7 @@ from shardwright.model.errors import ConfigError, SessionLostError, ShardwrightE
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
 from shardwright.wire.controls import Open
 
-from .frame_ring import FrameRing, fetch_ring, shared_memory_offered
+from .frame_ring import shared_memory_offered
 from .io_thread import IoThread
 from .stream import Stream
 
@@ -21,30 +20,37 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.wire.controls import Transport, Welcome
 
-    from .link import Link
-
 T = TypeVar("T")
 SOFTWARE = "shardwright-python"
 
 
-def connect(endpoint: str, *, timeout_ms: int = 10_000, transport: Literal["auto", "shm", "message"] = "auto") -> Connection:
+def connect(
+    endpoint: str,
+    *,
+    timeout_ms: int = 10_000,
+    transport: Literal["auto", "shm", "message"] = "auto",
+    reconnect_timeout_ms: int = 60_000,
+) -> Connection:
     """A connection to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``), waited for at most ``timeout_ms``.
 
     ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel in the messages.
+    ``reconnect_timeout_ms``: when the daemon or the link dies, a new connection is tried for so long and every open stream goes on where it was;
+    ``append`` waits meanwhile. 0: never, streams then end with ``SessionLostError``.
     Raises ``SessionLostError`` when nobody answers, ``VersionError`` when the daemon speaks another protocol version and ``ConfigError`` for a bad
     endpoint.
     """
     if transport not in ("auto", "shm", "message"):
         raise ConfigError("unknown transport", expected="'auto', 'shm' or 'message'", got=repr(transport))
-    return Connection(endpoint, timeout_ms, transport)
+    if reconnect_timeout_ms < 0:
+        raise ConfigError("a reconnect timeout below 0", expected="milliseconds, or 0 for never", got=reconnect_timeout_ms)
+    return Connection(endpoint, timeout_ms, transport, reconnect_timeout_ms)
 
 
 class Connection:
     """Made by ``connect``. A context manager; leaving it closes streams that are still open."""
 
-    def __init__(self, endpoint: str, timeout_ms: int, transport: Literal["auto", "shm", "message"]) -> None:
-        self._io = IoThread(endpoint, SOFTWARE)
-        self._requests = itertools.count()
+    def __init__(self, endpoint: str, timeout_ms: int, transport: Literal["auto", "shm", "message"], reconnect_timeout_ms: int) -> None:
+        self._io = IoThread(endpoint, SOFTWARE, reconnect_timeout_ms)
         self._streams: list[Stream] = []
         self._closed = False
         try:
@@ -71,33 +77,27 @@ class Connection:
             raise ConfigError("shared memory cannot be used", expected=expected, got=self._welcome.ring_socket)
         return "shm"
 
-    def acquire(self, name: str, spec: ArraySpec | None = None, *, stream: str | None = None) -> Stream:
+    def acquire(self, name: str, spec: ArraySpec | None = None, *, stream: str | None = None, reopen: bool = False) -> Stream:
         """Opens the acquisition ``name``: of an array given here, or as the daemon's configuration describes ``stream``.
 
+        ``reopen``: goes on with the unfinished acquisition of that name that another client left behind (its process died). Frames that are placed
+        by their count go on at the number of frames that the daemon had received; give ``index`` or ``frame_id`` where that is not what you mean.
+        ``spec`` may be left out, and must be the same otherwise.
+
         Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``, ``OutputExistsError``, ``BudgetError``,
-        ``SpecError``, ``StorageError``.
+        ``SpecError``, ``StorageError``; with ``reopen`` also ``ResumeError`` (nothing of that name is unfinished) and ``LockedError`` (a client is
+        still attached, or another process writes it).
         """
         for given in (name, stream):
             if given is not None and (not isinstance(given, str) or len(given) > MAX_NAME_CHARACTERS):
                 checked_name(given)  # raises: the message could not even be sent; what else a name must be, the daemon says
-        if spec is None and stream is None:
+        if spec is None and stream is None and not reopen:
             raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
         facts = None if spec is None else spec.model_dump(mode="json")
-        link = _answer(self._io.open(Open(next(self._requests), name, facts, stream, self._transport)))
-        try:
-            link.ring = self._ring(link)
-        except BaseException:
-            link.outbox.finish()  # the daemon should not wait for frames that will not come
-            raise
-        opened = Stream(link, link.ring, self._streams.remove)
+        request = Open(self._io.next_request(), name, facts, stream, self._transport, reopen=reopen)
+        opened = Stream(_answer(self._io.open(request)), self._streams.remove)
         self._streams.append(opened)
         return opened
-
-    def _ring(self, link: Link) -> FrameRing:
-        if link.opened.transport == "message":
-            return FrameRing.local(link.spec, link.opened.ring_slots)
-        assert self._welcome.ring_socket is not None, "shared memory is asked for only when it is offered"
-        return fetch_ring(self._welcome.ring_socket, link.session, link.opened, link.spec)
 
     def close(self) -> None:
         """Closes the streams that are still open (waiting for their receipts), then leaves the daemon. Raises the first stream's error, if any."""

@@ -26,17 +26,18 @@ HANDOVER_TIMEOUT_S = 10.0
 class FrameRing:
     """``frames[slot]`` is one frame's place. Slots lie one after another, ``frame_bytes`` apart, so that a run of slots is one piece of memory."""
 
-    def __init__(self, buffer: Any, spec: ArraySpec, slot_count: int) -> None:
+    def __init__(self, buffer: Any, spec: ArraySpec, slot_count: int, *, is_local: bool) -> None:
         dtype = np.dtype(spec.dtype).newbyteorder("<")
         self.frames: npt.NDArray[Any] = np.frombuffer(buffer, dtype).reshape(slot_count, *spec.frame_shape)
         self._bytes = memoryview(buffer).cast("B")
         self._frame_bytes = spec.frame_bytes
+        self.is_local = is_local
 
     @classmethod
     def local(cls, spec: ArraySpec, slot_count: int) -> FrameRing:
         memory = np.empty(slot_count * spec.frame_bytes, np.uint8)
         memory.fill(0)  # touches every page now: the first touch is the dear one, and the camera should not wait for it
-        return cls(memory, spec, slot_count)
+        return cls(memory, spec, slot_count, is_local=True)
 
     def run(self, first_slot: int, slot_count: int) -> memoryview:
         """The bytes of neighbouring slots, uncopied."""
@@ -52,6 +53,15 @@ def shared_memory_offered(welcome: Welcome) -> bool:
     except OSError:
         return False  # another container or user on the same machine
     return True
+
+
+def ring_for(session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, current: FrameRing | None) -> FrameRing:
+    """The ring of a session; over message transport the one there is already. Raises as ``fetch_ring`` does."""
+    if opened.transport == "message":
+        return current if current is not None and current.is_local else FrameRing.local(spec, opened.ring_slots)
+    if welcome.ring_socket is None:
+        raise ProtocolError("shared memory without a ring socket", expected="a ring_socket in WELCOME", got=None)
+    return fetch_ring(welcome.ring_socket, session, opened, spec)
 
 
 def _connected(path: str) -> socket.socket:
@@ -79,7 +89,7 @@ def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> Fram
         if len(descriptors) != 1 or ring_bytes != opened.ring_slots * opened.slot_bytes or opened.slot_bytes != spec.frame_bytes:
             raise ProtocolError("a ring that OPENED did not announce", expected=opened, got=f"{len(descriptors)} descriptors, {ring_bytes} bytes")
         _check_sealed(descriptors[0], ring_bytes)
-        return FrameRing(mmap.mmap(descriptors[0], ring_bytes), spec, opened.ring_slots)
+        return FrameRing(mmap.mmap(descriptors[0], ring_bytes), spec, opened.ring_slots, is_local=False)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -1,56 +1,87 @@
-"""The client's one background thread.
+"""The client's background thread: it sends batches, takes acks, and keeps heartbeats going while the user's threads sleep.
 
-It alone touches the DEALER socket (ZeroMQ sockets are not thread-safe): it sends batches, takes acks, and keeps heartbeats going while the user's
-thread sleeps. Whatever ends it is told to every stream, so that nobody waits for ever.
+    connected    wait -> receive everything -> rings that are there -> send everything -> heartbeats and silence
+    broken       every stream is detached and keeps its frames; a new connection is tried until it is made or the time for it is over
+    connected    every stream that is open is resumed: a new ring, then the frames that the daemon does not have, then new ones
+
+Rings are fetched and filled in one helper thread, so that heartbeats go on. Whatever ends the thread is told to every stream, so that nobody waits
+for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import itertools
 import socket
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from shardwright.array.grid import Grid
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import ClosedError, ConfigError, ProtocolError, SessionLostError, ShardwrightError, VersionError, error_from_dict
-from shardwright.wire.controls import Hello, Open, Opened, Problem, Welcome
-from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
-from shardwright.wire.session import ClientEvent
+from shardwright.model.errors import BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError, error_from_dict
+from shardwright.wire.controls import Open, Opened, Problem
+from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
+from shardwright.wire.session import ClientEvent, ClientState
 
+from .channel import Channel
+from .frame_ring import ring_for
 from .link import Link
 from .outbox import Outbox
+
+if TYPE_CHECKING:
+    from shardwright.wire.controls import Welcome
 
 FLUSH_S = 0.005  # the longest a frame waits for its batch to fill
 BATCH_BYTES = 8 << 20  # of pixels: enough to make one message worth its while
 GOODBYE_LINGER_MS = 500
+BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0  # between connections
+MAX_RING_FAILURES = 5  # in a row, for one stream on connections that seem good
+_FIRST_PATIENCE_MS = 365 * 24 * 3_600_000  # ``connect`` has its own clock
+
+
+class _Over(Exception):  # noqa: N818 - no error: it carries one out of the loop
+    """The thread ends for this reason."""
+
+    def __init__(self, reason: ShardwrightError) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 class IoThread:
     """``start`` it, then ``open`` sessions. All methods are for the user's threads; everything with a leading underscore runs in the I/O thread."""
 
-    def __init__(self, endpoint: str, software: str) -> None:
+    def __init__(self, endpoint: str, software: str, reconnect_timeout_ms: int) -> None:
         self._endpoint = endpoint
         self._software = software
+        self._reconnect_timeout_ms = reconnect_timeout_ms
+        self._requests = itertools.count()
         self._commands: deque[Open] = deque()
-        self._opens: dict[int, Future[Link]] = {}
-        self._links: dict[int, Link] = {}
+        self._opens: dict[int, tuple[Open, Future[Link]]] = {}  # asked for by the user, not answered
+        self._sent: set[int] = set()  # those of them that a daemon has been told of
+        self._resumptions: dict[int, Link] = {}  # asked for by us
+        self._links: dict[int, Link] = {}  # attached ones, by session
+        self._detached: list[Link] = []
+        self._rings: dict[Link, tuple[int, Future[None]]] = {}  # being made, and for which session
+        self._ring_failures: dict[Link, int] = {}
+        self._answers: dict[Link, Future[Link]] = {}  # of links whose first ring is being made
         self._welcome: Welcome | None = None
         self._welcomed: Future[Welcome] = Future()
+        self._channel: Channel | None = None
+        self._lost_since_s: float | None = None
+        self._next_try_s = 0.0
+        self._backoff_s = BACKOFF_S
         self._stopping = False
         self._lock = threading.Lock()  # guards _over against opens that come while the thread ends
         self._over: ShardwrightError | None = None
-        self._last_heard_s = 0.0
-        self._next_heartbeat_s = 0.0
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
+        self._ring_thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
         self._thread = threading.Thread(target=self._run, name="shardwright-client", daemon=True)
 
     def start(self) -> Future[Welcome]:
@@ -59,15 +90,18 @@ class IoThread:
         return self._welcomed
 
     def open(self, request: Open) -> Future[Link]:
-        """Asks for a session. The answer resolves, with a link or an error, at the latest when the connection is given up."""
+        """Asks for a session. The answer resolves, with a link that has its ring or an error, at the latest when the connection is given up."""
         answer: Future[Link] = Future()
         with self._lock:
             if self._over is not None:
                 raise error_from_dict(self._over.to_dict())
-            self._opens[request.request] = answer
+            self._opens[request.request] = request, answer
             self._commands.append(request)
         self.wake()
         return answer
+
+    def next_request(self) -> int:
+        return next(self._requests)
 
     def stop(self) -> None:
         """Says goodbye and ends the thread. Sessions that still run are given up."""
@@ -87,86 +121,84 @@ class IoThread:
         try:
             self._connect(context)
             while not self._stopping:
-                self._turn()
-            self._send(self._channel.control(Kind.ERROR, Problem(ClosedError("the client leaves"), fatal=True).to_body()))
+                self._turn(context)
+            if self._channel is not None:
+                self._channel.control(Kind.ERROR, Problem(ClosedError("the client leaves"), fatal=True).to_body())
+        except _Over as over:
+            reason = over.reason
         except ShardwrightError as error:
             reason = error
         except Exception as error:  # noqa: BLE001 - a defect of ours: the user's threads must hear of it rather than wait for ever
             reason = SessionLostError("the client's I/O thread died", got=repr(error))
         finally:
             self._end(reason)
-            context.destroy(linger=GOODBYE_LINGER_MS if self._stopping else 0)
+            self._ring_thread.shutdown(wait=False)
+            if self._channel is not None:
+                self._channel.close(GOODBYE_LINGER_MS if self._stopping else 0)
+            context.term()
             self._wake_sender.close()
             self._wake_receiver.close()
 
     def _end(self, reason: ShardwrightError) -> None:
         with self._lock:
             self._over = reason
-        unanswered: list[Future[Any]] = [self._welcomed, *self._opens.values()]
-        for answer in unanswered:
-            if not answer.done() and answer.set_running_or_notify_cancel():
-                answer.set_exception(reason)
-        for link in self._links.values():
+        answers: list[Future[Any]] = [self._welcomed, *(answer for _, answer in self._opens.values()), *self._answers.values()]
+        for answer in answers:
+            _fail(answer, reason)
+        for link in [*self._links.values(), *self._detached]:
             if not link.over:
                 link.end(ClientEvent.LOST, reason)
+            link.outbox.drop_ring()
 
     def _connect(self, context: zmq.Context[Any]) -> None:
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.sndhwm = 0  # what may wait here is bounded by credit
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        try:
-            self._socket.connect(self._endpoint)
-        except zmq.ZMQError as error:
-            expected, got = "tcp://HOST:PORT or ipc://PATH", f"{self._endpoint!r} ({error})"
-            raise ConfigError("not an endpoint to connect to", expected=expected, got=got) from None
-        self._poller = zmq.Poller()
-        for readable in (self._socket, self._monitor, self._wake_receiver):
-            self._poller.register(readable, zmq.POLLIN)
-        self._channel = Counter(CONNECTION)
-        hello = Hello(self._software, socket.gethostname()[:255], os.getpid())
-        self._send(self._channel.control(Kind.HELLO, hello.to_body()))
+        self._channel = Channel(context, self._endpoint, self._software)
+        self._channel.poller.register(self._wake_receiver, zmq.POLLIN)
 
-    def _turn(self) -> None:
-        """One round: wait, receive everything, send everything, then judge the time."""
-        ready = dict(self._poller.poll(self._wait_ms()))
-        if self._wake_receiver.fileno() in ready:
-            self._drain_wakes()
-        self._receive_all()
-        if self._monitor in ready:
-            # ZeroMQ would reconnect under a new identity, which the daemon does not know: the sessions are gone either way.
-            raise SessionLostError("the daemon closed the connection", got=self._endpoint)
-        while self._commands:
-            self._send(self._channel.control(Kind.OPEN, self._commands.popleft().to_body()))
+    def _turn(self, context: zmq.Context[Any]) -> None:
+        if self._channel is None:
+            self._wait_for_next_try(context)
+            return
+        try:
+            self._round(self._channel)
+        except (SessionLostError, BudgetError) as error:  # no room for one more connection: earlier ones of ours may still be counted
+            if isinstance(error, BudgetError) and self._lost_since_s is None:
+                raise
+            self._lose(error)
+
+    def _round(self, channel: Channel) -> None:
+        """Wait, receive everything, send everything, then judge the time."""
+        self._wait(channel)
+        for header, body in channel.receive():
+            self._receive(channel, header, body)
+        channel.check_connected()
+        if channel.welcome is not None:
+            if channel.welcome is not self._welcome:
+                self._be_welcomed(channel, channel.welcome)
+            while self._commands:
+                request = self._commands.popleft()
+                self._sent.add(request.request)
+                channel.control(Kind.OPEN, request.to_body())
+        self._take_rings(channel)
         for link in self._links.values():
             for message in link.outgoing():
-                self._send(message)
+                channel.send(message)
         self._let_go_of_ended_links()
-        self._keep_alive(time.monotonic())
+        channel.keep_alive(time.monotonic(), self._patience_ms(channel))
 
-    def _let_go_of_ended_links(self) -> None:
-        for link in [link for link in self._links.values() if link.over]:
-            link.ring = None  # the user may keep the stream for its receipt, but not the ring's memory
-            if link.outbox.receipt is not None:  # a failed session may still get one
-                del self._links[link.session]
+    def _patience_ms(self, channel: Channel) -> float:
+        """How long a connection may take to be welcomed."""
+        if self._welcome is None or self._lost_since_s is None:
+            return _FIRST_PATIENCE_MS
+        return min(self._welcome.session_timeout_ms, self._reconnect_timeout_ms - (channel.started_s - self._lost_since_s) * 1000)
 
-    def _wait_ms(self) -> int:
-        """Until the next batch or heartbeat is due."""
+    def _wait(self, channel: Channel) -> None:
+        """Until something comes, or the next batch or heartbeat is due."""
         now_s = time.monotonic()
-        dues = [now_s + 1.0 if self._welcome is None else self._next_heartbeat_s]
+        dues = [now_s + 1.0 if channel.welcome is None else channel.next_heartbeat_s]
         batches = (link.outbox.seal_if_older(FLUSH_S, now_s) for link in self._links.values() if not link.over)
         dues.extend(due_s for due_s in batches if due_s is not None)
-        return max(0, round((min(dues) - now_s) * 1000 + 0.5))
-
-    def _keep_alive(self, now_s: float) -> None:
-        if self._welcome is None:
-            return
-        if now_s >= self._next_heartbeat_s:
-            self._next_heartbeat_s = now_s + self._welcome.heartbeat_ms / 1000
-            self._send(self._channel.control(Kind.HEARTBEAT))
-        silence_s = now_s - self._last_heard_s
-        if silence_s * 1000 > self._welcome.session_timeout_ms:
-            expected = f"a heartbeat every {self._welcome.heartbeat_ms} ms"
-            raise SessionLostError("the daemon stopped answering", expected=expected, got=f"{silence_s:.1f} s of silence")
+        channel.poller.poll(max(0, round((min(dues) - now_s) * 1000 + 0.5)))
+        self._drain_wakes()
 
     def _drain_wakes(self) -> None:
         try:
@@ -175,75 +207,168 @@ class IoThread:
         except BlockingIOError:
             pass
 
-    def _send(self, parts: list[Any]) -> None:
-        self._socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
+    def _let_go_of_ended_links(self) -> None:
+        for link in [link for link in self._links.values() if link.over]:
+            link.outbox.drop_ring()
+            if link.outbox.receipt is not None:  # a failed session may still get one
+                del self._links[link.session]
+
+    # The connection breaks and is made again ------------------------------------------------------------------------------------------------
+
+    def _lose(self, error: ShardwrightError) -> None:
+        """Every stream keeps what was not released. What the daemon was asked to open has failed: nobody knows how far it got with it."""
+        if self._welcome is None or self._reconnect_timeout_ms == 0:
+            raise _Over(error)
+        now_s = time.monotonic()
+        if self._lost_since_s is None:
+            self._lost_since_s = now_s
+        elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
+            raise _Over(error)
+        for request in self._sent & self._opens.keys():
+            _fail(self._opens.pop(request)[1], error)
+        self._sent.clear()
+        for link in self._links.values():
+            link.detach()
+        self._detached += [link for link in self._links.values() if not link.over]
+        self._links.clear()
+        self._resumptions.clear()
+        assert self._channel is not None
+        self._channel.close(0)
+        self._channel = None
+        self._next_try_s, self._backoff_s = now_s + self._backoff_s, min(2 * self._backoff_s, MAX_BACKOFF_S)
+
+    def _wait_for_next_try(self, context: zmq.Context[Any]) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wake_receiver, zmq.POLLIN)
+        now_s = time.monotonic()
+        while now_s < self._next_try_s and not self._stopping:
+            poller.poll(max(1, round((self._next_try_s - now_s) * 1000)))
+            self._drain_wakes()
+            now_s = time.monotonic()
+        if not self._stopping:
+            self._connect(context)
+
+    def _be_welcomed(self, channel: Channel, welcome: Welcome) -> None:
+        """By a daemon: the first, or the one that streams are resumed with."""
+        first, self._welcome = self._welcome is None, welcome
+        if first:
+            self._welcomed.set_result(welcome)
+        for link in self._detached:
+            if not link.over:
+                request = link.resumption(self.next_request())
+                self._resumptions[request.request] = link
+                channel.control(Kind.OPEN, request.to_body())
+        if not self._resumptions:
+            self._be_whole()
+
+    def _be_whole(self) -> None:
+        """Nothing is waiting for the daemon to take it up again."""
+        self._lost_since_s, self._backoff_s = None, BACKOFF_S
 
     # Messages -------------------------------------------------------------------------------------------------------------------------------
 
-    def _receive_all(self) -> None:
-        while True:
-            try:
-                parts = self._socket.recv_multipart(flags=zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._last_heard_s = time.monotonic()
-            self._receive(parts)
-
-    def _receive(self, parts: list[bytes]) -> None:
-        try:
-            header = decode_header(parts[0])
-        except VersionError as error:
-            raise _told_version_error(parts) or error from None
-        check_parts(header, [len(part) for part in parts[1:]])
-        body = parts[1] if len(parts) > 1 else b""
+    def _receive(self, channel: Channel, header: Header, body: bytes) -> None:
         if header.session == CONNECTION:
-            self._channel.accept(header)
-            self._receive_for_connection(header, body)
+            self._refused(Problem.from_body(decode_control(body)))
             return
         if header.kind is Kind.OPENED and header.session not in self._links:
-            self._opened(header.session, Opened.from_body(decode_control(body)))
+            assert channel.welcome is not None
+            self._opened(channel, header.session, Opened.from_body(decode_control(body)), channel.welcome)
         link = self._links.get(header.session)
         if link is not None and (answer := link.receive(header, body)) is not None:
-            self._send(answer)
+            channel.send(answer)
 
-    def _receive_for_connection(self, header: Header, body: bytes) -> None:
-        if header.kind is Kind.HEARTBEAT:
-            return
-        facts = decode_control(body)
-        if header.kind is Kind.WELCOME and self._welcome is None:
-            self._welcome = Welcome.from_body(facts)
-            self._welcomed.set_result(self._welcome)
-            return
-        if header.kind is not Kind.ERROR:
-            raise ProtocolError(f"{header.kind.name} came out of turn", expected="HEARTBEAT or ERROR on session 0", got=header.kind.name)
-        problem = Problem.from_body(facts)
-        if problem.fatal:
-            raise problem.error
-        answer = self._opens.pop(-1 if problem.request is None else problem.request, None)
-        if answer is not None and answer.set_running_or_notify_cancel():
-            answer.set_exception(problem.error)
+    def _refused(self, problem: Problem) -> None:
+        """An OPEN was answered with an error."""
+        request = -1 if problem.request is None else problem.request
+        link = self._resumptions.pop(request, None)
+        if link is not None:
+            link.refused(problem)
+            link.outbox.drop_ring()
+            self._detached.remove(link)
+            if not self._resumptions:
+                self._be_whole()
+        elif request in self._opens:
+            _, answer = self._opens.pop(request)
+            _fail(answer, problem.error)
 
-    def _opened(self, session: int, opened: Opened) -> None:
-        assert self._welcome is not None
-        answer = self._opens.get(opened.request)
-        if answer is None:
+    def _opened(self, channel: Channel, session: int, opened: Opened, welcome: Welcome) -> None:
+        link = self._resumptions.pop(opened.request, None)
+        if link is not None:
+            self._detached.remove(link)
+            self._links[session] = link
+            try:
+                link.resumed(session, opened, welcome)
+            except ShardwrightError as error:
+                channel.send(link.give_up(error))
+        else:
+            link = self._opened_first(session, opened, welcome)
+        if not link.over:
+            ring = self._ring_thread.submit(_make_ring, link, session, opened, welcome)
+            ring.add_done_callback(lambda _: self.wake())
+            self._rings[link] = session, ring
+        if not self._resumptions:
+            self._be_whole()
+
+    def _opened_first(self, session: int, opened: Opened, welcome: Welcome) -> Link:
+        if opened.request not in self._opens:
             raise ProtocolError("OPENED for a request that was not made", expected=f"one of {sorted(self._opens)}", got=opened.request)
+        request, answer = self._opens[opened.request]
         spec = parse_spec(opened.spec)
         if opened.slot_bytes != spec.frame_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
             raise ProtocolError("OPENED whose sizes contradict each other", expected=f"slots of {spec.frame_bytes} bytes", got=opened)
         outbox = Outbox(
             slot_count=opened.ring_slots,
-            batch_frames=batch_frames(opened, self._welcome),
-            slots_are_shared=opened.transport == "shm",
+            batch_frames=batch_frames(opened, welcome),
             check_position=Grid.of(spec).check_position,
             wake=self.wake,
+            further_fields=len(spec.frame_fields),
+            first_sequence=opened.next_sequence,
+            overload=opened.overload,
         )
-        link = self._links[session] = Link(session, opened, spec, self._welcome, outbox)
+        link = self._links[session] = Link(request, session, opened, spec, welcome, outbox)
         del self._opens[opened.request]  # only now: whatever was raised above is told to it
+        self._answers[link] = answer
+        return link
+
+    def _take_rings(self, channel: Channel) -> None:
+        """Rings that are there: their links go on."""
+        for link, (session, ring) in [(link, made) for link, made in self._rings.items() if made[1].done()]:
+            del self._rings[link]
+            if link.session != session or link.state is not ClientState.TAKING_RING:
+                continue  # the connection broke meanwhile
+            error = ring.exception()
+            if error is None:
+                self._ring_failures.pop(link, None)
+                link.ready()
+                self._answer(channel, link)
+                continue
+            told = error if isinstance(error, ShardwrightError) else SessionLostError("the ring could not be made", got=repr(error))
+            failures = self._ring_failures[link] = self._ring_failures.get(link, 0) + 1
+            if link not in self._answers and isinstance(told, SessionLostError) and failures < MAX_RING_FAILURES:
+                raise told  # most likely the daemon is gone again
+            channel.send(link.give_up(told))
+            if link in self._answers:
+                _fail(self._answers.pop(link), told)
+
+    def _answer(self, channel: Channel, link: Link) -> None:
+        answer = self._answers.pop(link, None)
+        if answer is None:
+            return
         if answer.set_running_or_notify_cancel():
             answer.set_result(link)
-        else:
-            outbox.finish()  # the user gave up waiting: nobody will send frames
+        else:  # the user gave up waiting: nobody will send frames
+            channel.send(link.give_up(ClosedError("nobody waits for this acquisition any more")))
+
+
+def _make_ring(link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
+    """In the ring's thread. What was not released is in the ring afterwards."""
+    link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring))
+
+
+def _fail(answer: Future[Any], error: ShardwrightError) -> None:
+    if not answer.done() and answer.set_running_or_notify_cancel():
+        answer.set_exception(error)
 
 
 def batch_frames(opened: Opened, welcome: Welcome) -> int:
@@ -251,13 +376,3 @@ def batch_frames(opened: Opened, welcome: Welcome) -> int:
     by_bytes = max(1, BATCH_BYTES // opened.slot_bytes)
     by_ring = max(1, opened.ring_slots // 4)
     return min(by_bytes, by_ring, welcome.max_batch_frames, 1024)
-
-
-def _told_version_error(parts: list[bytes]) -> ShardwrightError | None:
-    """The daemon's own words about our version: ERROR keeps its place in every version."""
-    if len(parts) < 2 or len(parts[0]) < 8 or parts[0][6] != Kind.ERROR:
-        return None
-    try:
-        return Problem.from_body(decode_control(parts[1])).error
-    except ProtocolError:
-        return None

@@ -1,16 +1,33 @@
-"""One session as the I/O thread sees it: what came from the daemon goes into the outbox, what the outbox holds becomes messages. No sockets here."""
+"""One acquisition as the I/O thread sees it: what came from the daemon goes into the outbox, what the outbox holds becomes messages. No sockets here.
+
+It outlives connections: frames that were sent are kept, with their descriptors, until the daemon releases them; after a resume those that it does not
+have are sent again before anything new.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardwright.model.errors import ProtocolError, ShardwrightError
-from shardwright.wire.controls import Finish, Opened, Problem, receipt_from_body
+from shardwright.model.errors import ProtocolError, ResumeError, ShardwrightError
+from shardwright.wire.controls import Finish, Open, Opened, Problem, Resume, receipt_from_body
+from shardwright.wire.descriptor import FRAME_NOT_HELD, descriptor_dtype, not_held
 from shardwright.wire.fields import mapping
-from shardwright.wire.in_flight import InFlight
-from shardwright.wire.messages import BATCH_PRELUDE, DTYPE_CODE, Counter, Header, Kind, Level, decode_control, decode_ranges
+from shardwright.wire.in_flight import NO_SLOT, InFlight
+from shardwright.wire.messages import (
+    BATCH_PRELUDE,
+    DTYPE_CODE,
+    MAX_TOLD_FRAMES,
+    Counter,
+    Header,
+    Kind,
+    Level,
+    decode_control,
+    decode_ranges,
+)
 from shardwright.wire.session import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
 
 if TYPE_CHECKING:
@@ -21,33 +38,92 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.wire.controls import Welcome
 
-    from .frame_ring import FrameRing
     from .outbox import Outbox, SealedBatch
 
-_EVENT_OF_KIND = {Kind.ACK: ClientEvent.ACK, Kind.RECEIPT: ClientEvent.RECEIPT, Kind.ERROR: ClientEvent.ERROR}
+_EVENT_OF_KIND = {Kind.ACK: ClientEvent.ACK, Kind.RECEIPT: ClientEvent.RECEIPT}
+MAX_LOSSES = 4096  # ranges that are kept for the user; the frame table has them all
+
+
+class Loss(NamedTuple):
+    """Frames ``first`` to ``last``, counted over the acquisition, that the daemon could not keep."""
+
+    first: int
+    last: int
+    error: ShardwrightError
 
 
 class Link:
-    """Owned by the I/O thread, except ``ring``: the user's thread sets it once, before the first frame."""
+    """Owned by the I/O thread; the user's threads read ``opened``, ``losses`` and ``reconnects``."""
 
-    def __init__(self, session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, outbox: Outbox) -> None:
+    def __init__(self, request: Open, session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, outbox: Outbox) -> None:
+        self.request = request
         self.session = session
         self.opened = opened
         self.spec = spec
         self.outbox = outbox
-        self.ring: FrameRing | None = None
         self.state = ClientState.TAKING_RING
-        self.stored_frames = 0
-        self.durable_frames = 0
+        self.losses: deque[Loss] = deque(maxlen=MAX_LOSSES)
+        self.reconnects = 0
+        self.finish_sent = False
+        self._record = descriptor_dtype(len(spec.frame_fields))
         self._counter = Counter(session)
         self._in_flight = InFlight()
-        self._run_frames = max(1, welcome.max_message_bytes // spec.frame_bytes)
+        self._told_in_flight = 0
+        self._next_sequence = opened.next_sequence  # of the first frame that was never sent
+        self._sent_before = 0  # frames below this were sent over an earlier connection, and may be released twice
+        self._again: deque[tuple[int, int]] = deque()
+        self._early: list[tuple[int, int]] = []  # released while the ring is being exchanged
+        self._flushed = 0
+        self._use(welcome)
         height, width = spec.frame_shape
         self._prelude = BATCH_PRELUDE.pack(DTYPE_CODE[spec.dtype], height, width, 0)
+
+    def _use(self, welcome: Welcome) -> None:
+        self._run_frames = max(1, welcome.max_message_bytes // self.spec.frame_bytes)
 
     @property
     def over(self) -> bool:
         return self.state in (ClientState.ENDED, ClientState.FAILED)
+
+    # Connections come and go ----------------------------------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """The connection broke; what was not released is kept."""
+        self._step(ClientEvent.LINK_DOWN)
+
+    def resumption(self, request: int) -> Open:
+        """What to ask a daemon for, to go on."""
+        opened = self.opened
+        resume = Resume(opened.acquisition, opened.client_epoch, self._next_sequence, opened.ring_slots)
+        return replace(self.request, request=request, spec=None, reopen=False, resume=resume)
+
+    def resumed(self, session: int, opened: Opened, welcome: Welcome) -> None:
+        """The daemon goes on with it. Raises ``ResumeError`` when what it goes on with is not ours."""
+        ours, theirs = ([getattr(o, key) for key in ("acquisition", "client_epoch", "ring_slots", "slot_bytes")] for o in (self.opened, opened))
+        if ours != theirs or opened.next_sequence != self._next_sequence:
+            raise ResumeError("the daemon resumed something else", expected=[*ours, self._next_sequence], got=[*theirs, opened.next_sequence])
+        verdict = self._step(ClientEvent.RESUMED)
+        if verdict is not Verdict.ACCEPT:
+            return
+        self.session, self.opened = session, opened
+        self._counter = Counter(session)
+        self._use(welcome)
+        self._sent_before, self._again = self._next_sequence, deque(opened.missing)
+        self._early.clear()
+        self._flushed = 0
+        self.finish_sent = False
+        self.reconnects += 1
+
+    def ready(self) -> None:
+        """The ring is there, with every frame that was not released in its slot."""
+        if self._step(ClientEvent.READY) is Verdict.ACCEPT:
+            early, self._early = self._early, []
+            for first, last in early:
+                self._release(first, last)
+
+    def _step(self, event: ClientEvent) -> Verdict:
+        verdict, self.state = step(CLIENT_TABLE, self.state, event)
+        return verdict
 
     # From the daemon ------------------------------------------------------------------------------------------------------------------------
 
@@ -55,81 +131,158 @@ class Link:
         """Acts on one message of this session. Returns the ERROR to send back when the daemon broke the protocol."""
         try:
             self._counter.accept(header)
-            event = _EVENT_OF_KIND.get(header.kind, ClientEvent.UNEXPECTED)
             if header.kind is Kind.OPENED and self.state is ClientState.TAKING_RING and header.sequence == 0:
-                return None  # the message that made this link
-            verdict, self.state = step(CLIENT_TABLE, self.state, event)
+                return None  # the message that made this link, or resumed it
+            problem = Problem.from_body(decode_control(body)) if header.kind is Kind.ERROR else None
+            event = _EVENT_OF_KIND.get(header.kind, ClientEvent.UNEXPECTED)
+            if problem is not None:
+                event = ClientEvent.ERROR if problem.fatal else ClientEvent.LOSS
+            verdict = self._step(event)
             if verdict is Verdict.REFUSE:
                 raise ProtocolError(f"{header.kind.name} came out of turn", expected="the order of PROTOCOL.md")  # noqa: TRY301
             if verdict is Verdict.ACCEPT:
-                self._act(event, body)
+                self._act(event, body, problem)
         except ProtocolError as error:
-            self.end(ClientEvent.UNEXPECTED, error)
-            return self._counter.control(Kind.ERROR, Problem(error, fatal=True).to_body())
+            return self.give_up(error, ClientEvent.UNEXPECTED)
         return None
 
-    def _act(self, event: ClientEvent, body: bytes) -> None:
+    def _act(self, event: ClientEvent, body: bytes, problem: Problem | None) -> None:
         if event is ClientEvent.ACK:
             for level, first, last in decode_ranges(body):
                 self._acknowledge(level, first, last)
-            return
-        facts: dict[str, Any] = decode_control(body)
-        if event is ClientEvent.RECEIPT:
-            self.outbox.settle(receipt_from_body(mapping(facts, "receipt")))
-            return
-        problem = Problem.from_body(facts)
-        if problem.receipt is not None:
-            self.outbox.settle(problem.receipt)
-        self.outbox.fail(problem.error)
+        elif event is ClientEvent.RECEIPT:
+            self.outbox.settle(receipt_from_body(mapping(decode_control(body), "receipt")))
+        elif event is ClientEvent.LOSS:
+            assert problem is not None
+            if problem.first is not None and problem.last is not None:
+                self.losses.append(Loss(problem.first, problem.last, problem.error))
+        else:
+            assert problem is not None
+            if problem.receipt is not None:
+                self.outbox.settle(problem.receipt)
+            self.outbox.fail(problem.error)
 
     def _acknowledge(self, level: Level, first: int, last: int) -> None:
-        if level is Level.RELEASED:
-            self.outbox.release(self._in_flight.release(first, last).tolist())
-        elif level is Level.STORED:
-            self.stored_frames = last + 1
+        if level is Level.STORED:
+            self.outbox.advance_watermark(stored=last + 1)
+        elif level is Level.DURABLE:
+            self.outbox.advance_watermark(durable=last + 1)
+        elif self.state is ClientState.TAKING_RING:
+            self._early.append((first, last))  # a slot that is being copied must not be filled again
         else:
-            self.durable_frames = last + 1
+            self._release(first, last)
+
+    def _release(self, first: int, last: int) -> None:
+        release = self._in_flight.release_known if last < self._sent_before else self._in_flight.release
+        slots = release(first, last)
+        self._told_in_flight -= int(np.count_nonzero(slots == NO_SLOT))
+        self.outbox.release(slots.tolist())
+
+    def refused(self, problem: Problem) -> None:
+        """The daemon's answer to a resumption is an error. If everything had been finished, it brings the receipt that was missed."""
+        if problem.receipt is not None:
+            self.outbox.settle(problem.receipt)
+            if problem.error.code == "closed" and self.finish_sent:
+                self._step(ClientEvent.RECEIPT)
+                return
+        self.end(ClientEvent.ERROR, problem.error)
+
+    def give_up(self, error: ShardwrightError, event: ClientEvent = ClientEvent.ERROR) -> list[bytes]:
+        """Ends the session from this side; the message tells the daemon."""
+        self.end(event, error)
+        return self._counter.control(Kind.ERROR, Problem(error, fatal=True).to_body())
 
     def end(self, event: ClientEvent, error: ShardwrightError) -> None:
         """The session is over without a receipt: ``error`` says why."""
-        _, self.state = step(CLIENT_TABLE, self.state, event)
+        self._step(event)
         self.outbox.fail(error)
 
     # To the daemon --------------------------------------------------------------------------------------------------------------------------
 
     def outgoing(self) -> Iterator[list[Any]]:
         """The messages that are ready to be sent, pixels as memoryviews of the ring."""
-        if self.ring is not None:
-            _, self.state = step(CLIENT_TABLE, self.state, ClientEvent.READY)
-        while self.state is ClientState.RUNNING and (batch := self.outbox.next_batch()) is not None:
-            yield self._frames_message(batch)
-        if self.state in (ClientState.RUNNING, ClientState.TAKING_RING) and (total := self.outbox.total_when_finished()) is not None:
-            _, self.state = step(CLIENT_TABLE, self.state, ClientEvent.FINISH)
+        while self.state is ClientState.RUNNING and (message := self._next_frames()) is not None:
+            yield message
+        if self.state is not ClientState.RUNNING or self._again:
+            return
+        wanted = self.outbox.flush_wanted()
+        if self._flushed < wanted <= self._next_sequence:
+            self._flushed = wanted
+            yield self._counter.message(Kind.FLUSH, [])
+        total = self.outbox.total_when_finished()
+        if total is not None:
+            self._step(ClientEvent.FINISH)
+            self.finish_sent = True
             yield self._counter.control(Kind.FINISH, Finish(total).to_body())
 
-    def _frames_message(self, batch: SealedBatch) -> list[Any]:
-        slots = np.array(batch.slots, np.uint32)
-        self._in_flight.add(batch.first, slots)
-        pixels = self._pixel_parts(slots) if self.opened.transport == "message" else []
-        message: list[Any] = list(
-            self._counter.message(
-                Kind.FRAMES,
-                [self._prelude + batch.descriptors],
-                count=len(slots),
-                pixel_parts=len(pixels),
-                payload_bytes=sum(len(part) for part in pixels),
-            )
-        )
+    def _next_frames(self) -> list[Any] | None:
+        room = MAX_TOLD_FRAMES - self._told_in_flight
+        if self._again:
+            return self._send_again(room)
+        batch = self.outbox.next_batch(room)
+        return None if batch is None else self._send_batch(batch)
+
+    def _send_batch(self, batch: SealedBatch) -> list[Any]:
+        self._next_sequence = batch.first + batch.count
+        self._told_in_flight += batch.only_told
+        if batch.descriptors is None:
+            slots, records = np.full(batch.count, NO_SLOT, np.uint32), self._unknown(batch.first, batch.count)
+        else:
+            slots, records = np.array(batch.slots, np.uint32), np.frombuffer(bytearray(batch.descriptors), self._record)
+        self._in_flight.add(batch.first, slots, records)
+        return self._message(slots, records)
+
+    def _send_again(self, room: int) -> list[Any] | None:
+        """The next frames that the daemon does not have. Those that are not held any more are told of, as far as there is ``room`` for that."""
+        first, last = self._again[0]
+        last = min(last, first + self.outbox.batch_frames - 1)
+        gone = self._in_flight.gone(first, last)
+        if len(gone) > room:
+            return None
+        if len(gone):
+            self._tell_gone(gone)
+        batches = self._in_flight.overlapping(first, last)
+        slots = [batch.slots[batch.window(first, last)] for batch in batches]
+        records = [batch.keep[batch.window(first, last)] for batch in batches]
+        self._again[0] = (last + 1, self._again[0][1])
+        if self._again[0][0] > self._again[0][1]:
+            self._again.popleft()
+        return self._message(np.concatenate(slots), np.concatenate(records))
+
+    def _tell_gone(self, gone: npt.NDArray[np.int64]) -> None:
+        self._told_in_flight += len(gone)
+        self.outbox.told_again(len(gone))
+        for run in np.split(gone, np.flatnonzero(np.diff(gone) != 1) + 1):
+            first, last = int(run[0]), int(run[-1])
+            self._in_flight.put_back(first, last, self._unknown)
+            for batch in self._in_flight.overlapping(first, last):
+                batch.keep["flags"][batch.window(first, last)] = FRAME_NOT_HELD
+
+    def _unknown(self, first: int, count: int) -> npt.NDArray[np.void]:
+        return not_held(first, count, self._record)
+
+    def _message(self, slots: npt.NDArray[np.uint32], records: npt.NDArray[np.void]) -> list[Any]:
+        with_pixels = slots != NO_SLOT
+        shared = self.opened.transport == "shm"
+        places = slots if shared else np.cumsum(with_pixels) - 1
+        records["slot"] = np.where(with_pixels, places, 0)
+        pixels = [] if shared else self._pixel_parts(slots[with_pixels])
+        payload_bytes = sum(len(part) for part in pixels)
+        body = self._prelude + records.tobytes()
+        message: list[Any] = list(self._counter.message(Kind.FRAMES, [body], count=len(slots), pixel_parts=len(pixels), payload_bytes=payload_bytes))
         return message + pixels
 
     def _pixel_parts(self, slots: npt.NDArray[np.uint32]) -> list[memoryview]:
         """One part for each run of neighbouring slots, cut where a part would grow beyond what the daemon takes."""
-        assert self.ring is not None
+        ring = self.outbox.ring
+        assert ring is not None
+        if len(slots) == 0:
+            return []
         ends = [*(np.flatnonzero(np.diff(slots.astype(np.int64)) != 1) + 1).tolist(), len(slots)]
         parts: list[memoryview] = []
         start = 0
         for end in ends:
             firsts = range(start, end, self._run_frames)
-            parts.extend(self.ring.run(int(slots[first]), min(self._run_frames, end - first)) for first in firsts)
+            parts.extend(ring.run(int(slots[first]), min(self._run_frames, end - first)) for first in firsts)
             start = end
         return parts

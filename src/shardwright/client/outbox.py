@@ -1,7 +1,11 @@
-"""What the user's threads and the I/O thread share of one stream: free slots, the batch being filled, sealed batches, and how it ended.
+"""What the user's threads and the I/O thread share of one stream: the ring and its free slots, the batch being filled, sealed batches, how far the
+frames are safe, and how it ended.
 
 Rules: ``_lock`` guards everything but ``_free``, whose single operations are atomic. The user's threads call ``take_slot``, ``give_back``, ``add``,
-``finish`` and ``wait_for_end``; the I/O thread calls the rest. Nobody does I/O under the lock except the wake-up byte, which never blocks.
+``drop``, ``flush``, ``finish`` and ``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread calls the rest. Nobody does I/O under the
+lock except the wake-up byte, which never blocks.
+
+Memory is bounded: by the ring, by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and by one run of numbers for all that are dropped beyond.
 """
 
 from __future__ import annotations
@@ -13,46 +17,71 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import ClosedError, ShardwrightError, error_from_dict
-from shardwright.wire.descriptor import DESCRIPTOR
+import numpy as np
+
+from shardwright.model.errors import ClosedError, OverloadError, ShardwrightError, TimedOutError, error_from_dict
+from shardwright.model.watermark import Watermark
+from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
+from shardwright.wire.in_flight import NO_SLOT
+from shardwright.wire.messages import MAX_TOLD_FRAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from shardwright.model.receipt import Receipt
+    from shardwright.wire.controls import Overload
 
-_RECORD = struct.Struct("<QqqIIqqdddddQ")
-assert _RECORD.size == DESCRIPTOR.itemsize, "the same record as wire/descriptor.py, packed without a NumPy scalar a frame"
+    from .frame_ring import FrameRing
+
 WAIT_S = 1.0  # of one wait; the state is looked at again after it
 
 
-@dataclass(frozen=True)
+@dataclass
 class SealedBatch:
-    """Descriptors ready to send: frames ``first`` onwards, sitting in ``slots``."""
+    """Frames ``first`` onwards, ready to be sent: ``slots`` (``NO_SLOT``: dropped) and descriptors, or neither where those were too many to keep."""
 
     first: int
-    slots: list[int]
-    descriptors: bytes
+    count: int
+    slots: list[int] | None = None
+    descriptors: bytes | None = None
+    only_told: int = 0
 
 
 class Outbox:
-    """``check_position`` guards a frame that is placed by its own count; ``wake`` wakes the I/O thread."""
+    """``check_position`` guards a frame that is placed by its own count; ``wake`` wakes the I/O thread. ``first_sequence`` is the stream's first."""
 
     def __init__(
-        self, *, slot_count: int, batch_frames: int, slots_are_shared: bool, check_position: Callable[[int], int], wake: Callable[[], None]
+        self,
+        *,
+        slot_count: int,
+        batch_frames: int,
+        check_position: Callable[[int], int],
+        wake: Callable[[], None],
+        further_fields: int = 0,
+        first_sequence: int = 0,
+        overload: Overload = "block",
     ) -> None:
         self._free: deque[int] = deque(range(slot_count))
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._batch_frames = batch_frames
-        self._slots_are_shared = slots_are_shared
+        self._ring: FrameRing | None = None
+        self._slot_added = bytearray(slot_count)  # which slots hold a frame that was added and not released
+        self.batch_frames = batch_frames
         self._check_position = check_position
         self._wake = wake
-        self._records = bytearray(batch_frames * _RECORD.size)
+        self._overload = overload
+        self._record = struct.Struct(f"<QqqIIqq{len(METADATA_FIELDS)}dQ{further_fields}d")
+        assert self._record.size == descriptor_dtype(further_fields).itemsize, "the same record as wire/descriptor.py, packed without a NumPy scalar"
+        self._records = bytearray(batch_frames * self._record.size)
         self._slots: list[int] = []  # of the batch being filled
         self._batch_started_s = 0.0
         self._sealed: deque[SealedBatch] = deque()
-        self._sequence = 0  # of the next frame
+        self._first_sequence = first_sequence
+        self._sequence = first_sequence  # of the next frame
+        self._dropped = 0
+        self._told_held = 0  # frames without pixels whose descriptors are kept, here or in flight
+        self._stored = self._durable = 0
+        self._flush_to = 0
         self._finishing = False
         self._error: ShardwrightError | None = None
         self._receipt: Receipt | None = None
@@ -61,15 +90,29 @@ class Outbox:
 
     @property
     def frames(self) -> int:
-        """Frames added so far."""
-        return self._sequence
+        """Frames added so far, with their pixels."""
+        return self._sequence - self._first_sequence - self._dropped
+
+    @property
+    def frames_dropped(self) -> int:
+        return self._dropped
+
+    @property
+    def ring(self) -> FrameRing | None:
+        """Where slots are filled now; another one after the acquisition was resumed. None after the end."""
+        return self._ring
+
+    @property
+    def watermark(self) -> Watermark:
+        return Watermark(self._stored, self._durable)
 
     @property
     def receipt(self) -> Receipt | None:
         return self._receipt
 
-    def take_slot(self) -> int:
-        """A free slot, waited for as long as the daemon is alive: this is the back-pressure."""
+    def take_slot(self) -> int | None:
+        """A free slot. Where there is none the policy decides: it is waited for (the back-pressure), the frame is to be dropped (None), or
+        ``OverloadError``, now and from now on."""
         if self._error is not None or self._finishing:
             self._raise_over()
         try:
@@ -77,37 +120,97 @@ class Outbox:
         except IndexError:
             pass
         with self._changed:
-            self._seal()  # what nobody has sent would never come back
+            if self._slots and self._slots[-1] != NO_SLOT:
+                self._seal()  # what nobody has sent would never come back; dropped frames may wait for more of their kind
             while True:
                 if self._error is not None or self._finishing:
                     self._raise_over()
                 if self._free:
                     return self._free.popleft()
+                if self._overload == "drop":
+                    return None
+                if self._overload == "fail":
+                    hint = "Close the stream: what it has sent is sealed"
+                    self._error = OverloadError("the daemon could not keep up, and this stream's policy is to fail", hint=hint)
+                    self._raise_over()
                 self._changed.wait(WAIT_S)
 
     def give_back(self, slot: int) -> None:
         """A slot that was taken and not used."""
         self._free.appendleft(slot)
 
-    def add(self, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """The frame in ``slot`` is complete. ``position`` None: its own count."""
-        camera_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+    def add(self, ring: FrameRing | None, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> FrameRing | None:
+        """The frame in ``slot`` of ``ring`` is complete. ``position`` None: its own count. ``metadata``: the known fields, then the array's own.
+
+        Returns None, or the ring that has taken the place of ``ring``: the frame is to be copied there and added again.
+        """
         with self._lock:
             if self._error is not None or self._finishing:
                 self._raise_over()
-            sequence = self._sequence
-            if position is None:
-                position = self._check_position(sequence)
-            row = len(self._slots)
-            place = row if not self._slots_are_shared else slot
-            _RECORD.pack_into(self._records, row * _RECORD.size, sequence, frame_id, position, place, 0, camera_ns, monotonic_ns, *metadata, 0)
-            self._slots.append(slot)
-            self._sequence = sequence + 1
-            if row + 1 == self._batch_frames:
-                self._seal()
-            elif row == 0:
-                self._batch_started_s = time.monotonic()
-                self._wake()  # the I/O thread sets its flush timer
+            if ring is not self._ring:
+                return self._ring
+            self._append(slot, 0, position, frame_id, metadata)
+            self._slot_added[slot] = 1
+        return None
+
+    def drop(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+        """A frame for which there was no slot: it is counted and told of."""
+        with self._lock:
+            if self._error is not None or self._finishing:
+                self._raise_over()
+            if self._told_held < MAX_TOLD_FRAMES:
+                self._append(NO_SLOT, FRAME_DROPPED, position, frame_id, metadata)
+                self._told_held += 1
+            else:
+                self._count_only(position)
+            self._dropped += 1
+
+    def _append(self, slot: int, flags: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+        camera_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+        sequence, row = self._sequence, len(self._slots)
+        if position is None:
+            position = self._check_position(sequence)
+        known, further = metadata[: len(METADATA_FIELDS)], metadata[len(METADATA_FIELDS) :]
+        start = row * self._record.size
+        self._record.pack_into(self._records, start, sequence, frame_id, position, 0, flags, camera_ns, monotonic_ns, *known, 0, *further)
+        self._slots.append(slot)
+        self._sequence = sequence + 1
+        if row + 1 == self.batch_frames:
+            self._seal()
+        elif row == 0:
+            self._batch_started_s = time.monotonic()
+            self._wake()  # the I/O thread sets its flush timer
+
+    def _count_only(self, position: int | None) -> None:
+        if position is None:
+            self._check_position(self._sequence)
+        self._seal()
+        if self._sealed and self._sealed[-1].descriptors is None:
+            self._sealed[-1].count += 1
+        else:
+            self._sealed.append(SealedBatch(self._sequence, 1))
+        self._sequence += 1
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Waits until everything added before is durable. Raises ``TimedOutError``, or what ended the session."""
+        give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            if self._error is not None or self._finishing:
+                self._raise_over()
+            self._seal()
+            target = self._sequence
+            self._flush_to = max(self._flush_to, target)
+            self._wake()
+            while self._durable < target:
+                if self._receipt is not None and self._error is None:
+                    return  # closed meanwhile: everything is sealed
+                if self._error is not None:
+                    self._raise_over()
+                left_s = WAIT_S if give_up_s is None else give_up_s - time.monotonic()
+                if left_s <= 0:
+                    expected, got = f"{target} durable frames within {timeout_s} s", f"{self._durable}"
+                    raise TimedOutError("the flush is not complete", expected=expected, got=got, hint="It goes on; see .watermark")
+                self._changed.wait(min(left_s, WAIT_S))
 
     def finish(self) -> None:
         """No more frames; what was added is sent."""
@@ -119,9 +222,9 @@ class Outbox:
     def wait_for_end(self) -> Receipt:
         """The receipt. Raises what ended the session instead."""
         with self._changed:
-            while self._receipt is None and self._error is None:
+            while self._receipt is None and (self._error is None or isinstance(self._error, OverloadError)):
                 self._changed.wait(WAIT_S)
-            if self._error is not None:
+            if self._error is not None and not isinstance(self._error, OverloadError):
                 self._raise_over()
             assert self._receipt is not None
             return self._receipt
@@ -137,10 +240,22 @@ class Outbox:
         """Turns the frames added so far into a batch. Under the lock."""
         count = len(self._slots)
         if count:
-            records = bytes(memoryview(self._records)[: count * _RECORD.size])
-            self._sealed.append(SealedBatch(self._sequence - count, self._slots, records))
+            records = bytes(memoryview(self._records)[: count * self._record.size])
+            self._sealed.append(SealedBatch(self._sequence - count, count, self._slots, records, self._slots.count(NO_SLOT)))
             self._slots = []
             self._wake()
+
+    # The ring's thread ----------------------------------------------------------------------------------------------------------------------
+
+    def swap_ring(self, ring: FrameRing) -> None:
+        """From now on slots are filled in ``ring``; what was added before is copied there. A frame that is just being copied by its user is copied
+        again by ``add``'s answer. Not while slots are released."""
+        with self._lock:
+            old, self._ring = self._ring, ring
+            added = np.flatnonzero(np.frombuffer(self._slot_added, np.uint8)).tolist()
+        if old is not None and old is not ring:
+            for slot in added:
+                ring.frames[slot] = old.frames[slot]
 
     # The I/O thread -------------------------------------------------------------------------------------------------------------------------
 
@@ -155,26 +270,66 @@ class Outbox:
             self._seal()
             return None
 
-    def next_batch(self) -> SealedBatch | None:
+    def next_batch(self, told_room: int = MAX_TOLD_FRAMES) -> SealedBatch | None:
+        """The next one to send, with at most ``told_room`` frames without pixels."""
         with self._lock:
-            return self._sealed.popleft() if self._sealed else None
+            if not self._sealed:
+                return None
+            batch = self._sealed[0]
+            if batch.descriptors is not None:
+                return self._sealed.popleft() if batch.only_told <= told_room else None
+            count = min(batch.count, self.batch_frames, told_room)
+            if count == 0:
+                return None
+            self._told_held += count  # from now on they have descriptors too
+            piece = SealedBatch(batch.first, count, only_told=count)
+            batch.first, batch.count = batch.first + count, batch.count - count
+            if batch.count == 0:
+                self._sealed.popleft()
+            return piece
 
     def total_when_finished(self) -> int | None:
-        """Frames in all, once the user has finished and every batch was taken; None before."""
+        """The sequence after the last frame, once the user has finished and every batch was taken; None before."""
         with self._lock:
             return self._sequence if self._finishing and not self._sealed else None
 
-    def release(self, slots: list[int]) -> None:
+    def flush_wanted(self) -> int:
+        """Frames before this sequence are to be made durable; 0 when nobody waits for that."""
+        return self._flush_to if self._flush_to > self._durable else 0
+
+    def told_again(self, count: int) -> None:
+        """The I/O thread has made descriptors of so many frames without pixels."""
+        with self._lock:
+            self._told_held += count
+
+    def release(self, slots: Iterable[int]) -> None:
         with self._changed:
-            self._free.extend(slots)
+            for slot in slots:
+                if slot == NO_SLOT:
+                    self._told_held -= 1
+                else:
+                    self._slot_added[slot] = 0
+                    self._free.append(slot)
+            self._changed.notify_all()
+
+    def advance_watermark(self, stored: int | None = None, durable: int | None = None) -> None:
+        with self._changed:
+            self._stored = self._stored if stored is None else stored
+            self._durable = self._durable if durable is None else durable
             self._changed.notify_all()
 
     def fail(self, error: ShardwrightError) -> None:
         with self._changed:
-            self._error = self._error or error
+            if self._error is None or isinstance(self._error, OverloadError):
+                self._error = error
             self._changed.notify_all()
 
     def settle(self, receipt: Receipt) -> None:
         with self._changed:
             self._receipt = receipt
             self._changed.notify_all()
+
+    def drop_ring(self) -> None:
+        """The end: a user may keep the stream for its receipt, but not the ring's memory."""
+        with self._lock:
+            self._ring = None

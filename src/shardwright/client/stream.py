@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.model.errors import ClosedError, FrameDtypeError, FrameIndexError, FrameShapeError, SessionLostError, ShardwrightError
-from shardwright.wire.descriptor import METADATA_FIELDS
 from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata
 
@@ -22,23 +21,22 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
+    from shardwright.model.watermark import Watermark
     from shardwright.wire.controls import Transport
 
-    from .frame_ring import FrameRing
-    from .link import Link
-
-_NO_METADATA = (math.nan,) * len(METADATA_FIELDS)
+    from .link import Link, Loss
 
 
 class Stream:
     """Made by ``Connection.acquire``. ``append`` may be called from several threads; frames are then numbered in the order they were complete."""
 
-    def __init__(self, link: Link, ring: FrameRing, forget: Callable[[Stream], None]) -> None:
+    def __init__(self, link: Link, forget: Callable[[Stream], None]) -> None:
         self._link = link
         self._outbox = link.outbox
-        self._frames: npt.NDArray[Any] | None = ring.frames
-        self._dtype = ring.frames.dtype
+        self._dtype = np.dtype(link.spec.dtype).newbyteorder("<")
         self._shape = link.spec.frame_shape
+        self._fields = link.spec.metadata_fields
+        self._no_metadata = (math.nan,) * len(self._fields)
         self._grid = Grid.of(link.spec)
         self._forget = forget
         self._closed = False
@@ -59,17 +57,38 @@ class Stream:
 
     @property
     def frames_sent(self) -> int:
+        """Frames given to this stream, those that were dropped left out."""
         return self._outbox.frames
+
+    @property
+    def frames_dropped(self) -> int:
+        """Frames that the overload policy ``drop`` has dropped here; each is named in the frame table."""
+        return self._outbox.frames_dropped
+
+    @property
+    def watermark(self) -> Watermark:
+        """How far the acquisition is safe, as the daemon last said: counted without holes from its first frame, also that of an earlier client."""
+        return self._outbox.watermark
 
     @property
     def frames_stored(self) -> int:
         """Frames from the first on, without holes, that a kill of the daemon cannot lose."""
-        return self._link.stored_frames
+        return self._outbox.watermark.stored
 
     @property
     def frames_durable(self) -> int:
         """Frames from the first on, without holes, that a power cut cannot lose."""
-        return self._link.durable_frames
+        return self._outbox.watermark.durable
+
+    @property
+    def reconnects(self) -> int:
+        """How often this stream was resumed after the daemon or the link had died."""
+        return self._link.reconnects
+
+    @property
+    def losses(self) -> list[Loss]:
+        """Frames that the daemon had taken in and could not keep, as it told of them (the last 4,096 ranges); the frame table names each."""
+        return list(self._link.losses)
 
     @property
     def receipt(self) -> Receipt:
@@ -87,10 +106,12 @@ class Stream:
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
     ) -> None:
-        """Sends one frame (rows, columns); it is copied before this returns. Waits while the daemon is behind (back-pressure).
+        """Sends one frame (rows, columns); it is copied before this returns. When the daemon is behind or away, the stream's overload policy
+        decides: ``block`` waits (back-pressure), ``drop`` drops this frame, counted and recorded, ``fail`` raises ``OverloadError``.
 
         ``index`` places it (over the axes before the frame's own, in acquisition order); else ``frame_id`` does, counted from 0; else the number of
-        frames appended before. ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres.
+        frames of the acquisition before it. ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the
+        array's ``frame_fields`` name.
         Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` for a frame that is not sent (the stream goes on),
         ``ClosedError`` after ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
         """
@@ -100,15 +121,23 @@ class Stream:
         if pixels.dtype != self._dtype:
             raise FrameDtypeError("wrong frame dtype", expected=self._dtype.name, got=pixels.dtype.str)
         position = self._position(index, frame_id)
-        columns = _NO_METADATA
+        columns = self._no_metadata
         if metadata is not None:
-            values = checked_metadata(metadata)
-            columns = tuple(values.get(name, math.nan) for name in METADATA_FIELDS)
+            values = checked_metadata(metadata, self._fields)
+            columns = tuple(values.get(name, math.nan) for name in self._fields)
+        camera_id = -1 if frame_id is None else frame_id
         slot = self._outbox.take_slot()
+        if slot is None:
+            self._outbox.drop(position, camera_id, columns)
+            return
         try:
-            assert self._frames is not None, "take_slot raises after close"
-            self._frames[slot] = pixels
-            self._outbox.add(slot, position, -1 if frame_id is None else frame_id, columns)
+            ring = self._outbox.ring
+            while True:
+                if ring is not None:  # else the stream has ended, and add will raise
+                    ring.frames[slot] = pixels
+                ring = self._outbox.add(ring, slot, position, camera_id, columns)
+                if ring is None:
+                    return
         except BaseException:
             self._outbox.give_back(slot)
             raise
@@ -125,6 +154,11 @@ class Stream:
             return None
         return position
 
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until every frame appended before is durable: it survives a power cut. Raises ``TimedOutError`` after ``timeout_s``, or what ended
+        the session."""
+        self._outbox.flush(timeout_s)
+
     def close(self) -> None:
         """Ends the acquisition and waits until everything is sealed; the receipt is there afterwards. Later calls do nothing.
 
@@ -138,7 +172,7 @@ class Stream:
             self._outbox.wait_for_end()
         finally:
             self._forget(self)
-            self._frames = None  # the I/O thread drops the other reference: the ring's memory goes
+            self._outbox.drop_ring()  # its memory goes
 
     def __enter__(self) -> Stream:
         if self._closed:

@@ -1,4 +1,4 @@
-"""Who may open what: from an OPEN message to a path, a spec and limits, or the error that says why not. Of the disk, one look for the path."""
+"""Who may open what: from an OPEN message to a path, a spec and limits, or the error that says why not. Looks at no disk."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import BudgetError, OutputExistsError, SpecError, UnknownStreamError
+from shardwright.model.errors import BudgetError, SpecError, UnknownStreamError
 from shardwright.model.names import store_name
 from shardwright.pipeline.limits import RUNTIME_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Admitted:
-    """An acquisition that may be opened; it counts against the budget from now on."""
+    """A new acquisition that may be opened; it counts against the budget from now on."""
 
-    request: Open
     path: Path
     spec: ArraySpec
     limits: Limits
@@ -43,22 +42,57 @@ class Admission:
         self._streams = {stream.name: stream for stream in streams}
         self._limits_of = limits_of
 
-    def admit(self, request: Open, taken: Collection[Admitted]) -> Admitted:
-        """Raises the error to send to the client. ``taken``: everything that is open or being opened."""
-        name = store_name(request.name)
-        stream = self._stream(request.stream)
+    def admit(self, request: Open, sessions: int, memory_bytes: int) -> Admitted:
+        """A new acquisition. Raises the error to send to the client. ``sessions`` and ``memory_bytes``: what is open or being opened."""
+        path, stream = self.path(request), self._stream(request.stream)
         spec = self._spec(request, stream)
-        path = (self._settings.output_root if stream is None else stream.output_root) / name
-        if len(taken) >= self._settings.max_sessions:
-            raise BudgetError("too many acquisitions at once", expected=f"at most {self._settings.max_sessions}", hint="End another one first")
+        self.check_sessions(sessions)
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
-        self._check_memory(limits, taken)
+        self.check_memory(limits.acquisition_bytes, memory_bytes)
+        self.check_transport(request, limits)
+        return Admitted(path, spec, limits, self._settings.write if stream is None else stream.write)
+
+    def path(self, request: Open) -> Path:
+        """Where the acquisition of that name is. Raises ``InvalidNameError``, ``UnknownStreamError``."""
+        name, stream = store_name(request.name), self._stream(request.stream)
+        return (self._settings.output_root if stream is None else stream.output_root) / name
+
+    def check_sessions(self, sessions: int) -> None:
+        if sessions >= self._settings.max_sessions:
+            raise BudgetError("too many acquisitions at once", expected=f"at most {self._settings.max_sessions}", hint="End another one first")
+
+    def check_memory(self, more_bytes: int, memory_bytes: int) -> None:
+        used = RUNTIME_BYTES + memory_bytes
+        if used + more_bytes > self._settings.memory_budget_bytes:
+            raise BudgetError(
+                "the memory budget has no room for this acquisition",
+                expected=f"at most {self._settings.memory_budget_bytes - used:,} bytes (budget {self._settings.memory_budget_bytes:,})",
+                got=f"{more_bytes:,} bytes",
+                hint="End another acquisition, raise memory.budget, or make chunks smaller",
+            )
+
+    def check_transport(self, request: Open, limits: Limits) -> None:
         if request.transport == "message" and limits.frame_bytes > self._settings.max_message_bytes:
             expected = f"at most max_message_bytes, {self._settings.max_message_bytes} bytes"
             raise BudgetError("one frame does not fit a message", expected=expected, got=f"{limits.frame_bytes} bytes")
-        if path.exists() or any(path == other.path for other in taken):
-            raise OutputExistsError("the output exists", expected="a name that is not taken", got=str(path))
-        return Admitted(request, path, spec, limits, self._settings.write if stream is None else stream.write)
+
+    def check_same_array(self, request: Open, spec: ArraySpec) -> None:
+        """Whoever reopens an acquisition may name its array again, but not another one."""
+        if request.spec is not None and parse_spec(request.spec) != spec:
+            hint = "Leave the spec out, or acquire under another name"
+            raise SpecError("the acquisition to reopen has another array", expected="the same spec, or none", got="another one", hint=hint)
+
+    def limits_found(self, root: Path, spec: ArraySpec) -> Limits:
+        """Of an acquisition found below ``root`` whose stream is not known: as the stream that has this array there, if there is one."""
+        stream = self._stream_found(root, spec)
+        return self._limits_of(spec, None if stream is None else stream.ring_frames)
+
+    def settings_found(self, root: Path, spec: ArraySpec | None) -> WriteSettings:
+        stream = None if spec is None else self._stream_found(root, spec)
+        return self._settings.write if stream is None else stream.write
+
+    def _stream_found(self, root: Path, spec: ArraySpec) -> StreamPolicy | None:
+        return next((stream for stream in self._streams.values() if stream.output_root == root and stream.spec == spec), None)
 
     def _stream(self, name: str | None) -> StreamPolicy | None:
         if name is None:
@@ -78,13 +112,3 @@ class Admission:
             expected = f"one of the streams {', '.join(self._streams)}"
             raise SpecError("this daemon takes no arrays from clients", expected=expected, got="a spec", hint="See ingest.allow_client_specs")
         return parse_spec(request.spec)
-
-    def _check_memory(self, limits: Limits, taken: Collection[Admitted]) -> None:
-        used = RUNTIME_BYTES + sum(other.limits.acquisition_bytes for other in taken)
-        if used + limits.acquisition_bytes > self._settings.memory_budget_bytes:
-            raise BudgetError(
-                "the memory budget has no room for this acquisition",
-                expected=f"at most {self._settings.memory_budget_bytes - used:,} bytes (budget {self._settings.memory_budget_bytes:,})",
-                got=f"{limits.acquisition_bytes:,} bytes",
-                hint="End another acquisition, raise memory.budget, or make chunks smaller",
-            )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.errors import FrameDtypeError, FrameIndexError, FrameShapeError, ProtocolError
+from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, NO_POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,23 +19,31 @@ if TYPE_CHECKING:
     from shardwright.wire.messages import Batch
 
 
-def check_content(batch: Batch, spec: ArraySpec, grid: Grid, next_sequence: int) -> None:
-    """Everything but slots: dtype, shape, and each descriptor's fields. Raises the error that names what is wrong."""
+def check_content(batch: Batch, spec: ArraySpec, grid: Grid) -> None:
+    """Everything but slots and sequences: dtype, shape, and each descriptor's fields. Raises the error that names what is wrong."""
     if batch.dtype != spec.dtype:
         raise FrameDtypeError("wrong frame dtype", expected=spec.dtype, got=batch.dtype)
     if (batch.height, batch.width) != spec.frame_shape:
         raise FrameShapeError("wrong frame shape", expected=spec.frame_shape, got=(batch.height, batch.width))
     frames = batch.descriptors
-    count = len(frames)
-    if not np.array_equal(frames["sequence"], np.arange(next_sequence, next_sequence + count, dtype=np.uint64)):
-        raise ProtocolError("frame sequences are missing or repeated", expected=f"{next_sequence} and on", got=frames["sequence"][:4].tolist())
-    if frames["flags"].any() or frames["reserved"].any() or (frames["frame_id"] < -1).any():
-        raise ProtocolError("a descriptor with reserved bits", expected="flags 0, reserved 0, frame_id -1 or more")
-    outside = (frames["position"] < 0) | (frames["position"] > grid.last_position)
+    flags = frames["flags"]
+    if (flags > FRAME_NOT_HELD).any() or frames["reserved"].any() or (frames["frame_id"] < -1).any() or frames["slot"][flags != 0].any():
+        expected = f"flags 0, {FRAME_DROPPED} or {FRAME_NOT_HELD}, reserved 0, frame_id -1 or more, slot 0 without pixels"
+        raise ProtocolError("a descriptor with reserved bits", expected=expected)
+    least = np.where(flags == FRAME_NOT_HELD, NO_POSITION, 0)
+    outside = (frames["position"] < least) | (frames["position"] > grid.last_position)
     if outside.any():
         raise FrameIndexError(
             "frame index outside the array", expected=f"position 0 to {grid.last_position}", got=int(frames["position"][outside][0])
         )
+
+
+def check_sequences(sequences: npt.NDArray[np.int64], expected: int, holes_below: int) -> None:
+    """They go on from ``expected`` without holes; below ``holes_below`` (frames that are sent again) they ascend."""
+    before = np.concatenate(([expected - 1], sequences[:-1]))
+    if not ((sequences == before + 1) | ((sequences > before) & (sequences <= holes_below))).all():
+        wanted = f"{max(expected, holes_below)} and on" if expected >= holes_below else f"ascending from {expected}, without holes from {holes_below}"
+        raise ProtocolError("frame sequences are missing or repeated", expected=wanted, got=sequences[:4].tolist())
 
 
 def check_ring_slots(slots: npt.NDArray[np.uint32], slot_in_flight: npt.NDArray[np.bool_]) -> None:
@@ -54,4 +63,4 @@ def addresses_in_parts(parts: Sequence[memoryview], slots: npt.NDArray[np.uint32
     if not np.array_equal(slots, np.arange(len(slots), dtype=np.uint32)):
         raise ProtocolError("slots must number the frames of the message", expected="0, 1, 2, ...", got=slots[:4].tolist())
     starts = [np.frombuffer(part, np.uint8).ctypes.data + frame_bytes * np.arange(n, dtype=np.int64) for part, n in zip(parts, counts, strict=True)]
-    return np.concatenate(starts)
+    return np.concatenate([np.zeros(0, np.int64), *starts])

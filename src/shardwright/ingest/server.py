@@ -1,48 +1,47 @@
 """The ingest loop: one thread, one poller over the ROUTER, the ring socket and a wake-up descriptor.
 
-    round    wait -> wakes -> ring handovers -> messages -> acquisitions that opened -> each session's pipeline -> heartbeats and silence
+    round    wait -> wakes -> ring handovers -> messages -> requests to open -> each session's pipeline -> heartbeats and silence
 
-Nothing in a round waits for a disk: acquisitions (store, first shards, ring memory) are opened in a helper thread. An exception in the loop leaves
-``run``; whoever started it must end the process with an error.
+Nothing in a round waits for a disk: ``opening.py`` has threads for what does. An exception in the loop leaves ``run``; whoever started it must end
+the process with an error.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import time
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError
 from shardwright.model.machine import boot_id
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
-from shardwright.storage.ring import Ring
 from shardwright.wire.controls import Hello, Open, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
-from shardwright.wire.session import DaemonEvent
+from shardwright.wire.session import DaemonEvent, DaemonState
 
-from .admission import Admission, Admitted
+from .admission import Admission
+from .connection import Client
 from .endpoints import bind_router
+from .opening import Backstage, Openings
+from .registry import Sessions
 from .ring_handover import RingHandover
-from .session import AcquisitionLike, Session
 from .settings import IngestSettings, StreamPolicy
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
     from shardwright.pipeline.workers import WorkerPool
+    from shardwright.storage.ring import Ring
 
-    OpenAcquisition = Callable[..., AcquisitionLike]  # (path, spec, limits, pool, wake)
+    from .session import AcquisitionLike, Session
 
 __all__ = ["IngestServer", "IngestSettings", "StreamPolicy"]
 
@@ -51,27 +50,6 @@ MESSAGES_A_ROUND = 256  # at least; never fewer than clients, so that ZeroMQ's f
 MAX_WAIT_MS = 100  # how late a stop is noticed
 LINGER_MS = 1000
 LAST_MESSAGES_S = 1.0
-
-
-@dataclass
-class Client:
-    """One connection that said HELLO. ``unreachable``: why nothing can be sent to it any more."""
-
-    identity: bytes
-    hello: Hello
-    counter: Counter
-    last_heard_s: float
-    sessions: set[int] = field(default_factory=set)
-    unreachable: str | None = None
-    unreachable_since_s: float = 0.0
-    gone: bool = False
-
-
-@dataclass
-class _Opening:
-    client: Client
-    admitted: Admitted
-    answer: Future[tuple[AcquisitionLike, Ring | None]]
 
 
 class IngestServer:
@@ -83,19 +61,18 @@ class IngestServer:
         streams: Iterable[StreamPolicy],
         pool: WorkerPool,
         *,
-        open_acquisition: OpenAcquisition = Acquisition,
+        open_acquisition: Callable[..., AcquisitionLike] = Acquisition,
+        resume_acquisition: Callable[..., AcquisitionLike] = Acquisition.resume,
         limits_of: Callable[[ArraySpec, int | None], Limits] | None = None,
         on_event: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
     ) -> None:
         self._settings = settings
-        self._pool = pool
-        self._open_acquisition = open_acquisition
         self._on_event = on_event
-        self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
         self._clients: dict[bytes, Client] = {}
-        self._sessions: dict[int, Session] = {}
-        self._openings: list[_Opening] = []
-        self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
+        self._sessions = Sessions()
+        admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
+        backstage = Backstage(pool, self.wake, admission, open_acquisition, resume_acquisition)
+        self._openings = Openings(admission, self._sessions, backstage, self._send, self._can_be_reached, on_event)
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: a worker may still be about to wake us
         self._context: zmq.Context[Any] | None = None
@@ -115,19 +92,19 @@ class IngestServer:
 
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows. Each number is current; together they are not one instant."""
-        sessions = list(self._sessions.values())
+        sessions = list(self._sessions)
         return {
             "clients": len(self._clients),
             "stopping": self._stopping,
             "foreign_messages": self._foreign_messages,
             "frames_received": self._frames_of_ended + sum(session.frames_received for session in sessions),
-            "memory_bytes": sum(session.admitted.limits.acquisition_bytes for session in sessions),
+            "memory_bytes": sum(session.memory_bytes for session in sessions),
             "acquisitions": [
                 {
-                    "path": str(session.admitted.path),
+                    "path": str(session.acquisition.path),
                     "state": session.state.value,
                     "frames_received": session.frames_received,
-                    "frames_in_flight": session.frames_in_flight,
+                    "frames_in_flight": session.credit.frames_in_flight,
                     "frames_stored": session.acquisition.stored_watermark,
                     "frames_durable": session.acquisition.durable_watermark,
                 }
@@ -158,11 +135,16 @@ class IngestServer:
             self._close(linger_ms=0)
             raise
 
+    def adopt(self, paths: Iterable[Path]) -> None:
+        """Takes up unfinished stores of an earlier process, one after another, while everybody else is served; their clients may resume or reopen
+        them. Before ``run``."""
+        self._openings.adopt(paths)
+
     def run(self, stop: threading.Event) -> None:
         """Serves until ``stop`` is set and every acquisition is sealed. Bind first."""
         linger_ms = 0
         try:
-            while not (self._stopping and not self._sessions and not self._openings):
+            while not (self._stopping and not self._sessions and not self._openings.busy):
                 if stop.is_set() and not self._stopping:
                     self._begin_stop()
                 self._round()
@@ -174,12 +156,11 @@ class IngestServer:
 
     def _begin_stop(self) -> None:
         self._stopping = True
-        self._on_event("draining", {"acquisitions": len(self._sessions) + len(self._openings)})
-        for session in self._sessions.values():
-            session.stop()
+        self._on_event("draining", {"acquisitions": len(self._sessions) + self._openings.busy})
+        self._openings.begin_stop()
 
     def _close(self, linger_ms: int) -> None:
-        self._opener.shutdown(wait=False, cancel_futures=True)
+        self._openings.close()
         if self._handover is not None:
             self._handover.close()
         if self._context is not None:
@@ -192,12 +173,20 @@ class IngestServer:
         if self._handover is not None:
             self._handover.serve(ready)
         drained = self._receive_some()
-        self._take_opened()
-        for session in list(self._sessions.values()):
-            session.advance()
-            if session.ended:
-                self._forget(session)
+        self._openings.advance()
+        for session in self._sessions:
+            if not session.busy:
+                self._advance(session)
         self._keep_alive(time.monotonic(), drained=drained)
+
+    def _advance(self, session: Session) -> None:
+        if self._stopping:
+            session.stop()
+        elif session.state is DaemonState.DETACHED and (time.monotonic() - session.detached_s) * 1000 > self._settings.resume_timeout_ms:
+            session.time_out(SessionLostError("no client came back", expected=f"one within {self._settings.resume_timeout_ms} ms"))
+        session.advance()
+        if session.ended:
+            self._forget(session)
 
     def _wait_ms(self) -> int:
         until_heartbeat_ms = (self._next_heartbeat_s - time.monotonic()) * 1000
@@ -234,8 +223,8 @@ class IngestServer:
             self._foreign_messages += 1
             self._dismiss(client or _stranger(identity), error)
             return
-        session = self._sessions.get(header.session)
-        if session is None or header.session not in client.sessions:
+        session = self._sessions.of_token(header.session)
+        if session is None or session.attachment is None or session.attachment.client is not client:
             self._refuse_token(client, header)
         else:
             session.receive(header, body, parts[2:])
@@ -272,9 +261,9 @@ class IngestServer:
 
     def _receive_for_connection(self, client: Client, header: Header, body: memoryview) -> None:
         if header.kind is Kind.OPEN:
-            self._open(client, Open.from_body(self._control(body)))
+            self._openings.open(client, Open.from_body(self._control(body)))
         elif header.kind is Kind.ERROR:
-            self._lose(client, Problem.from_body(self._control(body)).error)  # it leaves
+            self._lose(client, Problem.from_body(self._control(body)).error, left=True)
         elif header.kind is not Kind.HEARTBEAT:
             raise ProtocolError(f"{header.kind.name} came out of turn", expected="OPEN, HEARTBEAT or ERROR on session 0")
 
@@ -284,92 +273,42 @@ class IngestServer:
         problem = Problem(error, fatal=True)
         self._send(client, Counter(header.session).control(Kind.ERROR, problem.to_body()))
 
-    # Opening --------------------------------------------------------------------------------------------------------------------------------
-
-    def _open(self, client: Client, request: Open) -> None:
-        try:
-            if self._stopping:
-                raise SessionLostError("the daemon is stopping")  # noqa: TRY301
-            taken = [s.admitted for s in self._sessions.values()] + [o.admitted for o in self._openings]
-            admitted = self._admission.admit(request, taken)
-        except Exception as error:  # noqa: BLE001 - a defect that a client's spec can provoke must not end the others
-            self._refuse(client, request, error)
-            return
-        answer = self._opener.submit(self._prepare, admitted)
-        answer.add_done_callback(lambda _: self.wake())
-        self._openings.append(_Opening(client, admitted, answer))
-
-    def _prepare(self, admitted: Admitted) -> tuple[AcquisitionLike, Ring | None]:
-        """In the opener's thread: the ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
-        ring = Ring(admitted.limits.ring_bytes) if admitted.request.transport == "shm" else None
-        try:
-            return self._open_acquisition(admitted.path, admitted.spec, admitted.limits, self._pool, self.wake), ring
-        except BaseException:
-            if ring is not None:
-                ring.close()
-            raise
-
-    def _take_opened(self) -> None:
-        done = [opening for opening in self._openings if opening.answer.done()]
-        for opening in done:
-            self._openings.remove(opening)
-            client, admitted = opening.client, opening.admitted
-            error = opening.answer.exception()
-            if error is not None:
-                self._refuse(client, admitted.request, error)
-                continue
-            acquisition, ring = opening.answer.result()
-            token = secrets.randbits(63) | 1 << 63
-            session = Session(token, admitted, acquisition, ring, partial(self._send, client))
-            self._sessions[token] = session
-            client.sessions.add(token)
-            session.say_opened()
-            self._on_event("acquisition_opened", {"path": str(admitted.path), "host": client.hello.host, "transport": admitted.request.transport})
-            for warning in layout_warnings(admitted.spec):
-                self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
-            if client.gone:
-                session.end_early(DaemonEvent.CLIENT_LEFT, SessionLostError("the client left while its acquisition was being opened"))
-            elif self._stopping:
-                session.stop()
-
-    def _refuse(self, client: Client, request: Open, error: BaseException) -> None:
-        known = isinstance(error, ShardwrightError)
-        told = error if isinstance(error, ShardwrightError) else ShardwrightError("the daemon failed to open this acquisition", got=repr(error))
-        facts = {"name": request.name, "host": client.hello.host, **told.to_dict()}
-        self._on_event("acquisition_refused" if known else "acquisition_open_failed", facts if known else {**facts, "exc_info": error})
-        self._send(client, client.counter.control(Kind.ERROR, Problem(told, fatal=False, request=request.request).to_body()))
-
     def _take_ring(self, token: int, ring_token: str) -> Ring | None:
-        session = self._sessions.get(token)
+        session = self._sessions.of_token(token)
         return None if session is None else session.take_ring(ring_token)
 
     # Ends -----------------------------------------------------------------------------------------------------------------------------------
 
     def _forget(self, session: Session) -> None:
-        del self._sessions[session.token]
+        self._sessions.forget(session)
         self._frames_of_ended += session.frames_received
-        for client in self._clients.values():
-            client.sessions.discard(session.token)
         failed = session.acquisition.error
         why = failed or session.reason
         facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}
         self._on_event("acquisition_ended" if failed is None else "acquisition_failed", facts)
 
     def _dismiss(self, client: Client, error: ShardwrightError) -> None:
-        """Tells a connection that it is over, and ends its sessions."""
+        """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever only fell silent may come back."""
         self._send(client, client.counter.control(Kind.ERROR, Problem(error, fatal=True).to_body()))
-        self._lose(client, error)
+        self._lose(client, error, left=not isinstance(error, SessionLostError))
 
-    def _lose(self, client: Client, error: ShardwrightError) -> None:
-        """The client is gone: its acquisitions are sealed with what arrived."""
+    def _lose(self, client: Client, error: ShardwrightError, *, left: bool) -> None:
+        """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait for it."""
         if self._clients.pop(client.identity, None) is None:
             return
         client.gone = True
         orderly = error.code == "closed" or self._stopping
         self._on_event("client_left" if orderly else "client_lost", {"host": client.hello.host, "pid": client.hello.pid, "reason": str(error)})
-        for token in client.sessions:
-            if token in self._sessions:
-                self._sessions[token].end_early(DaemonEvent.CLIENT_LEFT, error)
+        for session in self._sessions:
+            if session.attachment is not None and session.attachment.client is client:
+                if left:
+                    session.end_early(DaemonEvent.CLIENT_LEFT, error)
+                else:
+                    session.lose_client(error)
+
+    def _can_be_reached(self, client: Client) -> bool:
+        self._send(client, client.counter.control(Kind.HEARTBEAT))
+        return not client.gone and client.unreachable is None
 
     def _keep_alive(self, now_s: float, *, drained: bool) -> None:
         if now_s >= self._next_heartbeat_s:
@@ -383,7 +322,7 @@ class IngestServer:
                 self._dismiss(client, SessionLostError("the client fell silent", expected=expected, got=f"{silence_s:.1f} s of silence"))
             elif client.unreachable is not None and (drained or now_s - client.unreachable_since_s > LAST_MESSAGES_S):
                 # What it sent before it went has been taken by now; a peer that goes on sending gets no more than this.
-                self._lose(client, SessionLostError("the client is gone", got=client.unreachable))
+                self._lose(client, SessionLostError("the client is gone", got=client.unreachable), left=False)
 
     def _send(self, client: Client, parts: list[bytes]) -> None:
         if client.gone or client.unreachable is not None:

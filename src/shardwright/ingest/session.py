@@ -1,77 +1,102 @@
-"""One client's session: what its messages do to its acquisition, and what the acquisition has to tell the client.
+"""One acquisition and the client that is attached to it, if any: what its messages do, and what the acquisition has to tell it.
 
 The table in wire/session.py decides what an event means in which state; this class acts on the verdict. It never blocks and touches no socket.
+It begins without a client, and outlives each of them until the acquisition has ended.
 """
 
 from __future__ import annotations
 
-import secrets
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
 
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.wire.controls import Finish, Opened, Problem
-from shardwright.wire.in_flight import InFlight, ranges_of
-from shardwright.wire.messages import Counter, Header, Kind, Level, decode_batch, decode_control, encode_ranges
+from shardwright.wire.messages import Header, Kind, decode_batch, decode_control
 from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
 
-from .batch import addresses_in_parts, check_content, check_ring_slots
+from .batch import check_content
+from .credit import Credit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
     from shardwright.array.grid import Grid
+    from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
+    from shardwright.pipeline.limits import Limits
+    from shardwright.pipeline.settings import WriteSettings
     from shardwright.storage.ring import Ring
+    from shardwright.wire.controls import Open
 
-    from .admission import Admitted
+    from .attachment import Attachment
 
-    Send = Callable[[list[bytes]], None]
+    OnEvent = Callable[[str, Mapping[str, Any]], None]
 
-MAX_RANGES = 1024  # of one ACK
+MAX_UNTOLD_LOSSES = 1024  # ranges kept for a client that is away; the frame table has them all
+
+_EVENT_OF_KIND = {Kind.FRAMES: DaemonEvent.FRAMES, Kind.FLUSH: DaemonEvent.FLUSH, Kind.FINISH: DaemonEvent.FINISH}
+_ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
 
 
 class AcquisitionLike(Protocol):
     """What a session needs of ``pipeline.Acquisition``."""
 
+    path: Path
+    spec: ArraySpec
+    limits: Limits
     grid: Grid
     state: AcquisitionState
     error: ShardwrightError | None
 
+    @property
+    def identity(self) -> str: ...
+    @property
+    def client_epoch(self) -> int: ...
+    @property
+    def next_sequence(self) -> int: ...
+    @property
+    def is_finishing(self) -> bool: ...
     @property
     def stored_watermark(self) -> int: ...
     @property
     def durable_watermark(self) -> int: ...
     @property
     def in_flight(self) -> int: ...
+    def missing(self, stop: int) -> list[tuple[int, int]]: ...
+    def new_client(self) -> int: ...
+    def settle_missing(self) -> None: ...
     def submit(self, descriptors: npt.NDArray[Any], addresses: npt.NDArray[Any]) -> None: ...
     def poll(self) -> npt.NDArray[Any]: ...
+    def flush(self) -> None: ...
     def finish(self) -> None: ...
+    def take_losses(self) -> Sequence[tuple[int, int, ShardwrightError]]: ...
+    def take_events(self) -> list[tuple[str, dict[str, Any]]]: ...
     def receipt(self) -> Receipt: ...
     def close(self) -> None: ...
 
 
 class Session:
-    """Owned by the ingest thread. ``send`` takes a message for the client; it drops it when the client is gone."""
+    """Owned by the ingest thread. ``busy``: the opener's thread is preparing it for another client, and nobody else may touch the acquisition."""
 
-    def __init__(self, token: int, admitted: Admitted, acquisition: AcquisitionLike, ring: Ring | None, send: Send) -> None:
-        self.token = token
-        self.admitted = admitted
+    def __init__(self, acquisition: AcquisitionLike, settings: WriteSettings, *, recovered: bool, on_event: OnEvent) -> None:
         self.acquisition = acquisition
-        self.state = DaemonState.RUNNING if ring is None else DaemonState.AWAIT_RING
-        self.frames_received = 0
+        self.settings = settings
+        self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
+        self.attachment: Attachment | None = None
+        self.detached_s = time.monotonic()
+        self.busy = False
+        self.frames_received = 0  # by this process
         self.reason: ShardwrightError | None = None  # why it ended early; None for a normal end
-        self._send = send
-        self._counter = Counter(token)
-        self._ring = ring
-        self._ring_token = None if ring is None else secrets.token_hex(16)
-        self._in_flight = InFlight()
-        self._slot_in_flight = np.zeros(admitted.limits.ring_frames, np.bool_)
-        self._told = {Level.STORED: 0, Level.DURABLE: 0}
+        self.credit = Credit(acquisition.limits.frame_bytes)
+        self._never_attached = recovered
+        self._on_event = on_event
+        self._old_rings: list[Ring] = []
+        self._losses: deque[tuple[int, int, ShardwrightError]] = deque(maxlen=MAX_UNTOLD_LOSSES)
         self._ended_by: DaemonEvent | None = None
 
     @property
@@ -79,48 +104,103 @@ class Session:
         return self.state is DaemonState.ENDED
 
     @property
-    def frames_in_flight(self) -> int:
-        return self._in_flight.frames
+    def memory_bytes(self) -> int:
+        """What counts against the budget: nothing for a recovered acquisition that no client has taken up."""
+        if self._never_attached:
+            return 0
+        limits = self.acquisition.limits
+        spare = limits.ring_bytes if self.attachment is None else 0
+        kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
+        return limits.acquisition_bytes + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
 
-    # From the client ------------------------------------------------------------------------------------------------------------------------
+    def bytes_to_attach(self, ring_slots: int) -> int:
+        """What a client with so many slots adds to ``memory_bytes``."""
+        limits = self.acquisition.limits
+        if self._never_attached:
+            return limits.acquisition_bytes + _more_than_ring(limits, ring_slots)
+        return min(limits.ring_bytes, sum(ring.ring_bytes for ring in self._old_rings) + self.credit.frames_in_flight * limits.frame_bytes)
 
-    def say_opened(self) -> None:
-        limits, admitted = self.admitted.limits, self.admitted
+    # Clients come and go --------------------------------------------------------------------------------------------------------------------
+
+    def attach(self, attachment: Attachment, request: Open) -> bool:
+        """A client takes the acquisition up. False: it cannot be any more, and ``attachment`` is not taken."""
+        verdict, then = step(DAEMON_TABLE, self.state, DaemonEvent.ATTACHED)
+        if verdict is Verdict.IGNORE:
+            return False
+        self._retire_ring()
+        self.attachment, self.state, self._never_attached = attachment, then, False
+        resume, limits, acquisition = request.resume, self.acquisition.limits, self.acquisition
+        again: list[tuple[int, int]] = []
+        released: list[tuple[int, int]] = []
+        if resume is None:
+            self._write_off_missing()
+            self.credit.begin(acquisition.next_sequence, limits.ring_frames)
+            self._losses.clear()  # of an earlier client's frames
+        else:
+            again, released = self.credit.resume(resume.next_sequence, acquisition.missing(resume.next_sequence), resume.ring_slots)
         opened = Opened(
-            request=admitted.request.request,
-            path=str(admitted.path),
-            spec=admitted.spec.model_dump(mode="json"),
-            transport="message" if self._ring is None else "shm",
-            credit_bytes=limits.ring_frames * limits.frame_bytes,
-            ring_slots=limits.ring_frames,
+            request=request.request,
+            path=str(acquisition.path),
+            spec=acquisition.spec.model_dump(mode="json"),
+            transport=request.transport,
+            credit_bytes=self.credit.ring_slots * limits.frame_bytes,
+            ring_slots=self.credit.ring_slots,
             slot_bytes=limits.frame_bytes,
-            ring_token=self._ring_token,
-            acquisition=getattr(self.acquisition, "identity", None) or secrets.token_hex(16),
-            client_epoch=1,
-            next_sequence=0,
-            missing=(),
-            overload=admitted.settings.overload,
-            durability=admitted.settings.durability,
+            ring_token=attachment.ring_token,
+            acquisition=acquisition.identity,
+            client_epoch=acquisition.client_epoch,
+            next_sequence=self.credit.next_sequence,
+            missing=tuple(again),
+            overload=self.settings.overload,
+            durability=self.settings.durability,
         )
-        self._send(self._counter.control(Kind.OPENED, opened.to_body()))
+        attachment.say(Kind.OPENED, opened.to_body())
+        attachment.acknowledge(released, 0, 0)
+        if attachment.ring is None:
+            self._step(DaemonEvent.RING_TAKEN)
+        return True
 
     def take_ring(self, token: str) -> Ring | None:
         """The ring, once, for the right token."""
-        if self._ring_token is None or not secrets.compare_digest(token, self._ring_token):
+        if self.attachment is None or not self.attachment.is_ring_token(token):
             return None
-        verdict, self.state = step(DAEMON_TABLE, self.state, DaemonEvent.RING_TAKEN)
-        return self._ring if verdict is Verdict.ACCEPT else None
+        return self.attachment.ring if self._step(DaemonEvent.RING_TAKEN) is Verdict.ACCEPT else None
+
+    def lose_client(self, error: ShardwrightError) -> None:
+        """It vanished: the acquisition stays open for it. One that was finished, or is over, only loses its listener."""
+        if self._step(DaemonEvent.LINK_LOST) is Verdict.ACCEPT:
+            self.detached_s = time.monotonic()
+            self._retire_ring()
+            self._on_event("acquisition_detached", {"path": str(self.acquisition.path), "reason": str(error)})
+
+    def _retire_ring(self) -> None:
+        """The ring stays as long as frames in it are needed; ``advance`` lets it go."""
+        if self.attachment is not None and self.attachment.ring is not None:
+            self._old_rings.append(self.attachment.ring)
+        self.attachment = None
+
+    def _write_off_missing(self) -> None:
+        """Nobody will send any more what a client had sent and a power cut took: it holds nothing up."""
+        if self.acquisition.state is AcquisitionState.OPEN:
+            self.acquisition.settle_missing()
+
+    def _step(self, event: DaemonEvent) -> Verdict:
+        verdict, self.state = step(DAEMON_TABLE, self.state, event)
+        return verdict
+
+    # From the client ------------------------------------------------------------------------------------------------------------------------
 
     def receive(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """Acts on one message of this session, whose parts were checked against its header."""
-        frames = (self.frames_received, self.frames_received + header.count - 1) if header.kind is Kind.FRAMES else None
+        assert self.attachment is not None, "messages are routed by the attachment's token"
+        first = self.credit.next_sequence
+        frames = (first, first + header.count - 1) if header.kind is Kind.FRAMES else None
         try:
-            self._counter.accept(header)
+            self.attachment.accept(header)
             if header.kind is Kind.ERROR:
-                problem = Problem.from_body(decode_control(body))
-                self.end_early(DaemonEvent.CLIENT_LEFT, problem.error)
+                self.end_early(DaemonEvent.CLIENT_LEFT, Problem.from_body(decode_control(body)).error)
                 return
-            event = {Kind.FRAMES: DaemonEvent.FRAMES, Kind.FINISH: DaemonEvent.FINISH}.get(header.kind, DaemonEvent.UNEXPECTED)
+            event = _EVENT_OF_KIND.get(header.kind, DaemonEvent.UNEXPECTED)
             verdict, then = step(DAEMON_TABLE, self.state, event)
             if verdict is Verdict.REFUSE:
                 raise ProtocolError(f"{header.kind.name} came out of turn", expected="the order of PROTOCOL.md", got=self.state.value)
@@ -128,6 +208,8 @@ class Session:
                 return
             if event is DaemonEvent.FRAMES:
                 self._take_frames(header, body, pixels)
+            elif event is DaemonEvent.FLUSH:
+                self.acquisition.flush()
             else:
                 self._take_finish(Finish.from_body(decode_control(body)))
             self.state = then
@@ -136,80 +218,85 @@ class Session:
 
     def _take_frames(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """All of the batch, or nothing of it and an error."""
-        limits, count = self.admitted.limits, header.count
-        batch = decode_batch(header, body, len(self.admitted.spec.frame_fields))
-        check_content(batch, self.admitted.spec, self.acquisition.grid, self.frames_received)
-        if self._in_flight.frames + count > limits.ring_frames:
-            expected = f"at most {limits.ring_frames} frames in flight"
-            raise ProtocolError("more frames than credit", expected=expected, got=self._in_flight.frames + count)
-        slots = np.ascontiguousarray(batch.descriptors["slot"])
-        if self._ring is None:
-            addresses = addresses_in_parts(pixels, slots, limits.frame_bytes)
-        else:
-            if pixels:
-                raise ProtocolError("pixels in a message of a shared-memory session", expected="no pixel parts", got=len(pixels))
-            check_ring_slots(slots, self._slot_in_flight)
-            addresses = self._ring.address + slots.astype(np.int64) * limits.frame_bytes
-            self._slot_in_flight[slots] = True
-        self._in_flight.add(self.frames_received, slots, keep=pixels)  # the message's memory lives until its last frame is released
-        self.frames_received += count
-        self.acquisition.submit(batch.descriptors, addresses)
+        assert self.attachment is not None
+        acquisition = self.acquisition
+        batch = decode_batch(header, body, len(acquisition.spec.frame_fields))
+        check_content(batch, acquisition.spec, acquisition.grid)
+        descriptors, addresses, again = self.credit.take(batch.descriptors, pixels, self.attachment.ring)
+        self.frames_received += len(descriptors)
+        if len(descriptors):
+            acquisition.submit(descriptors, addresses)
+        self.attachment.acknowledge(again, 0, 0)
 
     def _take_finish(self, finish: Finish) -> None:
-        if finish.frames != self.frames_received:
-            raise ProtocolError("FINISH does not count what came", expected=f"{self.frames_received} frames", got=finish.frames)
+        if finish.frames != self.credit.next_sequence or not self.credit.all_came():
+            raise ProtocolError("FINISH does not count what came", expected=f"{self.credit.next_sequence} frames", got=finish.frames)
         self.acquisition.finish()
 
     # From the daemon ------------------------------------------------------------------------------------------------------------------------
 
     def end_early(self, event: DaemonEvent, error: ShardwrightError, frames: tuple[int, int] | None = None) -> None:
         """Ends the session before its time: what arrived is sealed. A violation is told at once, a stop when everything is sealed."""
-        verdict, self.state = step(DAEMON_TABLE, self.state, event)
+        verdict = self._step(event)
         if verdict is Verdict.IGNORE:
             return
         self.reason, self._ended_by = error, event
+        self._write_off_missing()
         self.acquisition.finish()
         if verdict is Verdict.REFUSE or event is DaemonEvent.FAILED:
             first, last = frames or (None, None)
             receipt = self.acquisition.receipt() if event is DaemonEvent.FAILED else None
-            self._send(self._counter.control(Kind.ERROR, Problem(error, fatal=True, first=first, last=last, receipt=receipt).to_body()))
+            self._say(Kind.ERROR, Problem(error, fatal=True, first=first, last=last, receipt=receipt).to_body())
 
     def stop(self) -> None:
         self.end_early(DaemonEvent.STOPPING, SessionLostError("the daemon is stopping", hint="What arrived is sealed; acquire again when it is back"))
 
+    def time_out(self, error: ShardwrightError) -> None:
+        """Nobody came back."""
+        self.end_early(DaemonEvent.TIMED_OUT, error)
+
     def advance(self) -> None:
         """One round: takes what the pipeline has finished and tells the client."""
         acquisition = self.acquisition
-        self._release(acquisition.poll())
+        released = self.credit.release(acquisition.poll(), acquisition.stored_watermark)
+        if self.attachment is not None and self.state in _ATTACHED:  # a draining session gets no credit for frames that would be dropped
+            self.attachment.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
+        self._tell_of_losses()
+        for name, facts in acquisition.take_events():
+            self._on_event(name, {"path": str(acquisition.path), **facts})
+        for ring in [ring for ring in self._old_rings if not self.credit.holds(ring)]:
+            self._old_rings.remove(ring)
+            ring.close()
         if acquisition.state is AcquisitionState.FAILED:
             self.end_early(DaemonEvent.FAILED, acquisition.error or ShardwrightError("the acquisition failed"))
         over = acquisition.state in (AcquisitionState.SEALED, AcquisitionState.FAILED)
-        if over and acquisition.in_flight == 0 and self._in_flight.frames == 0:
+        if over and acquisition.in_flight == 0 and self.credit.frames_in_flight == 0:
             self._settle()
 
-    def _release(self, sequences: npt.NDArray[Any]) -> None:
-        acks: list[tuple[Level, int, int]] = []
-        for first, last in ranges_of(sequences.astype(np.uint64)):
-            self._slot_in_flight[self._in_flight.release(first, last)] = False
-            acks.append((Level.RELEASED, first, last))
-        for level, watermark in ((Level.STORED, self.acquisition.stored_watermark), (Level.DURABLE, self.acquisition.durable_watermark)):
-            if watermark > self._told[level]:
-                acks.append((level, self._told[level], watermark - 1))
-                self._told[level] = watermark
-        if self.state in (DaemonState.RUNNING, DaemonState.FINISHING):  # a draining session gets no credit for frames that would be dropped
-            for start in range(0, len(acks), MAX_RANGES):
-                part = acks[start : start + MAX_RANGES]
-                self._send(self._counter.message(Kind.ACK, [encode_ranges(part)], count=len(part)))
+    def _tell_of_losses(self) -> None:
+        self._losses.extend(loss for loss in self.acquisition.take_losses() if loss[1] >= self.credit.first)
+        while self._losses and self.attachment is not None:
+            first, last, error = self._losses.popleft()
+            self._say(Kind.ERROR, Problem(error, fatal=False, first=first, last=last).to_body())
+
+    def _say(self, kind: Kind, body: dict[str, Any]) -> None:
+        if self.attachment is not None:
+            self.attachment.say(kind, body)
 
     def _settle(self) -> None:
         """Everything is sealed (or failed) and no worker needs a pixel of ours: the memory goes, and the client hears its last word."""
         receipt = self.acquisition.receipt()
         self.acquisition.close()
-        if self._ring is not None:
-            self._ring.close()
+        if self.attachment is not None and self.attachment.ring is not None:
+            self.attachment.ring.close()
         if self._ended_by is DaemonEvent.STOPPING:
             error = self.acquisition.error or self.reason or SessionLostError("the daemon is stopping")
-            self._send(self._counter.control(Kind.ERROR, Problem(error, fatal=True, receipt=receipt).to_body()))
+            self._say(Kind.ERROR, Problem(error, fatal=True, receipt=receipt).to_body())
         elif self.acquisition.state is AcquisitionState.SEALED:
-            self._send(self._counter.control(Kind.RECEIPT, {"receipt": receipt.to_dict()}))
-        _, self.state = step(DAEMON_TABLE, self.state, DaemonEvent.SETTLED)
+            self._say(Kind.RECEIPT, {"receipt": receipt.to_dict()})
+        self._step(DaemonEvent.SETTLED)
+
+
+def _more_than_ring(limits: Limits, ring_slots: int) -> int:
+    """A client that comes back after a restart has the slots it had, whatever the configuration says now."""
+    return max(0, ring_slots * limits.frame_bytes - limits.ring_bytes)

@@ -2,7 +2,7 @@
 unfinished slabs into the staging area. ``shard/FORMAT.md`` draws the bytes, ``shard/journal.py`` and ``shard/staging.py`` own the files.
 
 A checksum starts from the file's seed, so that nothing from another file can pass for an entry of this one. Each function returns 0 or the errno of
-the first write that failed. The caller orders the writes: data, then chunk entries, then frame records.
+the first write that failed. The caller orders the writes: a chunk's bytes before its entry.
 """
 
 from __future__ import annotations

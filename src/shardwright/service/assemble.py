@@ -22,7 +22,6 @@ from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.errors import ConfigError
-from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
@@ -50,7 +49,6 @@ class Daemon:
             ingest_settings(config),
             stream_policies(config),
             self._pool,
-            open_acquisition=partial(Acquisition, settings=WriteSettings(io=config.output.io)),
             on_event=emit,
         )
 
@@ -117,6 +115,7 @@ def ingest_settings(config: Config) -> IngestSettings:
         max_sessions=ingest.max_sessions,
         max_connections=4 * ingest.max_sessions,
         allow_client_specs=ingest.allow_client_specs,
+        write=WriteSettings(io=config.output.io),
     )
 
 
@@ -128,6 +127,7 @@ def stream_policies(config: Config) -> list[StreamPolicy]:
             spec=stream.array,
             output_root=config.output.root,
             ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
+            write=WriteSettings(io=config.output.io),
         )
         for stream in config.streams
     ]

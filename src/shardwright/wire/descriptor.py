@@ -19,7 +19,12 @@ All little-endian. Owned here; the client fills it, ingest checks it, pipeline r
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 METADATA_FIELDS = ("delta_t", "exposure_time", "position_x", "position_y", "position_z")
 MAX_FURTHER_FIELDS = 32
@@ -47,3 +52,13 @@ def descriptor_dtype(further_fields: int) -> np.dtype[np.void]:
 DESCRIPTOR = descriptor_dtype(0)
 assert DESCRIPTOR.itemsize == 96, "PROTOCOL.md draws 96 bytes"
 assert descriptor_dtype(MAX_FURTHER_FIELDS).itemsize == 96 + 8 * MAX_FURTHER_FIELDS, "and 8 for each further field"
+
+
+def not_held(first: int, count: int, record: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """Descriptors of frames of which nothing but the sequence is known."""
+    records = np.zeros(count, record)
+    records["sequence"] = np.arange(first, first + count)
+    records["frame_id"], records["position"], records["flags"] = -1, NO_POSITION, FRAME_NOT_HELD
+    for name in (*METADATA_FIELDS, *(("further",) if "further" in (record.names or ()) else ())):
+        records[name] = np.nan
+    return records

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shardwright.model.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 NO_SLOT = 2**32 - 1  # of a frame without pixels, which is only told of
 
@@ -33,6 +33,10 @@ class Batch:
     def stop(self) -> int:
         return self.first + len(self.slots)
 
+    def window(self, first: int, last: int) -> slice:
+        """Which of these rows are frames ``first`` to ``last``; empty when none are."""
+        return slice(max(first, self.first) - self.first, max(0, min(last + 1, self.stop) - self.first))
+
 
 class InFlight:
     """Frames on their way. Batches enter in any order, each one run of sequences that no other holds; frames leave in any order."""
@@ -41,10 +45,6 @@ class InFlight:
         self._firsts: list[int] = []
         self._batches: list[Batch] = []
         self.frames = 0
-
-    def __iter__(self) -> Iterator[Batch]:
-        """In the order of their sequences. Not to be changed meanwhile."""
-        return iter(self._batches)
 
     def add(self, first: int, slots: npt.NDArray[np.uint32], keep: Any = None) -> None:
         """Frame ``first + i`` sits in ``slots[i]``."""
@@ -55,9 +55,40 @@ class InFlight:
         self._batches.insert(place, Batch(first, slots, np.ones(len(slots), np.bool_), len(slots), keep))
         self.frames += len(slots)
 
+    def put_back(self, first: int, last: int, keep_of: Callable[[int, int], Any]) -> None:
+        """Frames that are not in flight, from now on without pixels; ``keep_of(first, count)`` makes what goes with those that no batch knows."""
+        wanted = first
+        for batch in self.overlapping(first, last):
+            self._put_back_unknown(wanted, batch.first - 1, keep_of)
+            window = batch.window(first, last)
+            assert not batch.live[window].any(), "a sequence is in flight once"
+            batch.slots[window], batch.live[window] = NO_SLOT, True
+            batch.remaining += window.stop - window.start
+            self.frames += window.stop - window.start
+            wanted = batch.stop
+        self._put_back_unknown(wanted, last, keep_of)
+
+    def _put_back_unknown(self, first: int, last: int, keep_of: Callable[[int, int], Any]) -> None:
+        if first <= last:
+            count = last - first + 1
+            self.add(first, np.full(count, NO_SLOT, np.uint32), keep_of(first, count))
+
     def holds(self, keep: object) -> bool:
         """Whether a frame that ``keep`` goes with is still on its way."""
         return any(batch.keep is keep for batch in self._batches)
+
+    def overlapping(self, first: int, last: int) -> list[Batch]:
+        """The batches that hold or held some of these frames, in order."""
+        return [batch for batch in self._batches if batch.stop > first and batch.first <= last]
+
+    def gone(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Which of these frames are not in flight."""
+        absent = np.ones(last + 1 - first, np.bool_)
+        for batch in self.overlapping(first, last):
+            window = batch.window(first, last)
+            start = batch.first + window.start - first
+            absent[start : start + window.stop - window.start] = ~batch.live[window]
+        return first + np.flatnonzero(absent)
 
     def ranges(self) -> list[tuple[int, int]]:
         """The frames on their way as sorted (first, last) ranges, both included."""
@@ -75,7 +106,7 @@ class InFlight:
         slots: list[npt.NDArray[np.uint32]] = []
         while place < len(self._batches) and self._batches[place].first <= last:
             batch = self._batches[place]
-            window = slice(max(first, batch.first) - batch.first, max(0, min(last + 1, batch.stop) - batch.first))
+            window = batch.window(first, last)
             live = batch.live[window]
             slots.append(batch.slots[window][live])
             batch.remaining -= len(slots[-1])

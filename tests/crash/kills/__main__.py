@@ -8,9 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.crash.daemon_kills import run_daemon_kills
 from tests.crash.fork_server import ForkServer
 
-from .suite import Summary, run
+from .scenes import IO_MODES, SCENES
+from .suite import Campaign, Summary, run
 
 PROGRESS_EVERY = 50
 
@@ -32,16 +34,29 @@ class Progress:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/prove kills", description=__doc__)
     parser.add_argument("--count", type=int, default=2000, help="processes to kill")
+    parser.add_argument("--daemon-count", type=int, default=200, help="daemons to kill on top, under a client that goes on")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where stores are written; the default is a temporary folder")
     parser.add_argument("--keep", action="store_true", help="keep the stores of trials that broke a promise (needs --folder)")
+    parser.add_argument("--until-violation", action="store_true", help="stop after the first trial that broke a promise")
+    parser.add_argument("--scene", action="append", choices=sorted(SCENES), help="only this scene (may be given again)")
+    parser.add_argument("--io", action="append", choices=IO_MODES, help="only this io mode (may be given again)")
     options = parser.parse_args()
     with ForkServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        summary = run(server, folder, count=options.count, seed=options.seed, keep=options.keep, progress=Progress())
-    print(json.dumps(summary.to_dict(), indent=2))
-    return 1 if summary.violations else 0
+        campaign = Campaign(
+            count=options.count,
+            seed=options.seed,
+            scenes=tuple(SCENES[name] for name in options.scene or SCENES),
+            io=tuple(options.io or IO_MODES),
+            keep=options.keep,
+            until_violation=options.until_violation,
+        )
+        summary = run(server, folder, campaign, Progress()).to_dict()
+        daemons = run_daemon_kills(server, options.daemon_count, options.seed)
+    print(json.dumps({**summary, "daemons": daemons}, indent=2))
+    return 1 if summary["violations"] or daemons["violations"] else 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import zarr
 from shardwright.array.grid import Grid
 from shardwright.model.fates import Fate
 
-from .processes import Created, Said, Sealed
+from .processes import Closing, Created, Flushed, Refused, Said, Sealed
 from .scenes import METADATA
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Oracle:
 
     scene: Scene
     created: bool = False
+    closing: bool = False
     sealed: dict[str, Any] | None = None
     stored: int = 0
     sent: dict[int, int] = field(default_factory=dict)
@@ -65,8 +66,17 @@ class Oracle:
                     self._will_send(base, first)
                 case Said():
                     self._promise(message, base, base + message.sent - first)
+                case Flushed():
+                    flushed = base + message.sent - first
+                    self.promised.update(range(base, flushed))
+                    self.durable.update(range(base, flushed))
+                case Closing():
+                    self.closing = True
                 case Sealed():
                     self.sealed = message.receipt
+                    self.promised.update(sequence for sequence in self.sent if sequence >= base)
+                case Refused(code="resume") if self.closing:  # killed so late in close that there was nothing left to go on with
+                    self.promised.update(self.sent)
                 case _:
                     self.complaints.append(f"the process failed: {message}")
 
@@ -87,6 +97,8 @@ class Oracle:
     def _promise(self, said: Said, base: int, stop: int) -> None:
         if not self.stored <= said.stored <= stop or said.durable > said.stored:
             self.complaints.append(f"watermark {said} of {stop} sequences after one of {self.stored}")
+        if self.durable and said.durable <= max(self.durable) and max(self.durable) >= base:
+            self.complaints.append(f"watermark {said}, but a flush had made sequence {max(self.durable)} durable")
         self.stored = max(self.stored, said.stored)
         self.promised.update(range(base, said.stored))
         self.durable.update(range(base, said.durable))
@@ -164,11 +176,12 @@ class Oracle:
         return problems
 
     def _is_frame_of(self, position: int, plane: np.ndarray, where: tuple[slice, ...]) -> bool:
-        first = self.scene.first_at(position)
-        candidates = [] if first is None else [first]
-        if self.scene.late:
-            candidates = [n for n, frame in enumerate(self.scene.frames) if frame.position == position]
-        return any(np.array_equal(plane, self.scene.pixels(n)[where[-2], where[-1]]) for n in candidates)
+        return any(np.array_equal(plane, self.scene.pixels(n)[where[-2], where[-1]]) for n in self._candidates(position))
+
+    def _candidates(self, position: int) -> list[int]:
+        """Frames of the script that may have a place: the first that was sent there, or any where places may be closed before it came."""
+        every = [n for n, frame in enumerate(self.scene.frames) if frame.position == position]
+        return every if self.scene.late else every[:1]
 
     def _judge_table(self, table: dict[str, np.ndarray], values: np.ndarray) -> list[str]:
         problems = []
@@ -177,12 +190,11 @@ class Oracle:
             problems.append(f"the frame table has sequences twice: {sorted(sequences)}")
         rows = {sequence: row for row, sequence in enumerate(sequences)}
         problems += [f"sequence {sequence} was stored but has no row in the frame table" for sequence in sorted(self.promised - rows.keys())]
-        stored_places: list[int] = []
-        for sequence, row in rows.items():
-            if sequence not in self.sent:
-                problems.append(f"the frame table has sequence {sequence}, which nobody sent")
-                continue
-            problems += [f"frame table, sequence {sequence}: {what}" for what in self._judge_row(table, row, sequence, stored_places)]
+        problems += [f"the frame table has sequence {sequence}, which nobody sent" for sequence in rows if sequence not in self.sent]
+        sent = {sequence: row for sequence, row in rows.items() if sequence in self.sent}
+        stored_places = [self.scene.frames[self.sent[sequence]].position for sequence, row in sent.items() if table["fate"][row] == Fate.STORED]
+        for sequence, row in sent.items():
+            problems += [f"frame table, sequence {sequence}: {what}" for what in self._judge_row(table, row, sequence, values, set(stored_places))]
         if len(set(stored_places)) != len(stored_places):
             problems.append(f"places stored twice: {sorted(stored_places)}")
         whole = tuple(slice(0, n) for n in values.shape)
@@ -193,10 +205,9 @@ class Oracle:
         return problems + [f"{self.scene.index(p)} is stored by the frame table, but has fill value" for p in sorted(absent)]
 
     def _is_fill_frame(self, position: int) -> bool:
-        first = self.scene.first_at(position)
-        return first is not None and self.scene.frames[first].seed == 0
+        return any(self.scene.frames[n].seed == 0 for n in self._candidates(position))
 
-    def _judge_row(self, table: dict[str, np.ndarray], row: int, sequence: int, stored_places: list[int]) -> Iterator[str]:
+    def _judge_row(self, table: dict[str, np.ndarray], row: int, sequence: int, values: np.ndarray, stored_places: set[int]) -> Iterator[str]:
         n = self.sent[sequence]
         frame, fate = self.scene.frames[n], Fate(int(table["fate"][row]))
         axes = [d.name for d in self.scene.spec.dimensions[:-2]]
@@ -204,9 +215,10 @@ class Oracle:
         if index != self.scene.index(frame.position) and not (fate in (Fate.DROPPED, Fate.LOST) and set(index) == {-1}):
             yield f"index {index} instead of {self.scene.index(frame.position)}"
         if fate == Fate.STORED:
-            stored_places.append(frame.position)
+            if self._inside(frame.position, values.shape) and not np.array_equal(values[self._stored_order(index)[:-2]], self.scene.pixels(n)):
+                yield f"stored at {index} by the frame table, but the pixels are others: {_describe(values[self._stored_order(index)[:-2]])}"
         elif sequence in self.promised:
-            taken = fate == Fate.DUPLICATE and frame.position in {self.scene.frames[self.sent[s]].position for s in self.promised if s != sequence}
+            taken = fate == Fate.DUPLICATE and frame.position in stored_places
             if not taken and not (fate == Fate.LATE and self.scene.late):
                 yield f"said to be stored, but its fate is {fate.name}"
         if fate == Fate.LOST:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from time import sleep
 from typing import TYPE_CHECKING
 
@@ -62,8 +63,7 @@ def carry_out(plan: Plan | None, child: Child) -> None:
         case AtSyscall():
             strace = attach(child.pid, "-e", f"trace={plan.name}", "-e", f"inject={plan.name}:signal=SIGKILL:when={plan.number}")
             child.channel.send("go")
-            strace.wait()
-            _close(strace)
+            finish(strace)
         case AfterMs():
             child.channel.send("go")
             sleep(plan.ms / 1000)
@@ -88,7 +88,9 @@ def attach(pid: int, *options: str, output: str = "/dev/null") -> subprocess.Pop
     return strace
 
 
-def _close(strace: subprocess.Popen[str]) -> None:
+def finish(strace: subprocess.Popen[str]) -> None:
+    """It ends with what it traces."""
+    strace.wait()
     assert strace.stderr is not None
     strace.stderr.close()
 
@@ -97,8 +99,8 @@ def count_syscalls(child: Child, trace: Path) -> Counter[str]:
     """Let a child run to its end; returns for each of ``SYSCALLS`` the most calls that any one of its threads made."""
     strace = attach(child.pid, "-e", f"trace={','.join(SYSCALLS)}", output=str(trace))
     child.channel.send("go")
-    strace.wait()
-    _close(strace)
+    finish(strace)
+    child.drain()
     calls: Counter[tuple[str, str]] = Counter()
     for line in trace.read_text().splitlines():
         pid, _, call = line.partition(" ")
@@ -110,12 +112,13 @@ def count_syscalls(child: Child, trace: Path) -> Counter[str]:
     return most
 
 
-def evenly(count: int, of: int) -> list[int]:
-    """``count`` numbers spread over 1 to ``of``, each at most once."""
-    return sorted({round(n) for n in np.linspace(1, of, min(count, of))}) if of and count else []
+def spread(count: int, of: int, rng: np.random.Generator) -> list[int]:
+    """``count`` numbers from 1 to ``of``, all of them when there are no more: one at random from each of ``count`` equal parts."""
+    edges = np.linspace(0, of, min(count, of) + 1)
+    return sorted({1 + int(rng.uniform(first, stop)) for first, stop in pairwise(edges.tolist())})
 
 
-def syscall_plans(count: int, most: Mapping[str, int]) -> Iterator[AtSyscall]:
+def syscall_plans(count: int, most: Mapping[str, int], rng: np.random.Generator) -> Iterator[AtSyscall]:
     every = [AtSyscall(name, number + 1) for name in sorted(most) for number in range(most[name])]
-    for number in evenly(count, len(every)):
+    for number in spread(count, len(every), rng):
         yield every[number - 1]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from time import sleep
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import LayoutWarning
-from shardwright.pipeline.recover import recover_store
+from shardwright.model.errors import LayoutWarning, ResumeError
+from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.pipeline.workers import WorkerPool
 from shardwright.pipeline.writer import Writer, create, resume
 from shardwright.storage import failpoints
@@ -43,6 +43,26 @@ class Said:
 
 
 @dataclass(frozen=True)
+class Flushed:
+    """``flush`` has returned: the ``sent`` frames are durable."""
+
+    sent: int
+
+
+@dataclass(frozen=True)
+class Closing:
+    """Every frame of the script was appended; ``close`` is called next."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call was answered with this error of ours; nothing more comes."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Sealed:
     """``close`` has returned this receipt; ``points`` are the storage calls that were reached, by name and in order."""
 
@@ -58,14 +78,15 @@ class Recovered:
     points: tuple[str, ...]
 
 
-def kill_at(number: int) -> list[str]:
-    """Count storage calls from here on and die at the ``number``-th (0: never). Returns the list that their names are added to."""
+def kill_at(number: int, after: frozenset[str] = frozenset()) -> list[str]:
+    """Die at the ``number``-th storage call from here on, or from the first of ``after`` on (0: never); returns the list that their names go to."""
     points: list[str] = []
 
     def watch(name: str) -> None:
-        points.append(name)  # counted by one thread at a time: list.append and len are each one step, and an early kill is a kill too
-        if number and len(points) >= number:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if not after or points or name in after:
+            points.append(name)  # from several threads: an early kill is a kill too
+            if number and len(points) >= number:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     failpoints.watch_all(watch)
     return points
@@ -79,43 +100,53 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
     writer = create(path, scene.spec, threads=scene.threads, io=io, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms)
     channel.send(Created())
     follow(channel, scene, writer, 0)
+    channel.send(Closing())
     channel.send(Sealed(writer.close().to_dict(), tuple(points)))
 
 
-def resume_and_send(channel: Channel, scene: Scene, path: Path, io: str, first: int, call: int) -> None:
+def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call: int) -> None:
     """Goes on with an unfinished store: sends every frame of the script from sequence ``first`` on again, by its place, then closes."""
     channel.receive()
     points = kill_at(call)
-    writer = resume(path, threads=scene.threads, io=io, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms)
+    try:
+        writer = resume(path, threads=scene.threads, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms)
+    except ResumeError as error:
+        channel.send(Refused(error.code, str(error)))
+        return
     channel.send(Created(writer.watermark.stored, writer.frames))
     follow(channel, scene, writer, first)
+    channel.send(Closing())
     channel.send(Sealed(writer.close().to_dict(), tuple(points)))
 
 
 def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
     """The scene's script from frame ``first`` on, saying the watermark after every step."""
-    sequence = 0
+    n = 0
     for step in scene.steps:
+        if n < first:
+            n += isinstance(step, Append)
+            continue
         match step:
             case Append():
-                if sequence >= first:
-                    facts = {"frame_id": scene.frame_id(sequence), "metadata": scene.metadata(sequence)}
-                    writer.append(scene.pixels(sequence), index=scene.index(step.position), **facts)
-                sequence += 1
+                writer.append(scene.pixels(n), index=scene.index(step.position), frame_id=scene.frame_id(n), metadata=scene.metadata(n))
+                n += 1
             case Flush():
                 writer.flush()
+                channel.send(Flushed(n))
             case Pause():
                 sleep(step.ms / 1000)
         watermark = writer.watermark
-        channel.send(Said(sequence, watermark.stored, watermark.durable))
+        channel.send(Said(n, watermark.stored, watermark.durable))
 
 
 def recover(channel: Channel, path: Path, call: int) -> None:
-    """Brings one store back."""
+    """Brings one store back, if it is unfinished, as ``shardwright recover`` does."""
     channel.receive()
     points = kill_at(call)
-    pool = WorkerPool(1)
-    pool.start()
-    recovery = recover_store(path, pool, threads=1)
-    pool.stop()
-    channel.send(Recovered(recovery.to_dict(), tuple(points)))
+    facts: dict[str, object] = {}
+    if path in unfinished_stores(path.parent):
+        pool = WorkerPool(1)
+        pool.start()
+        facts = recover_store(path, pool, threads=1).to_dict()
+        pool.stop()
+    channel.send(Recovered(facts, tuple(points)))

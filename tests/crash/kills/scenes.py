@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,7 +38,10 @@ Step = Append | Flush | Pause
 
 @dataclass(frozen=True)
 class Scene:
-    """``steps`` in order; the n-th ``Append`` is the frame of sequence n. ``late``: whether frames may come after their place was closed."""
+    """``steps`` in order; ``frames`` are its appends: frame n of the script has sequence n in a life that sends all of it.
+
+    ``late``: frames may come after their place was closed, so that which of several frames has a place is decided by the frame table.
+    """
 
     name: str
     spec: sw.ArraySpec
@@ -59,32 +62,39 @@ class Scene:
         last = max(grid.index_of(frame.position)[0] for frame in self.frames)
         return (last + 1 if grid.unlimited else grid.counts[0], *grid.counts[1:])
 
+    def until(self, frames: int) -> Scene:
+        """The scene's beginning: its first frames and what stands between them."""
+        appends = [number for number, step in enumerate(self.steps) if isinstance(step, Append)]
+        return replace(self, steps=self.steps[: appends[frames - 1] + 1])
+
     def index(self, position: int) -> tuple[int, ...]:
         return Grid.of(self.spec).index_of(position)
 
-    def first_at(self, position: int) -> int | None:
-        """The sequence that a place belongs to: the first frame sent to it."""
-        return next((sequence for sequence, frame in enumerate(self.frames) if frame.position == position), None)
+    def pixels(self, n: int) -> np.ndarray:
+        return pixels_of(self.spec, self.frames[n].seed)
 
-    def pixels(self, sequence: int) -> np.ndarray:
-        """No element of a frame with a seed has the fill value, and no two frames are alike anywhere."""
-        seed = self.frames[sequence].seed
-        if seed == 0:
-            return np.full(self.spec.frame_shape, self.spec.fill_value, self.spec.dtype)
-        size = math.prod(self.spec.frame_shape)
-        noise = np.random.default_rng(seed).integers(0, 4, size)
-        return (256 + 64 * seed + (np.arange(size) % 7) + 8 * noise).astype(self.spec.dtype).reshape(self.spec.frame_shape)
+    def metadata(self, n: int) -> dict[str, float]:
+        return metadata_of(self.spec, self.frames[n].seed)
 
-    def metadata(self, sequence: int) -> dict[str, float]:
-        seed = self.frames[sequence].seed
-        names = (*METADATA, *self.spec.frame_fields)
-        return {name: seed + i / 8 for i, name in enumerate(names) if (seed + i) % 3}
-
-    def frame_id(self, sequence: int) -> int:
-        return 5000 + 3 * sequence
+    def frame_id(self, n: int) -> int:
+        return 5000 + 3 * n
 
 
-def _spec(*axes: tuple[str, int | None, int, int], **fields: object) -> sw.ArraySpec:
+def pixels_of(spec: sw.ArraySpec, seed: int) -> np.ndarray:
+    """No element of a frame with a seed has the fill value, and no two frames are alike anywhere."""
+    if seed == 0:
+        return np.full(spec.frame_shape, spec.fill_value, spec.dtype)
+    size = math.prod(spec.frame_shape)
+    noise = np.random.default_rng(seed).integers(0, 4, size)
+    return (256 + 64 * seed + (np.arange(size) % 7) + 8 * noise).astype(spec.dtype).reshape(spec.frame_shape)
+
+
+def metadata_of(spec: sw.ArraySpec, seed: int) -> dict[str, float]:
+    """Numbers of the frame's own for some of the fields."""
+    return {name: seed + i / 8 for i, name in enumerate((*METADATA, *spec.frame_fields)) if (seed + i) % 3}
+
+
+def spec_of(*axes: tuple[str, int | None, int, int], **fields: object) -> sw.ArraySpec:
     dimensions = tuple(sw.Dimension(name=n, count=count, chunk_size=chunk, shard_size_chunks=shard) for n, count, chunk, shard in axes)
     return sw.ArraySpec(dtype="uint16", dimensions=dimensions, **fields)  # type: ignore[arg-type]
 
@@ -94,19 +104,19 @@ def _in_order(frames: int) -> tuple[Append, ...]:
 
 
 def _plain() -> Scene:
-    spec = _spec(("t", None, 2, 2), ("y", 16, 16, 1), ("x", 24, 24, 1))
+    spec = spec_of(("t", None, 2, 2), ("y", 16, 16, 1), ("x", 24, 24, 1))
     return Scene("plain", spec, _in_order(12))
 
 
 def _several_files() -> Scene:
     """Four shard files share a group; a frame is in all of them or in none."""
-    spec = _spec(("t", None, 1, 2), ("y", 20, 8, 2), ("x", 24, 8, 2), codec=sw.Zstd(), chunk_checksum=True, frame_fields=("temperature",))
+    spec = spec_of(("t", None, 1, 2), ("y", 20, 8, 2), ("x", 24, 8, 2), codec=sw.Zstd(), chunk_checksum=True, frame_fields=("temperature",))
     return Scene("several files", spec, _in_order(6), threads=2, sync_interval_ms=5)
 
 
 def _any_order() -> Scene:
     """Three axes stored in another order than acquired, frames permuted, the index at the start."""
-    spec = _spec(
+    spec = spec_of(
         ("t", 3, 1, 1),
         ("z", 3, 2, 1),
         ("c", 2, 1, 2),
@@ -121,7 +131,7 @@ def _any_order() -> Scene:
 
 def _slow_camera() -> Scene:
     """Chunks deeper than what comes between two pauses: frames wait in the staging area, slabs complete later or never."""
-    spec = _spec(("t", None, 4, 1), ("y", 16, 8, 2), ("x", 24, 24, 1), chunk_checksum=True)
+    spec = spec_of(("t", None, 4, 1), ("y", 16, 8, 2), ("x", 24, 24, 1), chunk_checksum=True)
     steps: list[Step] = []
     for frame in _in_order(11):
         steps += [frame, Pause(4)]
@@ -132,7 +142,7 @@ def _slow_camera() -> Scene:
 
 def _twice() -> Scene:
     """Places sent twice with other pixels, while open and after they were stored; frames of fill value; further fields."""
-    spec = _spec(("t", 6, 2, 1), ("z", 2, 1, 2), ("y", 16, 16, 1), ("x", 24, 12, 2), codec=None, frame_fields=("laser_mw", "dose"))
+    spec = spec_of(("t", 6, 2, 1), ("z", 2, 1, 2), ("y", 16, 16, 1), ("x", 24, 12, 2), codec=None, frame_fields=("laser_mw", "dose"))
     places = [0, 1, 1, 2, 0, 3, 4, 6, 5, 4, 7, 8, 9, 9, 10, 11]
     fill = {3, 6}
     steps: list[Step] = [Append(place, 0 if place in fill else n + 1) for n, place in enumerate(places)]
@@ -141,7 +151,7 @@ def _twice() -> Scene:
 
 
 def _flushing() -> Scene:
-    spec = _spec(("t", None, 3, 1), ("y", 16, 16, 1), ("x", 24, 24, 1), codec=sw.Gzip())
+    spec = spec_of(("t", None, 3, 1), ("y", 16, 16, 1), ("x", 24, 24, 1), codec=sw.Gzip())
     steps: list[Step] = []
     for frame in _in_order(8):
         steps += [frame, Flush()] if frame.position % 2 else [frame]

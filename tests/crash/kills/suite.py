@@ -12,7 +12,7 @@ import numpy as np
 from tests.properties.readers import READERS
 
 from .oracle import Oracle
-from .plans import AfterMs, AtCall, Plan, carry_out, count_syscalls, evenly, strace_works, syscall_plans
+from .plans import AfterMs, AtCall, Plan, carry_out, count_syscalls, spread, strace_works, syscall_plans
 from .processes import Sealed, acquire
 from .scenes import IO_MODES, SCENES, Scene
 from .trial import ENDINGS, Trial, TrialRun, Verdict
@@ -95,8 +95,8 @@ def schedule(surveys: list[Survey], count: int, rng: np.random.Generator) -> Ite
     each = {way: -(-int(np.ceil(count * share)) // len(surveys)) for way, share in shares.items()}
     done = 0
     for found in surveys:
-        plans: list[Plan] = [AtCall(number) for number in evenly(each["calls"], len(found.points))]
-        plans += syscall_plans(each["syscalls"], found.syscalls)
+        plans: list[Plan] = [AtCall(number) for number in spread(each["calls"], len(found.points), rng)]
+        plans += syscall_plans(each["syscalls"], found.syscalls, rng)
         plans += [AfterMs(float(ms)) for ms in rng.uniform(0, 1.1 * found.ms, each["timers"])]
         for plan in plans:
             yield _trial(found, plan, rng)
@@ -112,26 +112,39 @@ def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
     return Trial(found.scene, found.io, plan, ENDINGS[int(rng.integers(len(ENDINGS)))], float(rng.random()), reader)
 
 
-def run(server: ForkServer, folder: Path, *, count: int, seed: int, keep: bool = False, progress: Callable[[Summary], None] | None = None) -> Summary:
-    """Trials until ``count`` processes were killed. A violation's folder is kept when asked for."""
-    started, summary, rng = time.monotonic(), Summary(seed), np.random.default_rng(seed)
+@dataclass(frozen=True)
+class Campaign:
+    """Trials until ``count`` processes were killed. ``keep`` the folders of trials that broke a promise."""
+
+    count: int
+    seed: int = 1
+    scenes: tuple[Scene, ...] = tuple(SCENES.values())
+    io: tuple[str, ...] = IO_MODES
+    keep: bool = False
+    until_violation: bool = False
+
+
+def run(server: ForkServer, folder: Path, campaign: Campaign, progress: Callable[[Summary], None] | None = None) -> Summary:
+    started, summary, rng = time.monotonic(), Summary(campaign.seed), np.random.default_rng(campaign.seed)
     with_strace = strace_works()
     if not with_strace:
         summary.left_out.append("system calls: strace is missing or may not trace here")
-    surveys = [survey(server, scene, io, folder / "survey", with_strace=with_strace) for scene in SCENES.values() for io in IO_MODES]
+    surveys = [survey(server, scene, io, folder / "survey", with_strace=with_strace) for scene in campaign.scenes for io in campaign.io]
     for found in surveys:
         summary.points.update(found.points)
-    number = 0
-    while summary.kills < count:
-        for trial in schedule(surveys, count - summary.kills, rng):
-            number += 1
-            place = folder / f"trial-{number}"
+    while summary.kills < campaign.count:
+        trials = list(schedule(surveys, campaign.count - summary.kills, rng))
+        for number in rng.permutation(len(trials)).tolist():
+            trial = trials[number]
+            place = folder / f"trial-{summary.trials + 1}"
             place.mkdir()
             verdict = TrialRun(server, trial, place).run()
             summary.add(verdict)
-            if not (keep and verdict.problems):
+            if not (campaign.keep and verdict.problems):
                 shutil.rmtree(place)
             summary.seconds = round(time.monotonic() - started, 1)
             if progress is not None:
                 progress(summary)
+            if summary.kills >= campaign.count or (summary.violations and campaign.until_violation):
+                return summary
     return summary

@@ -13,7 +13,7 @@ from shardwright.read.verify import verify_store
 
 from .oracle import Oracle
 from .plans import AtCall, Plan, carry_out
-from .processes import Created, Recovered, acquire, recover, resume_and_send
+from .processes import Recovered, Refused, acquire, recover, resume_and_send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,14 +136,15 @@ class TrialRun:
         trial, oracle = self._trial, self._oracle
         if trial.ending == "resume killed":
             first = oracle.next_to_send
-            oracle.listen(self._live(AtCall(1 + int(trial.second * 80)), resume_and_send, trial.scene, self._store, trial.io, first), first)
+            oracle.listen(self._live(AtCall(1 + int(trial.second * 80)), resume_and_send, trial.scene, self._store, first), first)
             self._judge_final_shards()
             if not self._unfinished():
                 return
         first = oracle.next_to_send
-        messages = self._live(None, resume_and_send, trial.scene, self._store, trial.io, first)
+        messages = self._live(None, resume_and_send, trial.scene, self._store, first)
         oracle.listen(messages, first)
-        if not messages or not isinstance(messages[0], Created) or oracle.sealed is None:
+        finished = oracle.sealed is not None or (messages and isinstance(messages[-1], Refused))
+        if not finished:
             self._complain("a resumed acquisition did not come to its end")
 
     # ------------------------------------------------------------------ judgement

@@ -1,0 +1,134 @@
+"""``shardwright recover``: unfinished stores brought back without a daemon, one after another, and what was found in each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shardwright.model.errors import ShardwrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shardwright.pipeline.recover import Recovery
+
+    Outcome = tuple[Path, Recovery | ShardwrightError]
+
+_PLAIN_PROGRESS_INTERVAL_S = 2.0
+
+
+def command(
+    path: Path = typer.Argument(..., help="An output root, for all unfinished stores in it, or one store.", metavar="ROOT_OR_STORE", exists=True),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only look: say what would be done, change nothing."),
+    as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
+    take_over: bool = typer.Option(
+        False,
+        "--take-over",
+        help="Also take stores whose writer still holds the lock: it is fenced off. For a daemon that hangs, not one that works.",
+    ),
+) -> None:
+    """Bring unfinished stores back: every chunk whose checksum holds is kept, every shard sealed. `serve` does the same at its start.
+
+    May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing had to be, with 1 when a store could not be
+    recovered or frames were lost, and 2 for usage.
+    """
+    from shardwright.pipeline.limits import default_threads
+    from shardwright.pipeline.recover import unfinished_stores
+    from shardwright.pipeline.workers import WorkerPool
+
+    stores, outcomes = unfinished_stores(path.absolute()), []
+    pool = WorkerPool(default_threads())
+    if stores and not dry_run:
+        pool.start()
+    try:
+        for store in stores:
+            with _progress(store) as on_bytes:
+                outcome = _recover(store, pool, dry_run=dry_run, take_over=take_over, progress=on_bytes)
+            outcomes.append((store, outcome))
+            if not as_json:
+                typer.echo(summary(store, outcome))
+    finally:
+        pool.stop()
+    if as_json:
+        typer.echo(json.dumps({"ok": not any(map(_bad, outcomes)), "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}))
+    elif not stores:
+        typer.echo(f"{path}: nothing is unfinished")
+    if any(map(_bad, outcomes)):
+        raise typer.Exit(1)
+
+
+def _recover(store: Path, pool: Any, *, dry_run: bool, take_over: bool, progress: Callable[[int], None]) -> Recovery | ShardwrightError:
+    """The error of one store keeps no other from being recovered."""
+    from shardwright.pipeline.recover import recover_store
+
+    try:
+        return recover_store(store, pool, threads=pool.threads, dry_run=dry_run, take_over=take_over, progress=progress)
+    except ShardwrightError as error:
+        return error
+
+
+def _bad(outcome: Outcome) -> bool:
+    _, result = outcome
+    return isinstance(result, ShardwrightError) or result.frames_lost > 0
+
+
+def _facts(store: Path, result: Recovery | ShardwrightError) -> dict[str, Any]:
+    if isinstance(result, ShardwrightError):
+        return {"path": str(store), "ok": False, "error": result.to_dict()}
+    return {"ok": not result.frames_lost, **result.to_dict()}
+
+
+def summary(store: Path, result: Recovery | ShardwrightError) -> str:
+    """What happened to one store, for people."""
+    from shardwright.config.quantities import format_bytes
+
+    if isinstance(result, ShardwrightError):
+        return f"{store}: not recovered: {' '.join(str(result).split())}"
+    lines = [f"{store}: {result.action}, {result.seconds:.1f} s"]
+    if result.identity is not None:
+        lost = f"{result.frames_lost:,} LOST: `shardwright inspect --missing` names them" if result.frames_lost else "none lost"
+        lines += [
+            f"  frames: {result.frames_kept:,} kept, {result.frames_completed_from_staging:,} of them from the staging area, {lost}",
+            f"  chunks: {result.chunks_kept:,} kept, {result.chunks_dropped:,} unfinished or damaged; {format_bytes(result.bytes_checked)} checked",
+        ]
+    return "\n".join(lines)
+
+
+@contextmanager
+def _progress(store: Path) -> Iterator[Callable[[int], None]]:
+    """Bytes checked so far: a bar on a terminal, a line now and then otherwise; both on standard error. Called from several threads."""
+    if not sys.stderr.isatty():
+        yield _plain_progress(store)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"checking {store.name}", total=None)
+        yield lambda nbytes: bar.advance(task, nbytes)
+
+
+def _plain_progress(store: Path) -> Callable[[int], None]:
+    from shardwright.config.quantities import format_bytes
+
+    lock = threading.Lock()
+    checked, next_s = 0, time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
+
+    def add(nbytes: int) -> None:
+        nonlocal checked, next_s
+        with lock:
+            checked += nbytes
+            if time.monotonic() < next_s:
+                return
+            next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
+        typer.echo(f"recover: {store.name}: {format_bytes(checked)} checked", err=True)
+
+    return add

@@ -1,0 +1,125 @@
+"""One ZeroMQ connection to a daemon, from HELLO until it breaks. Used by the I/O thread alone: ZeroMQ sockets are not thread-safe."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from shardwright.model.errors import ConfigError, ProtocolError, SessionLostError, ShardwrightError, VersionError
+from shardwright.wire.controls import Hello, Problem, Welcome
+from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RETRY_MS, MAX_RETRY_MS = 50, 1000  # ZeroMQ's own, while nobody listens at the endpoint
+
+
+class Channel:
+    """Says HELLO at once. Whatever shows that the connection is of no use any more raises; a new one must then be made."""
+
+    def __init__(self, context: zmq.Context[Any], endpoint: str, software: str) -> None:
+        self._endpoint = endpoint
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.sndhwm = 0  # what may wait here is bounded by credit
+        self._socket.linger = 0
+        self._socket.setsockopt(zmq.RECONNECT_IVL, RETRY_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RETRY_MS)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.poller = zmq.Poller()
+        self.poller.register(self._socket, zmq.POLLIN)
+        self.poller.register(self._monitor, zmq.POLLIN)
+        self.welcome: Welcome | None = None
+        self.started_s = self._last_heard_s = time.monotonic()
+        self.next_heartbeat_s = 0.0
+        try:
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close(0)
+            expected, got = "tcp://HOST:PORT or ipc://PATH", f"{endpoint!r} ({error})"
+            raise ConfigError("not an endpoint to connect to", expected=expected, got=got) from None
+        self._counter = Counter(CONNECTION)
+        hello = Hello(software, socket.gethostname()[:255], os.getpid())
+        self.control(Kind.HELLO, hello.to_body())
+
+    def close(self, linger_ms: int) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=linger_ms)
+
+    # To the daemon --------------------------------------------------------------------------------------------------------------------------
+
+    def send(self, parts: list[Any]) -> None:
+        self._socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
+
+    def control(self, kind: Kind, body: dict[str, Any] | None = None) -> None:
+        """A message of the connection itself."""
+        self.send(self._counter.control(kind, body))
+
+    def keep_alive(self, now_s: float, patience_ms: float) -> None:
+        """Heartbeats, once the daemon has told how often. Raises ``SessionLostError`` when it has been silent for too long; ``patience_ms`` is for
+        its WELCOME."""
+        if self.welcome is None:
+            if (now_s - self.started_s) * 1000 > patience_ms:
+                raise SessionLostError("no daemon answered", expected=f"an answer from {self._endpoint} within {patience_ms:.0f} ms")
+            return
+        if now_s >= self.next_heartbeat_s:
+            self.next_heartbeat_s = now_s + self.welcome.heartbeat_ms / 1000
+            self.control(Kind.HEARTBEAT)
+        silence_s = now_s - self._last_heard_s
+        if silence_s * 1000 > self.welcome.session_timeout_ms:
+            expected = f"a heartbeat every {self.welcome.heartbeat_ms} ms"
+            raise SessionLostError("the daemon stopped answering", expected=expected, got=f"{silence_s:.1f} s of silence")
+
+    # From the daemon ------------------------------------------------------------------------------------------------------------------------
+
+    def receive(self) -> Iterator[tuple[Header, bytes]]:
+        """Every message that has come, its parts checked; heartbeats and WELCOME are dealt with here. A fatal ERROR of the connection is raised."""
+        while True:
+            try:
+                parts = self._socket.recv_multipart(flags=zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._last_heard_s = time.monotonic()
+            try:
+                header = decode_header(parts[0])
+            except VersionError as error:
+                raise _told_version_error(parts) or error from None
+            check_parts(header, [len(part) for part in parts[1:]])
+            body = parts[1] if len(parts) > 1 else b""
+            if header.session != CONNECTION or self._is_for_others(header, body):
+                yield header, body
+
+    def _is_for_others(self, header: Header, body: bytes) -> bool:
+        self._counter.accept(header)
+        if header.kind is Kind.HEARTBEAT:
+            return False
+        if header.kind is Kind.WELCOME and self.welcome is None:
+            self.welcome = Welcome.from_body(decode_control(body))
+            return False
+        if header.kind is not Kind.ERROR:
+            raise ProtocolError(f"{header.kind.name} came out of turn", expected="HEARTBEAT or ERROR on session 0", got=header.kind.name)
+        problem = Problem.from_body(decode_control(body))
+        if problem.fatal:
+            raise problem.error
+        return True
+
+    def check_connected(self) -> None:
+        """ZeroMQ would reconnect under a new identity, which the daemon does not know: what had been said is lost either way. Raises
+        ``SessionLostError``. Call when everything that came was received."""
+        if self._monitor.poll(0):
+            raise SessionLostError("the daemon closed the connection", got=self._endpoint)
+
+
+def _told_version_error(parts: list[bytes]) -> ShardwrightError | None:
+    """The daemon's own words about our version: ERROR keeps its place in every version."""
+    if len(parts) < 2 or len(parts[0]) < 8 or parts[0][6] != Kind.ERROR:
+        return None
+    try:
+        return Problem.from_body(decode_control(parts[1])).error
+    except ProtocolError:
+        return None

@@ -1,0 +1,197 @@
+"""What a session's client has sent: which sequences came, whose pixels are still needed, which ring slots are taken. No I/O, no object a frame.
+
+It outlives connections. The same client that comes back keeps its slots; frames of an earlier client that are still in the pipeline are waited for,
+but told to nobody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.model.errors import ProtocolError
+from shardwright.wire.controls import MAX_MISSING_RANGES
+from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, without
+from shardwright.wire.messages import MAX_TOLD_FRAMES
+
+from .batch import addresses_in_parts, check_ring_slots, check_sequences
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from shardwright.storage.ring import Ring
+
+    Ranges = list[tuple[int, int]]
+
+
+class Credit:
+    """Owned by the ingest thread, like its session."""
+
+    def __init__(self, frame_bytes: int) -> None:
+        self._frame_bytes = frame_bytes
+        self._in_flight = InFlight()  # frames with pixels, of all clients; the pipeline releases them
+        self._told = InFlight()  # frames without, of the present client; they are released once they are recorded
+        self.first = 0  # sequence of the present client's first frame
+        self._expected = 0  # the least sequence that may come next
+        self._holes_below = 0  # frames before this were sent over an earlier connection
+        self._missing = _Missing([])  # those of them that did not come
+        self._slot_taken = np.zeros(0, np.bool_)
+        self._with_pixels = 0  # frames of the present client in flight
+
+    @property
+    def frames_in_flight(self) -> int:
+        """With pixels, of all clients."""
+        return self._in_flight.frames
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the first frame that was never sent before."""
+        return max(self._expected, self._holes_below)
+
+    @property
+    def ring_slots(self) -> int:
+        """0 before the first client."""
+        return len(self._slot_taken)
+
+    def earlier_bytes(self) -> int:
+        """Pixels of earlier clients that are still needed."""
+        return (self._in_flight.frames - self._with_pixels) * self._frame_bytes
+
+    def holds(self, ring: Ring) -> bool:
+        return self._in_flight.holds(ring)
+
+    def all_came(self) -> bool:
+        """Whether nothing is left of what was to be sent again."""
+        return self._missing.came == self._missing.count
+
+    # Clients come -------------------------------------------------------------------------------------------------------------------------------
+
+    def begin(self, first: int, ring_slots: int) -> None:
+        """A client that has sent nothing yet; its frames are numbered from ``first``."""
+        self.first = self._expected = self._holes_below = first
+        self._missing, self._told = _Missing([]), InFlight()
+        self._slot_taken = np.zeros(ring_slots, np.bool_)
+        self._with_pixels = 0
+
+    def resume(self, next_sequence: int, missing: Ranges, ring_slots: int) -> tuple[Ranges, Ranges]:
+        """The same client, which has sent frames up to ``next_sequence`` before. Returns what it is to send again, and what is released for good."""
+        if self.ring_slots == 0:  # its earlier frames went to another process
+            self._slot_taken = np.zeros(ring_slots, np.bool_)
+        self._expected, self._holes_below = 0, next_sequence
+        self._missing = _Missing(missing)
+        again = at_most(missing, MAX_MISSING_RANGES)
+        if next_sequence == 0:
+            return again, []
+        return again, without((0, next_sequence - 1), again, self._in_flight.ranges(), self._told.ranges())
+
+    # Frames come --------------------------------------------------------------------------------------------------------------------------------
+
+    def take(
+        self, descriptors: npt.NDArray[np.void], pixels: Sequence[memoryview], ring: Ring | None
+    ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64], Ranges]:
+        """A batch whose content was checked: what of it is new, with addresses (0 for frames without pixels), and what was released before.
+
+        All of it counts, or nothing does and an error is raised.
+        """
+        sequences = descriptors["sequence"].astype(np.int64)
+        check_sequences(sequences, self._expected, self._holes_below)
+        late = self._missing.holds(sequences)
+        fresh = late | (sequences >= self._holes_below)
+        came, due = self._missing.came + int(np.count_nonzero(late)), self._missing.count_to(int(sequences[-1]))
+        if came != due:
+            raise ProtocolError("frames that were to be sent again were left out", expected=f"{due} of them by now", got=came)
+        told = descriptors["flags"] != 0
+        slots = np.where(told, NO_SLOT, descriptors["slot"]).astype(np.uint32)
+        new_slots = slots[fresh & ~told]
+        self._check_credit(len(new_slots), int(np.count_nonzero(fresh & told)))
+        addresses = np.zeros(len(slots), np.int64)
+        addresses[~told] = self._addresses(slots[~told], new_slots, pixels, ring)
+        if ring is not None:
+            self._slot_taken[new_slots] = True
+        keep = pixels if ring is None else ring  # the memory of the pixels, which lives until the last of these frames is released
+        _add_runs(self._in_flight, sequences[fresh & ~told], new_slots, keep)
+        _add_runs(self._told, sequences[fresh & told], slots[fresh & told], None)
+        self._with_pixels += len(new_slots)
+        self._expected, self._missing.came = int(sequences[-1]) + 1, came
+        return descriptors[fresh], addresses[fresh], self._not_in_flight(sequences[~fresh])
+
+    def _not_in_flight(self, sequences: npt.NDArray[np.int64]) -> Ranges:
+        """Of frames that came before: those whose release the client has perhaps not heard of."""
+        if len(sequences) == 0:
+            return []
+        held = [*self._in_flight.ranges(), *self._told.ranges()]
+        return [left for whole in ranges_of(sequences) for left in without(whole, held)]
+
+    def _check_credit(self, with_pixels: int, only_told: int) -> None:
+        if self._with_pixels + with_pixels > self.ring_slots:
+            expected = f"at most {self.ring_slots} frames in flight"
+            raise ProtocolError("more frames than credit", expected=expected, got=self._with_pixels + with_pixels)
+        if self._told.frames + only_told > MAX_TOLD_FRAMES:
+            expected = f"at most {MAX_TOLD_FRAMES} frames without pixels in flight"
+            raise ProtocolError("more frames than credit", expected=expected, got=self._told.frames + only_told)
+
+    def _addresses(
+        self, slots: npt.NDArray[np.uint32], new_slots: npt.NDArray[np.uint32], pixels: Sequence[memoryview], ring: Ring | None
+    ) -> npt.NDArray[np.int64]:
+        """Of all frames with pixels. A frame that came before may name the slot that it is in."""
+        if ring is None:
+            return addresses_in_parts(pixels, slots, self._frame_bytes)
+        if pixels:
+            raise ProtocolError("pixels in a message of a shared-memory session", expected="no pixel parts", got=len(pixels))
+        check_ring_slots(new_slots, self._slot_taken)
+        return ring.address + slots.astype(np.int64) * self._frame_bytes
+
+    # Frames go ----------------------------------------------------------------------------------------------------------------------------------
+
+    def release(self, sequences: npt.NDArray[Any], recorded: int) -> Ranges:
+        """The pipeline needs these pixels no more, and has recorded all frames below ``recorded``. Returns what to tell the present client."""
+        told = self._told.ranges() if self._told.frames else []
+        own: Ranges = []
+        for first, last in ranges_of(sequences.astype(np.int64)):
+            if first < self.first:
+                self._in_flight.release_known(first, min(last, self.first - 1))
+            for mine in without((max(first, self.first), last), told):
+                own.append(mine)
+                self._release_own(*mine)
+        if told and recorded > told[0][0]:
+            own += [(first, min(last, recorded - 1)) for first, last in told if first < recorded]
+            self._told.release_known(0, recorded - 1)
+        return own
+
+    def _release_own(self, first: int, last: int) -> None:
+        slots = self._in_flight.release_known(first, last)
+        assert len(slots) == last - first + 1, "the pipeline releases a frame once"
+        self._with_pixels -= len(slots)
+        self._slot_taken[slots[slots < self.ring_slots]] = False
+
+
+class _Missing:
+    """Frames that are to be sent again, as sorted (first, last) ranges; ``came`` counts those that were. They come in order, none is left out."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.came = 0
+        self._firsts = np.array([first for first, _ in ranges], np.int64)
+        self._lasts = np.array([last for _, last in ranges], np.int64)
+        self._before = np.concatenate(([0], np.cumsum(self._lasts - self._firsts + 1)))
+        self.count = int(self._before[-1])
+
+    def holds(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        if self.came == self.count:
+            return np.zeros(len(sequences), np.bool_)
+        place = np.searchsorted(self._firsts, sequences, side="right") - 1
+        return (place >= 0) & (sequences <= self._lasts[place])
+
+    def count_to(self, sequence: int) -> int:
+        """How many of them are ``sequence`` or less."""
+        place = int(np.searchsorted(self._firsts, sequence, side="right")) - 1
+        return 0 if place < 0 else int(self._before[place]) + min(sequence, int(self._lasts[place])) + 1 - int(self._firsts[place])
+
+
+def _add_runs(in_flight: InFlight, sequences: npt.NDArray[np.int64], slots: npt.NDArray[np.uint32], keep: object) -> None:
+    ends = np.flatnonzero(np.diff(sequences) != 1) + 1
+    for run, run_slots in zip(np.split(sequences, ends), np.split(slots, ends), strict=True):
+        if len(run):
+            in_flight.add(int(run[0]), run_slots, keep)

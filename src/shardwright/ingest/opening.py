@@ -1,0 +1,349 @@
+"""How acquisitions are opened, found on disk, resumed and reopened: the table in PROTOCOL.md, and the threads in which disks are waited for.
+
+    opener thread      new stores, rings, the hand-over to another client
+    recovery thread    unfinished stores of an earlier process, one after another, while everybody else is served
+
+Everything else here runs in the ingest thread and never waits: a request that cannot be answered yet stays in line and is looked at again each round.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from shardwright.array.ome import layout_warnings
+from shardwright.array.parse import parse_spec
+from shardwright.model.errors import BudgetError, FencedError, LockedError, OutputExistsError, ResumeError, SessionLostError, ShardwrightError
+from shardwright.shard.manifest import read_manifest
+from shardwright.storage.ring import Ring
+from shardwright.wire.controls import Problem
+from shardwright.wire.messages import Kind
+from shardwright.wire.session import DaemonEvent, DaemonState
+
+from .attachment import Attachment
+from .session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.wire.controls import Open, Resume
+
+    from .admission import Admission, Admitted
+    from .attachment import Send
+    from .connection import Client
+    from .registry import Sessions
+    from .session import AcquisitionLike, OnEvent
+
+WORKSPACE = ".shardwright"
+
+
+@dataclass(eq=False)
+class _Pending:
+    """An OPEN that is not answered yet. ``work``: what a thread prepares for it: a new acquisition for ``admitted``, or a ring for ``session``;
+    ``more_bytes`` count against the budget until that is done."""
+
+    client: Client
+    request: Open
+    work: Future[Any] | None = None
+    admitted: Admitted | None = None
+    session: Session | None = None
+    recovery: Future[AcquisitionLike] | None = None
+    more_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Backstage:
+    """The slow calls, each made in one of the two threads. ``open_acquisition(path, spec, limits, pool, wake, settings)`` makes a store,
+    ``resume_acquisition(path, pool, wake, settings, limits_of)`` takes one up from disk."""
+
+    pool: WorkerPool
+    wake: Callable[[], None]
+    admission: Admission
+    open_acquisition: Callable[..., AcquisitionLike]
+    resume_acquisition: Callable[..., AcquisitionLike]
+
+    def create(self, admitted: Admitted, transport: str) -> tuple[AcquisitionLike, Ring | None]:
+        """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
+        ring = Ring(admitted.limits.ring_bytes) if transport == "shm" else None
+        try:
+            return self.open_acquisition(admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings), ring
+        except BaseException as error:
+            if ring is not None:
+                ring.close()
+            if isinstance(error, OutputExistsError):
+                raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
+            raise
+
+    def hand_over(self, acquisition: AcquisitionLike, ring_bytes: int | None, *, to_another: bool) -> Ring | None:
+        ring = None if ring_bytes is None else Ring(ring_bytes)
+        try:
+            if to_another:
+                acquisition.new_client()
+        except BaseException:
+            if ring is not None:
+                ring.close()
+            raise
+        return ring
+
+    def recover(self, path: Path) -> AcquisitionLike:
+        if not path.exists():
+            raise ResumeError("there is nothing to take up again", expected="an unfinished acquisition", got=str(path))
+        root = path.parent
+        settings = self.admission.settings_found(root, _spec_found(path))
+        return self.resume_acquisition(path, self.pool, self.wake, settings, partial(self.admission.limits_found, root))
+
+
+def _spec_found(path: Path) -> ArraySpec | None:
+    try:
+        return parse_spec(read_manifest(path / WORKSPACE).spec)
+    except ShardwrightError:
+        return None  # whoever resumes it will say what is wrong
+
+
+def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
+    hint = "It is unfinished: acquire(..., reopen=True) goes on with it" if unfinished else None
+    return OutputExistsError("the output exists", expected="a name that is not taken", got=str(path), hint=hint)
+
+
+class Openings:
+    """``send`` takes a message for a client, ``probe`` finds out whether a client can still be reached."""
+
+    def __init__(
+        self, admission: Admission, sessions: Sessions, backstage: Backstage, send: Send, probe: Callable[[Client], bool], on_event: OnEvent
+    ) -> None:
+        self._admission = admission
+        self._sessions = sessions
+        self._backstage = backstage
+        self._send = send
+        self._probe = probe
+        self._on_event = on_event
+        self._pending: list[_Pending] = []
+        self._recoveries: dict[Path, Future[AcquisitionLike]] = {}
+        self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
+        self._recoverer = ThreadPoolExecutor(1, thread_name_prefix="shardwright-recovery")
+        self._stopping = False
+
+    @property
+    def busy(self) -> int:
+        """How many acquisitions a thread is still preparing."""
+        return sum(pending.work is not None for pending in self._pending) + len(self._recoveries)
+
+    def adopt(self, paths: Iterable[Path]) -> None:
+        """Unfinished stores of an earlier process: each becomes a session without a client. Also before the loop runs."""
+        for path in paths:
+            self._recover(path)
+
+    def open(self, client: Client, request: Open) -> None:
+        self._pending.append(_Pending(client, request))
+
+    def begin_stop(self) -> None:
+        """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
+        self._stopping = True
+        for recovery in self._recoveries.values():
+            recovery.cancel()
+
+    def close(self) -> None:
+        for executor in (self._opener, self._recoverer):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def advance(self) -> None:
+        """One round: takes what the threads have prepared, then looks at everyone in line."""
+        self._take_recovered()
+        for pending in list(self._pending):
+            try:
+                answered = self._advance(pending)
+            except Exception as error:  # noqa: BLE001 - a defect that a client's spec can provoke must not end the others
+                self._refuse(pending, error)
+                answered = True
+            if answered:
+                self._pending.remove(pending)
+
+    def _advance(self, pending: _Pending) -> bool:
+        """True when the request is answered, or need not be."""
+        if pending.work is not None:
+            return pending.work.done() and self._take_work(pending)
+        if pending.client.gone:
+            return True
+        if self._stopping:
+            raise SessionLostError("the daemon is stopping")
+        if pending.request.resume is not None:
+            return self._resume(pending, pending.request.resume)
+        if pending.request.reopen:
+            return self._reopen(pending)
+        return self._create(pending)
+
+    # Decisions ------------------------------------------------------------------------------------------------------------------------------
+
+    def _create(self, pending: _Pending) -> bool:
+        being_made = [other.admitted for other in self._pending if other.admitted is not None]
+        admitted = self._admission.admit(pending.request, len(self._sessions) + len(being_made), self._memory_bytes())
+        known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
+        if known or any(other.path == admitted.path for other in being_made):
+            raise taken(admitted.path, unfinished=True)
+        pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
+        pending.work = self._submit(self._opener, self._backstage.create, admitted, pending.request.transport)
+        return False
+
+    def _memory_bytes(self) -> int:
+        return sum(pending.more_bytes for pending in self._pending) + sum(session.memory_bytes for session in self._sessions)
+
+    def _resume(self, pending: _Pending, resume: Resume) -> bool:
+        session = self._sessions.of_identity(resume.acquisition)
+        if session is None:
+            return self._resume_absent(pending, resume)
+        _check_epoch(resume, session.acquisition.client_epoch)
+        if session.busy or session.state in (DaemonState.FINISHING, DaemonState.DRAINING):
+            return False  # the receipt will be its answer
+        credit, came = session.credit, session.acquisition.next_sequence
+        if came > resume.next_sequence or credit.ring_slots not in (0, resume.ring_slots):
+            expected = f"next_sequence {came} or more" + (f", {credit.ring_slots} slots" if credit.ring_slots else "")
+            got = f"{resume.next_sequence}, {resume.ring_slots} slots"
+            raise ResumeError("this client does not know its own acquisition", expected=expected, got=got)
+        session.lose_client(SessionLostError("its client came back over another connection"))
+        return self._hand_over(pending, session, resume.ring_slots)
+
+    def _resume_absent(self, pending: _Pending, resume: Resume) -> bool:
+        ended = self._sessions.ended(resume.acquisition)
+        if ended is not None:
+            _check_epoch(resume, ended.client_epoch)
+            self._refuse(pending, ended.as_error(), receipt=ended.receipt)
+            return True
+        if self._recovery_failed(pending):
+            raise ResumeError("this acquisition is not known here", expected="one that is open or unfinished", got=resume.acquisition)
+        return False
+
+    def _reopen(self, pending: _Pending) -> bool:
+        path = self._admission.path(pending.request)
+        session = self._sessions.of_path(path)
+        if session is None:
+            if any(other.admitted is not None and other.admitted.path == path for other in self._pending):
+                raise LockedError("another client is opening this acquisition", got=str(path))
+            if self._recovery_failed(pending):
+                raise ResumeError("this acquisition has ended", expected="an unfinished one", got=str(path))
+            return False
+        if session.busy:
+            return False
+        if session.state in (DaemonState.AWAIT_RING, DaemonState.RUNNING):
+            assert session.attachment is not None
+            if self._probe(session.attachment.client):
+                holder = session.attachment.client.hello
+                hint = "It can be reopened once that client has ended"
+                raise LockedError("a client is attached to this acquisition", got=f"process {holder.pid} on {holder.host}", hint=hint)
+            return False
+        if session.state is not DaemonState.DETACHED:
+            raise ResumeError("this acquisition is being finished", expected="an unfinished one", got=str(path))
+        self._admission.check_same_array(pending.request, session.acquisition.spec)
+        return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
+
+    def _hand_over(self, pending: _Pending, session: Session, ring_slots: int) -> bool:
+        """Prepares the session for its next client as soon as there is memory: the earlier ring may still be needed."""
+        request, acquisition = pending.request, session.acquisition
+        self._admission.check_transport(request, acquisition.limits)
+        more = session.bytes_to_attach(ring_slots)
+        self._admission.check_memory(more, 0)
+        try:
+            self._admission.check_memory(more, self._memory_bytes())
+        except BudgetError:
+            return False
+        ring_bytes = ring_slots * acquisition.limits.frame_bytes if request.transport == "shm" else None
+        pending.session, pending.more_bytes, session.busy = session, more, True
+        pending.work = self._submit(self._opener, self._backstage.hand_over, acquisition, ring_bytes, to_another=request.reopen)
+        return False
+
+    # What the threads have done -------------------------------------------------------------------------------------------------------------
+
+    def _submit(self, executor: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
+        work = executor.submit(call, *arguments, **options)
+        work.add_done_callback(lambda _: self._backstage.wake())
+        return work
+
+    def _take_work(self, pending: _Pending) -> bool:
+        assert pending.work is not None
+        work, pending.work, pending.more_bytes = pending.work, None, 0
+        if pending.session is not None:
+            session, pending.session = pending.session, None
+            session.busy = False
+            return self._take_hand_over(pending, session, work)
+        assert pending.admitted is not None
+        admitted, pending.admitted = pending.admitted, None
+        acquisition, ring = work.result()
+        session = Session(acquisition, admitted.settings, recovered=False, on_event=self._on_event)
+        self._sessions.add(session)
+        self._attach(pending, session, ring)
+        facts = {"path": str(admitted.path), "host": pending.client.hello.host, "transport": pending.request.transport}
+        self._on_event("acquisition_opened", facts)
+        for warning in layout_warnings(admitted.spec):
+            self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
+        if pending.client.gone:
+            session.end_early(DaemonEvent.CLIENT_LEFT, SessionLostError("the client left while its acquisition was being opened"))
+        return True
+
+    def _take_hand_over(self, pending: _Pending, session: Session, work: Future[Ring | None]) -> bool:
+        """False when the session has changed meanwhile: the request is looked at again."""
+        ring = work.result()
+        if pending.client.gone or self._stopping or not self._attach(pending, session, ring):
+            if ring is not None:
+                ring.close()
+            return False
+        facts = {"path": str(session.acquisition.path), "host": pending.client.hello.host, "client_epoch": session.acquisition.client_epoch}
+        self._on_event("acquisition_reopened" if pending.request.reopen else "acquisition_resumed", facts)
+        return True
+
+    def _attach(self, pending: _Pending, session: Session, ring: Ring | None) -> bool:
+        attachment = Attachment(pending.client, ring, self._send)
+        if not session.attach(attachment, pending.request):
+            return False
+        self._sessions.attached(session, attachment)
+        return True
+
+    def _recover(self, path: Path) -> Future[AcquisitionLike]:
+        if path not in self._recoveries:
+            self._recoveries[path] = self._submit(self._recoverer, self._backstage.recover, path)
+        return self._recoveries[path]
+
+    def _recovery_failed(self, pending: _Pending) -> bool:
+        """The acquisition may be on disk: for each request it is looked for once. True when it was not found there; raises what went wrong."""
+        if pending.recovery is None:
+            pending.recovery = self._recover(self._admission.path(pending.request))
+        if pending.recovery in self._recoveries.values():
+            return False
+        error = pending.recovery.exception()
+        if error is not None:
+            raise error
+        return True
+
+    def _take_recovered(self) -> None:
+        for path, recovery in [(path, recovery) for path, recovery in self._recoveries.items() if recovery.done()]:
+            del self._recoveries[path]
+            if recovery.cancelled():
+                continue
+            error = recovery.exception()
+            if error is not None:
+                known = error.to_dict() if isinstance(error, ShardwrightError) else {"message": repr(error), "exc_info": error}
+                self._on_event("acquisition_recovery_failed", {"path": str(path), **known})
+                continue
+            acquisition = recovery.result()
+            settings = self._admission.settings_found(path.parent, acquisition.spec)
+            self._sessions.add(Session(acquisition, settings, recovered=True, on_event=self._on_event))
+            self._on_event("acquisition_recovered", {"path": str(path), "identity": acquisition.identity, "frames": acquisition.next_sequence})
+
+    def _refuse(self, pending: _Pending, error: BaseException, receipt: Any = None) -> None:
+        client, request = pending.client, pending.request
+        known = isinstance(error, ShardwrightError)
+        told = error if isinstance(error, ShardwrightError) else ShardwrightError("the daemon failed to open this acquisition", got=repr(error))
+        facts = {"name": request.name, "host": client.hello.host, **told.to_dict()}
+        self._on_event("acquisition_refused" if known else "acquisition_open_failed", facts if known else {**facts, "exc_info": error})
+        problem = Problem(told, fatal=False, request=request.request, receipt=receipt)
+        self._send(client, client.counter.control(Kind.ERROR, problem.to_body()))
+
+
+def _check_epoch(resume: Resume, epoch: int) -> None:
+    if resume.client_epoch < epoch:
+        raise FencedError("another client has taken this acquisition over", expected=f"client_epoch {epoch}", got=resume.client_epoch)
+    if resume.client_epoch > epoch:
+        raise ResumeError("no such client of this acquisition", expected=f"client_epoch {epoch}", got=resume.client_epoch)

@@ -1,0 +1,81 @@
+"""Every acquisition that the daemon has open, found by token, identity or path, and the receipts of the last that have ended. Ingest thread only."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardwright.model.errors import ShardwrightError
+    from shardwright.model.receipt import Receipt
+
+    from .attachment import Attachment
+    from .session import Session
+
+ENDED_REMEMBERED = 64
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an acquisition ended. ``error`` None: its client finished it."""
+
+    client_epoch: int
+    receipt: Receipt
+    error: ShardwrightError | None
+
+    def as_error(self) -> ShardwrightError:
+        return self.error or ClosedError("this acquisition was finished and sealed")
+
+
+class Sessions:
+    """Iterates over the open ones."""
+
+    def __init__(self) -> None:
+        self._by_identity: dict[str, Session] = {}
+        self._by_token: dict[int, Session] = {}
+        self._ended: OrderedDict[str, Ended] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_identity.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    def add(self, session: Session) -> None:
+        self._by_identity[session.acquisition.identity] = session
+
+    def attached(self, session: Session, attachment: Attachment) -> None:
+        """From now on its token finds the session, and an earlier one no more."""
+        for token in [token for token, other in self._by_token.items() if other is session]:
+            del self._by_token[token]
+        self._by_token[attachment.token] = session
+
+    def of_token(self, token: int) -> Session | None:
+        """The session that a client is attached to by this token."""
+        session = self._by_token.get(token)
+        return session if session is not None and session.attachment is not None and session.attachment.token == token else None
+
+    def of_identity(self, identity: str) -> Session | None:
+        return self._by_identity.get(identity)
+
+    def of_path(self, path: Path) -> Session | None:
+        return next((session for session in self._by_identity.values() if session.acquisition.path == path), None)
+
+    def ended(self, identity: str) -> Ended | None:
+        return self._ended.get(identity)
+
+    def forget(self, session: Session) -> None:
+        """It has ended; only its receipt is kept, for a while."""
+        identity = session.acquisition.identity
+        del self._by_identity[identity]
+        self._by_token = {token: other for token, other in self._by_token.items() if other is not session}
+        error = session.acquisition.error or session.reason
+        self._ended[identity] = Ended(session.acquisition.client_epoch, session.acquisition.receipt(), error)
+        while len(self._ended) > ENDED_REMEMBERED:
+            self._ended.popitem(last=False)

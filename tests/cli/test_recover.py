@@ -1,0 +1,158 @@
+"""``shardwright recover`` over stores whose writers were really killed: what it prints, its exit code, and that it may be run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorstore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Writes frames whose pixels are their number, says when so many are stored, and goes on living with its lock until it is killed.
+WRITER = """
+import sys, time
+import numpy as np
+import shardwright as sw
+path, frames = sys.argv[1], int(sys.argv[2])
+plane = [sw.Dimension(name=axis, count=32, chunk_size=16, shard_size_chunks=2) for axis in "yx"]
+spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=2), *plane])
+writer = sw.create(path, spec, threads=1, store_within_ms=20)
+for i in range(frames):
+    writer.append(np.full((32, 32), i, np.uint16))
+while writer.watermark.stored < frames:
+    time.sleep(0.01)
+print("stored", flush=True)
+time.sleep(600)
+"""
+FRAMES = 21  # two sealed shards, one whole slab and one frame of the next
+
+
+class Writer:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(FRAMES)], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "stored\n"
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+            self.process.communicate()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Writer]:
+    """Still alive; its store is unfinished."""
+    writer = Writer(tmp_path / "run.ome.zarr")
+    yield writer
+    writer.end()
+
+
+@pytest.fixture
+def store(writer: Writer) -> Path:
+    writer.end()
+    return writer.path
+
+
+def recover(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "shardwright.cli", "recover", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def as_json(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    result = recover(*arguments, "--json")
+    assert result.stderr == ""
+    return result.returncode, json.loads(result.stdout)
+
+
+def assert_whole(store: Path) -> None:
+    array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result()
+    pixels = array.read().result()
+    assert pixels.shape == (FRAMES, 32, 32)
+    np.testing.assert_array_equal(pixels, np.broadcast_to(np.arange(FRAMES)[:, None, None], pixels.shape))
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_killed_writers_store_is_whole_again(store: Path) -> None:
+    result = recover(store.parent)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"{store}: sealed, ")
+    assert f"frames: {FRAMES} kept" in result.stdout
+    assert "none lost" in result.stdout
+    assert_whole(store)
+    again = recover(store.parent)
+    assert (again.returncode, again.stdout) == (0, f"{store.parent}: nothing is unfinished\n")
+
+
+def test_one_store_may_be_named_and_the_answer_be_json(store: Path) -> None:
+    code, answer = as_json(store)
+    assert (code, answer["ok"], answer["dry_run"]) == (0, True, False)
+    (facts,) = answer["stores"]
+    assert facts["path"] == str(store)
+    assert (facts["frames_kept"], facts["frames_lost"]) == (FRAMES, 0)
+    assert facts["frames_completed_from_staging"] >= 1, "the last slab was not whole"
+    assert facts["receipt"]["frames_durable"] == FRAMES
+    assert as_json(store) == (0, {"ok": True, "dry_run": False, "stores": []})
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(store: Path) -> None:
+    before = snapshot(store)
+    code, answer = as_json(store, "--dry-run")
+    assert (code, answer["dry_run"]) == (0, True)
+    assert snapshot(store) == before
+    would = answer["stores"][0]
+    done = as_json(store)[1]["stores"][0]
+    for count in ("identity", "chunks_kept", "chunks_dropped", "frames_lost"):
+        assert would[count] == done[count], count
+
+
+def test_a_store_that_is_being_written_is_refused_and_others_are_recovered(writer: Writer, tmp_path: Path) -> None:
+    other = Writer(tmp_path / "a-first.ome.zarr")
+    other.end()
+    result = recover(tmp_path)
+    assert result.returncode == 1
+    assert f"{other.path}: sealed" in result.stdout
+    assert f"{writer.path}: not recovered: " in result.stdout
+    assert str(writer.process.pid) in result.stdout, "the holder is named"
+    assert_whole(other.path)
+    code, answer = as_json(tmp_path)
+    assert (code, answer["ok"], answer["stores"][0]["error"]["code"]) == (1, False, "locked")
+
+
+def test_a_writer_that_hangs_can_be_taken_over(writer: Writer) -> None:
+    writer.process.send_signal(signal.SIGSTOP)
+    assert recover(writer.path).returncode == 1
+    assert recover(writer.path, "--take-over").returncode == 0
+    assert_whole(writer.path)
+    writer.process.send_signal(signal.SIGCONT)
+    time.sleep(0.3)  # whatever it does now
+    writer.end(signal.SIGTERM)
+    assert_whole(writer.path)
+
+
+def test_it_may_be_killed_and_run_again(store: Path) -> None:
+    """Killed before its first rename, the second time before it forgets the journal."""
+    for point in ("shard.before_rename", "replace.before_rename"):
+        environment = {**os.environ, "SHARDWRIGHT_FAILPOINTS": f"{point}=kill"}
+        killed = subprocess.run([sys.executable, "-m", "shardwright.cli", "recover", str(store)], env=environment, capture_output=True, timeout=120)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert recover(store).returncode == 0
+    assert_whole(store)
+
+
+def test_usage_is_code_2(tmp_path: Path) -> None:
+    result = recover(tmp_path / "absent")
+    assert result.returncode == 2
+    assert "ROOT_OR_STORE" in result.stderr
