@@ -15,8 +15,8 @@ STAGED, LOGGED = -1, -2  # keys beside group numbers
 
 @dataclass
 class Uncommitted:
-    """``sequences`` become durable, ``slots`` of the staging area are free again. With durability ``durable`` also ``releases`` (whose pixels come back
-    only now) and ``rows`` of the slab table, which keep the frames in case a sync fails and their slab has to be written again."""
+    """``sequences`` become durable, ``slots`` of the staging area are free again. With durability ``durable`` also ``releases`` (whose pixels come
+    back only now) and ``rows`` of the slab table, which keep the frames in case a sync fails and their slab has to be written again."""
 
     sequences: list[np.ndarray] = field(default_factory=list)
     slots: list[np.ndarray] = field(default_factory=list)

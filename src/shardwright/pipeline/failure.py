@@ -89,6 +89,8 @@ class Failing(FrameFlow):
         """Nothing more will come: whatever still keeps pixels gives them back."""
         for _, entry in self._ledger.take_all():
             self._released.extend(entry.releases)
+        if self._leaves_something and self.error is not None:
+            self.error.hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
         self.state = AcquisitionState.FAILED
 
     def _give_up(self, group: Group) -> None:
