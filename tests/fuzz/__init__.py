@@ -1,0 +1,9 @@
+"""Fuzzing of what reads bytes that others wrote. Each module names its command; the quick suite runs a few thousand inputs of each.
+
+    python -m tests.fuzz.journal --inputs 1000000      damaged journals and staging areas, a million of each
+
+Recorded on 2026-11-21, seed 20261121, files of 24,576 bytes: no crash, no hang, no row misjudged.
+
+    journal    1,000,000 inputs, 543,259 accepted and 456,741 refused, most allocated by one 12,958 bytes; in 332 s
+    staging    1,000,000 inputs, 481,153 accepted and 518,847 refused, most allocated by one 13,178 bytes; in 275 s
+"""

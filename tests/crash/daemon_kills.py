@@ -1,0 +1,206 @@
+"""The daemon is killed while a camera's client sends to it, and started again; the client goes on by itself. The oracle hears only the client.
+
+The suite's process is what a service manager would be: it starts the daemon again whenever it has died.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tests.properties.readers import with_zarr_python
+
+import shardwright as sw
+from shardwright.model.names import store_name
+from shardwright.read.verify import verify_store
+
+from .fork_server import GIVE_UP_S, Channel, Child, ForkServer
+from .kills.oracle import Oracle
+from .kills.processes import Closing, Created, Said, Sealed, kill_at
+from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene
+from .kills.trial import KILLED, WORKSPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIRST_STORES = frozenset({"slots.before_store", "staging.before_write"})
+NAME = "killed"
+CONFIG = """\
+output: {{root: ./data, io: {io}, ballast: 1MiB, low_water: 0MiB}}
+ingest: {{endpoints: ["ipc://./in.sock"], heartbeat_ms: 20, session_timeout_ms: 1000}}
+workers: {{threads: 1}}
+memory: {{budget: 2GiB}}
+reliability: {{store_within_ms: {store_within_ms}, sync_interval_ms: {sync_interval_ms}}}
+"""
+
+
+def daemon(channel: Channel, config: Path, log: Path, call: int) -> None:
+    """``shardwright serve``, dying at the ``call``-th storage call after the first frame was to be stored (0: never)."""
+    from shardwright.cli.app import main
+
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    kill_at(call, FIRST_STORES)
+    try:
+        main(["serve", str(config), "--log-format", "json"])
+    except SystemExit as ended:
+        channel.send(ended.code)
+
+
+def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
+    """Sends the whole scene through whatever happens to the daemon."""
+    with sw.connect(endpoint, timeout_ms=30_000) as connection:
+        stream = connection.acquire(NAME, scene.spec)
+        channel.send(Created())
+        n = stored = durable = 0
+        for step in scene.steps:
+            match step:
+                case Append():
+                    stream.append(scene.pixels(n), index=scene.index(step.position), frame_id=scene.frame_id(n), metadata=scene.metadata(n))
+                    n += 1
+                case Flush():
+                    stream.flush()
+                case Pause():
+                    sleep(step.ms / 1000)
+            stored, durable = max(stored, stream.watermark.stored), max(durable, stream.watermark.durable)
+            channel.send(Said(n, stored, durable))
+        channel.send(Closing())
+        stream.close()
+        channel.send(Sealed(stream.receipt.to_dict(), ()))
+
+
+@dataclass
+class DaemonTrial:
+    """``calls``: at which storage call each daemon in turn is killed; ``after_ms``: or when, counted from its start. The one after them lives."""
+
+    scene: Scene
+    io: str
+    calls: tuple[int, ...] = ()
+    after_ms: tuple[float, ...] = ()
+    kills: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.scene.name}, {self.io}, daemons killed at storage calls {self.calls} or after {self.after_ms} ms"
+
+
+class DaemonTrialRun:
+    """One client, a row of daemons. ``folder`` has room for a socket's path and belongs to this trial."""
+
+    def __init__(self, server: ForkServer, trial: DaemonTrial, folder: Path) -> None:
+        self._server = server
+        self._trial = trial
+        self._oracle = Oracle(trial.scene)
+        self._store = folder / "data" / store_name(NAME)
+        self._config = folder / "rig.yaml"
+        self._log = folder / "log"
+        (folder / "data").mkdir()
+        scene = trial.scene
+        self._config.write_text(CONFIG.format(io=trial.io, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms))
+        self._endpoint = f"ipc://{folder}/in.sock"
+        self._deaths = iter([*trial.calls, *(0 for _ in trial.after_ms)])
+        self._timers = iter([*(None for _ in trial.calls), *trial.after_ms])
+
+    def run(self) -> DaemonTrial:
+        self._start_daemon()
+        client = self._server.start(camera, self._endpoint, self._trial.scene)
+        messages = list(self._supervise(client))
+        if client.wait() != 0:
+            self._trial.problems.append(f"the client ended with {client.wait()}")
+        self._oracle.listen(messages)
+        self._stop_daemon()
+        self._judge()
+        return self._trial
+
+    def _start_daemon(self) -> None:
+        """With the next death of the list, while there is one."""
+        self._daemon: Child = self._server.start(daemon, self._config, self._log, next(self._deaths, 0))
+        after_ms = next(self._timers, None)
+        self._dies_at_s = None if after_ms is None else monotonic() + after_ms / 1000
+
+    def _supervise(self, client: Child) -> Iterator[Any]:
+        """Everything the client says until its end; meanwhile daemons are killed and started."""
+        give_up = monotonic() + GIVE_UP_S
+        while True:
+            assert monotonic() < give_up, f"the client hangs; the daemon's log: {self._log.read_text()[-3000:]}"
+            if self._dies_at_s is not None and monotonic() >= self._dies_at_s:
+                self._daemon.kill()
+            ready, _, _ = select.select([client.channel.socket, self._daemon.channel.socket], [], [], 0.01)
+            if self._daemon.channel.socket in ready:
+                self._bury()
+            if client.channel.socket in ready:
+                message = client.channel.receive()
+                if message is None:
+                    return
+                yield message
+
+    def _bury(self) -> None:
+        said = self._daemon.channel.receive()
+        status = self._daemon.wait()
+        if status == KILLED:
+            self._trial.kills += 1
+        else:
+            self._trial.problems.append(f"the daemon ended with {status} ({said}): {self._log.read_text()[-2000:]}")
+        self._trial.problems += self._oracle.judge_final_shards(self._store)
+        self._start_daemon()
+
+    def _stop_daemon(self) -> None:
+        self._daemon.signal(signal.SIGTERM)
+        said = self._daemon.drain()
+        if self._daemon.wait() == KILLED:
+            self._trial.kills += 1
+        elif said != [0]:
+            self._trial.problems.append(f"SIGTERM ended the daemon with {said}: {self._log.read_text()[-2000:]}")
+
+    def _judge(self) -> None:
+        self._trial.problems += self._oracle.complaints
+        if self._oracle.sealed is None:
+            self._trial.problems.append("the client got no receipt")
+            return
+        if (self._store / WORKSPACE).exists():
+            self._trial.problems.append("work in progress is left")
+        self._trial.problems += self._oracle.judge_store(self._store, with_zarr_python)
+        self._trial.problems += [f"verify: {problem}" for problem in verify_store(self._store, threads=1).problems]
+
+
+def draw_trials(count: int, seed: int) -> Iterator[DaemonTrial]:
+    """Trials with at least one and at most three deaths each, ``count`` deaths together."""
+    rng = np.random.default_rng(seed)
+    scenes = list(SCENES.values())
+    planned = 0
+    while planned < count:
+        deaths = int(min(rng.integers(1, 4), count - planned))
+        scene, io = scenes[int(rng.integers(len(scenes)))], IO_MODES[int(rng.integers(len(IO_MODES)))]
+        if rng.random() < 0.75:
+            yield DaemonTrial(scene, io, calls=tuple(int(n) for n in rng.integers(1, 40, deaths)))
+        else:
+            yield DaemonTrial(scene, io, after_ms=tuple(float(ms) for ms in rng.uniform(20, 150, deaths)))
+        planned += deaths
+
+
+def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any]:
+    """Trials until ``count`` daemons were killed."""
+    started, trials, kills, violations = monotonic(), 0, 0, []
+    while kills < count:
+        for trial in draw_trials(count - kills, seed + trials):
+            folder = Path(tempfile.mkdtemp(prefix="sw-"))  # short enough for a socket's path
+            try:
+                DaemonTrialRun(server, trial, folder).run()
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            trials, kills = trials + 1, kills + trial.kills
+            if trial.problems:
+                violations.append({"trial": str(trial), "problems": trial.problems})
+    return {"seed": seed, "trials": trials, "kills": kills, "seconds": round(monotonic() - started, 1), "violations": violations}
