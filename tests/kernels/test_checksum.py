@@ -73,8 +73,3 @@ def test_a_crc_goes_on_from_a_seed(guarded, first, second):
     whole = crc32c_package.crc32c(first + second)
     assert int(checksum.crc32c_from(crc32c_package.crc32c(first), memory.address, len(second))) == whole
     assert reference.crc32c(second, reference.crc32c(first)) == whole
-
-
-@given(data=st.binary(max_size=200))
-def test_bytes_that_end_in_their_crc_have_a_fixed_one(data):
-    assert crc32c_package.crc32c(data + crc32c_package.crc32c(data).to_bytes(4, "little")) == checksum.CRC_OF_CHECKED

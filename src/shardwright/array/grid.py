@@ -140,6 +140,11 @@ class Grid:
             raise FrameIndexError("frame id outside the array", expected=f"0 to {self.last_position}", got=position)
         return position
 
+    def slab_of_position(self, position: int) -> int:
+        """The slab that the frame at a position belongs to."""
+        coordinates = tuple(i // c for i, c in zip(self.index_of(position), self.chunk, strict=True))
+        return _ravel(coordinates, self.slab_counts)
+
     def slab_coordinates(self, slab: int) -> tuple[int, ...]:
         return _unravel(slab, self.slab_counts)
 

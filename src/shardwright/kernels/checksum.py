@@ -19,7 +19,6 @@ from .native_calls import CACHE, as_pointer, prefetch
 POLYNOMIAL = 0x82F63B78  # reflected
 LANE_BYTES = 1024
 LINE_WORDS = 8  # of a cache line
-CRC_OF_CHECKED = 0x48674BC7  # the crc32c of any bytes that end in their own crc32c, little-endian
 
 _INSTRUCTIONS = {"x86_64": "llvm.x86.sse42.crc32.64.64", "AMD64": "llvm.x86.sse42.crc32.64.64", "aarch64": "llvm.aarch64.crc32cx"}
 _INSTRUCTION = _INSTRUCTIONS.get(platform.machine())

@@ -13,7 +13,7 @@ from numba import njit
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES, KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, LEVEL_STORED
 
-from .checksum import CRC_OF_CHECKED, crc32c_at
+from .checksum import crc32c_at
 from .compressed import compress_blosc, compress_gzip, compress_zstd
 from .gather import is_all_fill
 from .native_calls import CACHE, NATIVE_AVAILABLE, bytes_at, put_u32
@@ -75,7 +75,7 @@ def encode_chunks(
     contexts    int64[4]    this worker's compressor states; scratch: uint8, ``CodecParameters.scratch_bytes``
     nbytes      int64[n]    out: encoded bytes, 0 for a chunk that is all fill and left out
     forms       uint8[n]    out: ABSENT, COMPRESSED or STORED
-    crcs        uint32[n]   out: crc32c of the encoded bytes, an inner checksum included; 0 for a chunk that is left out
+    crcs        uint32[n]   out: crc32c of the encoded bytes without an inner checksum (so equal to that); 0 for a chunk that is left out
     """
     checksum, chunk_bytes = codec[6], codec[7]
     room = capacity - (CHECKSUM_BYTES if checksum else 0)
@@ -96,7 +96,6 @@ def encode_chunks(
         if checksum:
             put_u32(out, written, crc)
             written += CHECKSUM_BYTES
-            crc = np.int64(CRC_OF_CHECKED)
         nbytes[i] = written
         forms[i] = form if codec[0] != KIND_NONE else STORED
         crcs[i] = crc

@@ -114,7 +114,7 @@ class Failing(FrameFlow):
         if self._keeper_dead:
             self.accounts.frames_by_fate[Fate.LOST] += sequences.size
         elif sequences.size:
-            self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False)
+            self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
 
     def _lose_row(self, row: int) -> None:
         """Frames of it that are staged stay there for recovery; the others are lost."""

@@ -173,12 +173,14 @@ class FrameFlow(ABC):
         self._settle(batch.records[i : i + 1], *_FATES[self._groups.holes.fate(slab, place)])
         batch.first = i + 1
 
-    def _settle(self, records: np.ndarray, fate: Fate | np.ndarray, reason: Reason | np.ndarray, *, release: bool = True) -> None:
+    def _settle(
+        self, records: np.ndarray, fate: Fate | np.ndarray, reason: Reason | np.ndarray, *, release: bool = True, settled: bool = True
+    ) -> None:
         """Frames that are not stored: they go to the frame log, and only then are acknowledged and (``release``) their pixels free."""
         records = records.copy()
         records["fate"], records["reason"] = fate, reason
         self.accounts.settle(records)
-        self._keeper.record(records, release=release)
+        self._keeper.record(records, release=release, settled=settled)
 
     def _open_slab(self, slab: int) -> bool:
         """A row for a new slab, and its group; False when it has to wait. Makes room by closing what is oldest."""

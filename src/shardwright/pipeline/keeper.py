@@ -73,10 +73,12 @@ class Committed:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The records of these sequences stand in the frame log (not synced yet). ``release``: their pixels are free now."""
+    """The records of these sequences stand in the frame log (not synced yet). ``release``: their pixels are free now. ``settled``: they count as
+    acknowledged; frames that are lost with a failed acquisition never do."""
 
     sequences: np.ndarray
     release: bool
+    settled: bool
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ class ShardKeeper:
                 sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename))
                 self._log(BlockKind.GROUP, group, held.frame_records())
                 self.folder.log.sync()
+                self.folder.may_rename()
                 held.delete_journal()
             except Exception as error:  # noqa: BLE001  (travels in the report)
                 self._report(GroupSealed(group, 0, held.sealed, self._explained(error)))
@@ -196,11 +199,17 @@ class ShardKeeper:
         self._commands.put(run)
 
     def discard(self, files: Future[GroupFiles]) -> None:
-        """Delete prepared files that no frame came for."""
+        """Delete prepared files that no frame came for; if another writer has taken over, they are its own now."""
 
         def run() -> None:
-            if files.exception() is None:
-                files.result().discard()
+            if files.exception() is not None:
+                return
+            try:
+                self.folder.may_rename()
+            except FencedError:
+                files.result().abandon()
+                raise
+            files.result().discard()
 
         self._commands.put(run)
 
@@ -213,12 +222,12 @@ class ShardKeeper:
 
         self._commands.put(run)
 
-    def record(self, records: np.ndarray, *, release: bool) -> None:
+    def record(self, records: np.ndarray, *, release: bool, settled: bool) -> None:
         """Keep the records of frames that are not stored; reports ``Recorded``."""
 
         def run() -> None:
             self._log(BlockKind.EVENTS, -1, records)
-            self._report(Recorded(records["sequence"].astype(np.int64), release))
+            self._report(Recorded(records["sequence"].astype(np.int64), release, settled))
 
         self._commands.put(run)
 
@@ -282,6 +291,7 @@ class ShardKeeper:
 
     def _create(self, group: int, *, spill: bool, suffix: str = "") -> GroupFiles:
         folder = self.folder
+        folder.may_rename()  # the names in the workspace are another's then
         return GroupFiles.create(
             folder.placement(spill=spill),
             self._layout,

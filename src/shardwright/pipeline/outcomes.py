@@ -204,8 +204,9 @@ class Outcomes(Failing):
     def _recorded(self, report: Recorded) -> None:
         if report.release:
             self._released.append(report.sequences)
-        self.accounts.stored.add(report.sequences)
-        self._ledger.add(LOGGED, time.monotonic(), report.sequences)
+        if report.settled:
+            self.accounts.stored.add(report.sequences)
+            self._ledger.add(LOGGED, time.monotonic(), report.sequences)
 
     def _group_prepared(self, report: GroupPrepared) -> None:
         low = 0 < report.free_bytes < self.settings.low_water_bytes

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 from shardwright.array.grid import Grid
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import ShardFormatError
+from shardwright.model.fates import Fate
+from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
-from shardwright.shard.index import EMPTY as ABSENT
-from shardwright.shard.journal import VALID, GroupJournal, JournalLayout
+from shardwright.shard.journal import GroupJournal, JournalLayout
 from shardwright.shard.manifest import MANIFEST_NAME, read_manifest
 from shardwright.shard.read_back import read_back
-from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
+from shardwright.shard.recover import Action, decide
 from shardwright.storage.files import read_range, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
 from .acquisition import Acquisition, AcquisitionState
 from .encoding import SlabEncoder
 from .limits import Limits
-from .resume import GroupReport, open_staging, restore
+from .resume import GroupReport, facts_of, journals, open_staging, restore
 from .settings import WriteSettings
 from .take_over import spill_workspace
 
@@ -93,7 +94,7 @@ def recover_store(
     if not (path / WORKSPACE / MANIFEST_NAME).exists():
         recovery = _remove_leftovers(path, dry_run=dry_run)
     elif dry_run:
-        recovery = _examine(path, threads, progress)
+        recovery = _Examiner(path, threads, progress).run()
     else:
         recovery = _seal(path, pool, threads, take_over=take_over, progress=progress)
     recovery.seconds = time.monotonic() - started_s
@@ -152,49 +153,88 @@ class _WorkingFile:
         return read_range(self.path, offset, nbytes)
 
 
-def _examine(path: Path, threads: int, progress: Callable[[int], None] | None) -> Recovery:
-    """Look at everything that ``restore`` would look at, change nothing."""
-    manifest = read_manifest(path / WORKSPACE)
-    spec = parse_spec(manifest.spec)
-    layout = SlabEncoder(spec, Grid.of(spec)).layout
-    dtype = record_dtype(len(spec.frame_fields))
-    recovery = Recovery(str(path), "would be sealed", manifest.identity)
-    spill = spill_workspace(path, manifest)
-    reports: list[GroupReport] = []
-    for placement in [Placement(path), *([Placement(path, spill.parent)] if spill is not None and spill.is_dir() else [])]:
-        for file in sorted(placement.workspace.glob(f"[0-9]*{JOURNAL_SUFFIX}")):
-            number = int(file.name.removesuffix(JOURNAL_SUFFIX))
-            report = GroupReport(number)
-            reports.append(report)
-            try:
-                journal = GroupJournal.open(file, JournalLayout.of(layout, number, dtype.itemsize), manifest.identity_bytes, number)
-            except ShardFormatError:
-                report.actions = {layout.shard_key(number, f): Action.SET_ASIDE.value for f in range(layout.files_per_group)}
-                continue
-            try:
-                shards: list[_WorkingFile | None] = []
-                lost: set[int] = set()
-                for f in range(layout.files_per_group):
-                    key = layout.shard_key(number, f)
-                    working, final = placement.working(key), placement.final(key)
-                    entries, states = journal.read_chunks(f)
-                    holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
-                    action = decide(FileFacts(JournalFact.VALID, working=working.exists(), final=final.exists(), holds=holds))
-                    report.actions[key] = action.value
-                    shards.append(_WorkingFile(working) if action is Action.CONTINUE else None)
-                    if action is Action.LOST:
-                        lost.add(f)
-                found = read_back(layout, number, journal, shards, lost=lost, threads=threads, progress=progress)
-            finally:
-                journal.close()
-            report.frames_kept = sum(found.frames_of(places).size for places in found.whole)
-            report.frames_unfinished = sum(found.frames_of(places).size for places in found.torn)
-            report.chunks_kept, report.chunks_dropped = found.chunks_kept, found.chunks_dropped
-            recovery.bytes_checked += found.checked_bytes
-    recovery.add_groups(reports)
-    recovery.frames_kept = sum(report.frames_kept for report in reports)
-    staging = open_staging(path / WORKSPACE, spec, manifest, dtype)
-    if staging is not None:
-        recovery.frames_completed_from_staging = int(staging.read()[1].sum())
-        staging.close()
-    return recovery
+class _Examiner:
+    """Looks at everything that ``restore`` would look at, changes nothing."""
+
+    def __init__(self, path: Path, threads: int, progress: Callable[[int], None] | None) -> None:
+        self._path = path
+        self._threads = threads
+        self._progress = progress
+        self._manifest = read_manifest(path / WORKSPACE)
+        self._spec = parse_spec(self._manifest.spec)
+        self._layout = SlabEncoder(self._spec, Grid.of(self._spec)).layout
+        self._dtype = record_dtype(len(self._spec.frame_fields))
+        self._whole: dict[int, set[int]] = {}
+        self._closed: set[int] = set()
+        self.recovery = Recovery(str(path), "would be sealed", self._manifest.identity)
+
+    def run(self) -> Recovery:
+        recovery = self.recovery
+        self._read_log()
+        spill = spill_workspace(self._path, self._manifest)
+        placements = [Placement(self._path), *([Placement(self._path, spill.parent)] if spill is not None and spill.is_dir() else [])]
+        reports = [self._group(placement, file) for placement in placements for file in journals(placement)]
+        recovery.add_groups(reports)
+        recovery.frames_kept += sum(report.frames_kept for report in reports)
+        self._read_staging()
+        recovery.frames_kept += recovery.frames_completed_from_staging
+        return recovery
+
+    def _read_log(self) -> None:
+        log = FrameLog.open(self._path / WORKSPACE / "frames.log", self._dtype, self._manifest.identity_bytes, read_only=True)
+        try:
+            for kind, _, records in log.blocks():
+                if kind is BlockKind.GROUP:
+                    self.recovery.frames_kept += records.size
+                else:
+                    self.recovery.frames_lost += int((records["fate"] == Fate.LOST).sum())
+            self._closed = set(log.groups)
+        finally:
+            log.close()
+
+    def _group(self, placement: Placement, file: Path) -> GroupReport:
+        number = int(file.name.removesuffix(JOURNAL_SUFFIX))
+        report = GroupReport(number)
+        try:
+            layout = JournalLayout.of(self._layout, number, self._dtype.itemsize)
+            journal = GroupJournal.open(file, layout, self._manifest.identity_bytes, number)
+        except ShardFormatError:
+            report.actions = {self._layout.shard_key(number, f): Action.SET_ASIDE.value for f in range(self._layout.files_per_group)}
+            return report
+        try:
+            if number not in self._closed:
+                self._read_back(placement, number, journal, report)
+        finally:
+            journal.close()
+        return report
+
+    def _read_back(self, placement: Placement, number: int, journal: GroupJournal, report: GroupReport) -> None:
+        shards: list[_WorkingFile | None] = []
+        lost: set[int] = set()
+        for f in range(self._layout.files_per_group):
+            key = self._layout.shard_key(number, f)
+            facts = facts_of(placement, key, journal, f)
+            action = decide(facts)
+            report.actions[key] = action.value
+            shards.append(_WorkingFile(placement.working(key)) if action is Action.CONTINUE else None)
+            if action is Action.LOST:
+                lost.add(f)
+        found = read_back(self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress)
+        report.take(found)
+        self._whole[number] = {places.slab for places in found.whole}
+        self.recovery.bytes_checked += found.checked_bytes
+
+    def _read_staging(self) -> None:
+        staging = open_staging(self._path / WORKSPACE, self._spec, self._manifest, self._dtype)
+        if staging is None:
+            return
+        try:
+            records, valid = staging.read()
+        finally:
+            staging.close()
+        grid = self._layout.grid
+        for position in records["position"][valid].tolist():
+            slab = grid.slab_of_position(position)
+            group = grid.group_of_slab(slab)
+            if group not in self._closed and slab not in self._whole.get(group, set()):
+                self.recovery.frames_completed_from_staging += 1

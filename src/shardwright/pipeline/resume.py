@@ -73,6 +73,11 @@ class GroupReport:
     chunks_kept: int = 0
     chunks_dropped: int = 0
 
+    def take(self, found: ReadBack) -> None:
+        self.frames_kept = sum(found.frames_of(places).size for places in found.whole)
+        self.frames_unfinished = sum(found.frames_of(places).size for places in found.torn)
+        self.chunks_kept, self.chunks_dropped = found.chunks_kept, found.chunks_dropped
+
 
 @dataclass
 class Restored:
@@ -168,6 +173,21 @@ def _visible_extent(path: Path, spec: ArraySpec) -> int:
     return int(document["shape"][axis])
 
 
+def journals(placement: Placement) -> list[Path]:
+    """The journals in one workspace, by their group's number."""
+    return sorted(placement.workspace.glob(f"[0-9]*{JOURNAL_SUFFIX}"), key=lambda path: int(path.name.removesuffix(JOURNAL_SUFFIX)))
+
+
+def facts_of(placement: Placement, key: str, journal: GroupJournal | None, file: int) -> FileFacts:
+    """What the disk shows of one file of a group; ``journal`` None: it is damaged. Raises ``StorageError``."""
+    holds = False
+    if journal is not None:
+        entries, states = journal.read_chunks(file)
+        holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
+    fact = JournalFact.DAMAGED if journal is None else JournalFact.VALID
+    return FileFacts(fact, working=placement.working(key).exists(), final=placement.final(key).exists(), holds=holds)
+
+
 class _Finder:
     """Fills ``restored`` from the disk, group by group."""
 
@@ -214,7 +234,7 @@ class _Finder:
         for name in names:
             if name.endswith((REWRITE_SUFFIX, ".copy")):
                 self._delete(placement.workspace / name)
-        numbers = sorted(int(name.removesuffix(JOURNAL_SUFFIX)) for name in names if name.endswith(JOURNAL_SUFFIX) and name[0].isdigit())
+        numbers = [int(path.name.removesuffix(JOURNAL_SUFFIX)) for path in journals(placement)]
         for number in numbers:
             self._find_group(placement, number)
         named = {placement.working(self._layout.shard_key(number, file)) for number in numbers for file in range(self._layout.files_per_group)}
@@ -259,12 +279,7 @@ class _Finder:
     def _decide(self, placement: Placement, number: int, file: int, journal: GroupJournal | None, report: GroupReport) -> Action:
         key = self._layout.shard_key(number, file)
         working, final = placement.working(key), placement.final(key)
-        holds = False
-        if journal is not None:
-            entries, states = journal.read_chunks(file)
-            holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
-        fact = JournalFact.DAMAGED if journal is None else JournalFact.VALID
-        action = decide(FileFacts(fact, working=working.exists(), final=final.exists(), holds=holds))
+        action = decide(facts_of(placement, key, journal, file))
         report.actions[key] = action.value
         if action is Action.SET_ASIDE:
             with storage_errors("set aside", working):
@@ -308,11 +323,9 @@ class _Finder:
             accounts.receive(sequences, records["position"].astype(np.int64))
             accounts.store(sequences)
             accounts.make_durable(sequences, frames=False)
-        report.frames_kept = sum(records.size for records in kept)
+        report.take(found)
         accounts.frames_durable += report.frames_kept
         accounts.stored_bytes += sum(int(e["nbytes"][g & (e["offset"] != ABSENT)].sum()) for e, g in zip(found.entries, found.good, strict=True))
-        report.frames_unfinished = sum(found.frames_of(places).size for places in found.torn)
-        report.chunks_kept, report.chunks_dropped = found.chunks_kept, found.chunks_dropped
         slabs = files.journal.layout.slabs
         self._whole[files.group] = {places.slab for places in whole}
         self._restored.groups.append(RestoredGroup(files, slabs, sorted(self._whole[files.group]), report.frames_kept, begun))
@@ -340,11 +353,7 @@ class _Finder:
     def _is_open(self, position: int) -> bool:
         """Whether a position's slab still waits for frames."""
         grid = self._layout.grid
-        index = grid.index_of(position)
-        coordinates = tuple(i // c for i, c in zip(index, grid.chunk, strict=True))
-        slab = 0
-        for coordinate, count in zip(coordinates, grid.slab_counts, strict=True):
-            slab = slab * count + coordinate
+        slab = grid.slab_of_position(position)
         group = grid.group_of_slab(slab)
         begun = any(found.files.group == group and found.sealing_begun for found in self._restored.groups)
         return group not in self._restored.closed_groups and not begun and slab not in self._whole.get(group, set())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import crc32c
 import numpy as np
 
+from shardwright.model.errors import StorageError
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
@@ -96,13 +97,16 @@ class StagingArea:
         return PAGE_BYTES + slot * self._record.itemsize
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """(frame records [slots], bool[slots]: written, and both its checksums hold). Reads every staged frame. Raises ``StorageError``."""
+        """(frame records [slots], bool[slots]: written, readable, and both checksums hold). Reads every staged frame. Raises ``StorageError``."""
         records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
         valid = checked_rows(records, self.seed)
         pixels = np.empty(self.frame_bytes, np.uint8)
         for slot in np.flatnonzero(valid).tolist():
-            self._file.read_into(self.data_place(slot), pixels)
-            valid[slot] = crc32c.crc32c(pixels.data) == records["pixels_crc"][slot]
+            try:
+                self._file.read_into(self.data_place(slot), pixels)
+                valid[slot] = crc32c.crc32c(pixels.data) == records["pixels_crc"][slot]
+            except StorageError:
+                valid[slot] = False  # one bad sector must not cost the others
         return records, valid
 
     def map(self) -> int:

@@ -1,0 +1,296 @@
+"""Going on after a crash. A crash is a copy of the store's folder at some moment: what a kill would leave, without a process to kill."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import crc32c
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError
+from shardwright.model.fates import Fate, Reason
+from shardwright.pipeline.acquisition import AcquisitionState
+from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.recover import recover_store, unfinished_stores
+from shardwright.pipeline.resume import restore
+from shardwright.pipeline.settings import WriteSettings
+from shardwright.storage import failpoints
+
+QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+
+
+@pytest.fixture
+def crash(tmp_path, shared_pool, drive_of, spec_of):
+    """``crash(positions, **spec)``: an acquisition that had stored these frames when it died; returns (what wrote it, the folder it left)."""
+
+    def make(positions, *, pool=shared_pool, settings=QUICK, name="crashed", **spec):
+        drive = drive_of(tmp_path / "living.zarr", spec_of(**spec), pool, settings)
+        for position in positions:
+            drive.submit(position)
+        drive.until(lambda: drive.acquisition.stored_watermark == len(positions))
+        drive.quiet()
+        left = tmp_path / f"{name}.zarr"
+        shutil.copytree(drive.path, left, symlinks=True)
+        drive.finish()
+        return drive, left
+
+    return make
+
+
+def read(path: Path) -> np.ndarray:
+    return zarr.open_array(path / "0", mode="r")[...]
+
+
+def rows(path: Path) -> list[tuple[int, int, int]]:
+    group = zarr.open_group(path / "frames", mode="r")
+    return sorted(zip(*(group[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
+
+
+@pytest.mark.parametrize("index_location", ["end", "start"])
+@pytest.mark.parametrize("count", [1, 3, 4, 7, 8, 9, 16, 21])
+def test_recovery_seals_every_stored_frame(crash, shared_pool, count, index_location):
+    drive, left = crash(range(count), chunk=4, index_location=index_location)
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert recovery.action == "sealed"
+    assert (recovery.frames_kept, recovery.frames_lost) == (count, 0)
+    assert recovery.frames_completed_from_staging == count % 4
+    assert np.array_equal(read(left), drive.expected(range(count)))
+    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(count)]
+    assert not (left / ".shardwright").exists()
+    assert recovery.to_dict()["receipt"]["frames_durable"] == count
+
+
+def test_a_dry_run_says_what_recovery_does_and_changes_nothing(crash, shared_pool):
+    _, left = crash(range(7), chunk=4)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in left.rglob("*")}
+    seen: list[int] = []
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True, progress=seen.append)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in left.rglob("*")} == before
+    done = recover_store(left, shared_pool, threads=2)
+    assert dry.action == "would be sealed"
+    facts = ("groups", "frames_kept", "frames_completed_from_staging", "chunks_kept", "chunks_dropped", "bytes_checked")
+    assert [getattr(dry, name) for name in facts] == [getattr(done, name) for name in facts]
+    assert sum(seen) == dry.bytes_checked > 0
+
+
+def test_going_on_leaves_no_trace_of_the_crash(crash, shared_pool):
+    drive, left = crash(range(7), chunk=4)
+    writer = sw.resume(left)
+    with writer:
+        assert writer.frames == 7
+        assert writer.watermark == sw.Watermark(7, 7)
+        for position in range(7, 19):
+            writer.append(drive.pixels(position))
+    assert writer.receipt.frames_stored == writer.receipt.frames_durable == writer.receipt.frames_received == 19
+    assert np.array_equal(read(left), drive.expected(range(19)))
+    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(19)]
+
+
+def test_a_crash_after_a_crash_while_going_on(crash, shared_pool, tmp_path):
+    drive, left = crash(range(7), chunk=4)
+    writer = sw.resume(left, store_within_ms=20)
+    for position in range(7, 10):
+        writer.append(drive.pixels(position))
+    writer.flush()
+    again = tmp_path / "again.zarr"
+    shutil.copytree(left, again)
+    writer.close()
+    recovery = recover_store(again, shared_pool, threads=2)
+    assert recovery.frames_kept == 10
+    assert np.array_equal(read(again), drive.expected(range(10)))
+
+
+def test_duplicates_late_and_told_frames_survive_with_their_reasons(crash, shared_pool, tmp_path, drive_of, spec_of):
+    _, left = crash([0, 1, 1, 2, 3, 0, 4], chunk=2)
+    recover_store(left, shared_pool, threads=2)
+    fates = [fate for _, fate, _ in rows(left)]
+    assert fates == [Fate.STORED, Fate.STORED, Fate.DUPLICATE, Fate.STORED, Fate.STORED, Fate.DUPLICATE, Fate.STORED]
+
+
+def test_a_chunk_whose_bytes_do_not_hold_costs_its_slab_only(crash, shared_pool):
+    """Rot in what was committed: the frames are missing afterwards, and recovery says so."""
+    drive, left = crash(range(6), codec=None, shard=4)
+    (partial,) = left.glob(".shardwright/c.0.0.0.partial")
+    with partial.open("r+b") as file:
+        file.write(b"\xff")
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.chunks_dropped, recovery.frames_kept) == (4, 4)
+    assert recovery.groups[0].frames_unfinished == 2
+    assert np.array_equal(read(left), drive.expected([2, 3, 4, 5], extent=6))
+    assert rows(left)[:2] == [(0, Fate.LOST, Reason.NOT_HELD), (1, Fate.LOST, Reason.NOT_HELD)]
+
+
+def test_a_stale_chunk_with_a_good_inner_checksum_is_not_taken_for_the_journaled_one(crash, shared_pool):
+    _, left = crash(range(4), codec=None, shard=4, chunk_checksum=True, y=(4, 4, 1), x=(6, 6, 1))
+    (partial,) = left.glob(".shardwright/c.0.0.0.partial")
+    stale = bytes(2 * 4 * 6 * 2)
+    with partial.open("r+b") as file:
+        file.write(stale + crc32c.crc32c(stale).to_bytes(4, "little"))
+    assert recover_store(left, shared_pool, threads=2).chunks_dropped == 1
+
+
+@pytest.mark.parametrize("gone", ["partial", "journal"])
+def test_files_that_are_gone_are_said_to_be_gone(crash, shared_pool, gone):
+    drive, left = crash(range(6), shard=4)
+    victims = sorted(left.glob(f".shardwright/{'c.0.0.0.partial' if gone == 'partial' else '0.journal'}"))
+    for path in victims:
+        path.unlink()
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (left / "0" / "zarr.json").exists()
+    assert recovery.frames_kept == 0
+    if gone == "partial":
+        assert recovery.groups[0].actions["c/0/0/0"] == "lost"
+    del drive
+
+
+def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
+    _, left = crash(range(3), shard=4)
+    with (left / ".shardwright" / "0.journal").open("r+b") as file:
+        file.write(b"\xff")
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True)
+    assert set(dry.groups[0].actions.values()) == {"set aside"}
+    restored = restore(left, partial(Limits.derive, threads=2), QUICK, threads=2)
+    names = {path.name for path in (left / ".shardwright").iterdir()}
+    restored.close()
+    assert {"0.journal.damaged", "c.0.0.0.partial.damaged", "c.0.1.0.partial.damaged"} <= names
+
+
+STEPS = ["shard.before_index", "shard.before_truncate", "shard.before_sync", "shard.before_rename", "log.before_append", "log.before_sync",
+         "journal.before_delete", "table.before_create", "folder.before_rename", "workspace.before_manifest", "workspace.before_remove",
+         "replace.before_rename", "directory.before_sync"]  # fmt: skip
+
+
+class _Died(BaseException):
+    """What a keeper that dies at some point leaves is what a kill leaves there."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("nth", [1, 2, 5])
+@pytest.mark.parametrize("point", STEPS)
+def test_recovery_that_dies_at_any_step_is_begun_again(crash, shared_pool, point, nth):
+    drive, left = crash(range(14), chunk=4)
+    times = 0
+
+    def die() -> None:
+        nonlocal times
+        times += 1
+        if times == nth:
+            raise _Died
+
+    failpoints.set_hook(point, die)
+    try:
+        recover_store(left, shared_pool, threads=2)
+    except (_Died, sw.errors.WorkerError):
+        pass
+    finally:
+        failpoints.set_hook(point, None)
+    if (left / ".shardwright").exists():
+        recover_store(left, shared_pool, threads=2)
+    assert np.array_equal(read(left), drive.expected(range(14)))
+    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(14)]
+    assert unfinished_stores(left.parent / "nothing" if False else left.parent) == []
+
+
+def test_a_store_that_is_finished_cannot_be_resumed(crash, shared_pool):
+    _, left = crash(range(3))
+    recover_store(left, shared_pool, threads=2)
+    with pytest.raises(ResumeError, match="is not unfinished"):
+        sw.resume(left)
+
+
+def test_only_one_writer_at_a_time(tmp_path, spec_of):
+    with sw.create(tmp_path / "a.zarr", spec_of()), pytest.raises(LockedError, match=f"process {os.getpid()} on"):
+        sw.resume(tmp_path / "a.zarr")
+
+
+def test_a_writer_that_was_taken_over_seals_nothing(tmp_path, spec_of, caplog):
+    path = tmp_path / "a.zarr"
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    frames = [np.full((4, 6), i + 1, np.uint16) for i in range(20)]
+    for frame in frames[:6]:
+        old.append(frame)
+    old.flush()
+    with sw.resume(path, take_over=True) as new:
+        assert new.frames == 6
+        for frame in frames[6:]:
+            new.append(frame)
+        old.append(np.full((4, 6), 99, np.uint16))
+        old.append(np.full((4, 6), 99, np.uint16))
+        with pytest.raises(FencedError):
+            old.close()
+    assert "io_error" not in caplog.text, "the old one took no file away from the new one"
+    assert np.array_equal(read(path), np.stack(frames))
+    assert not (path / ".shardwright").exists()
+
+
+def test_a_damaged_manifest_is_a_clear_error(crash, shared_pool):
+    _, left = crash(range(3))
+    (left / ".shardwright" / "acquisition.json").write_text("{}")
+    with pytest.raises(ShardFormatError, match="damaged"):
+        recover_store(left, shared_pool, threads=2)
+
+
+def test_leftovers_of_a_store_that_was_finished_or_never_begun(crash, shared_pool):
+    _, left = crash(range(3))
+    recover_store(left, shared_pool, threads=2)
+    (left / ".shardwright").mkdir()
+    (left / ".shardwright" / "frames.log").write_bytes(b"left")
+    assert recover_store(left, shared_pool, threads=2, dry_run=True).action == "leftovers would be removed"
+    assert recover_store(left, shared_pool, threads=2).action == "leftovers removed"
+    assert read(left).shape[0] == 3
+    never = left.parent / "never.zarr"
+    (never / ".shardwright").mkdir(parents=True)
+    recover_store(never, shared_pool, threads=2)
+    assert not never.exists()
+
+
+def test_frames_that_nobody_has_any_more_do_not_hold_the_watermark_up(crash, shared_pool, tmp_path):
+    drive, left = crash(range(4), chunk=4, shard=4)
+    (left / ".shardwright" / "0.journal").unlink()
+    for path in left.glob(".shardwright/c.*"):
+        path.unlink()
+    shutil.copy(tmp_path / "crashed.zarr" / ".shardwright" / "staging", tmp_path / "unused")
+    writer = sw.resume(left)
+    writer.append(drive.pixels(4), index=(4,))
+    writer.flush()
+    assert writer.watermark.durable == writer.frames
+    writer.close()
+
+
+def test_a_full_disk_under_policy_fail_loses_nothing_that_was_acknowledged(tmp_path, shared_pool, drive_of, spec_of):
+    full = [False]
+
+    def hook() -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    failpoints.set_hook("shard.before_preallocate", hook)
+    try:
+        drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, QUICK)
+        drive.submit(*range(4))
+        drive.until(lambda: drive.acquisition.stored_watermark == 4)
+        full[0] = True
+        drive.submit(*range(4, 19))
+        drive.until(lambda: drive.acquisition.stored_watermark == 19)  # the last three in the staging area: their shard has no room
+        drive.submit(19, 20)
+        drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
+        assert drive.acquisition.stored_watermark == 19, "what is lost with the acquisition was never acknowledged"
+        drive.finish()
+        assert "shardwright recover" in str(drive.acquisition.error)
+        full[0] = False
+    finally:
+        failpoints.set_hook("shard.before_preallocate", None)
+    recovery = recover_store(drive.path, shared_pool, threads=2)
+    assert recovery.frames_kept == 19
+    assert np.array_equal(drive.read()[:19], drive.expected(range(19)))
+    assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [
+        (19, Fate.LOST, Reason.ACQUISITION_FAILED),
+        (20, Fate.LOST, Reason.ACQUISITION_FAILED),
+    ]
