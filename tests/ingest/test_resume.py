@@ -425,6 +425,30 @@ def test_others_are_served_while_a_store_is_recovered_and_its_client_waits(start
     assert bystander.receipt.frames_stored == 1
 
 
+def test_a_store_that_a_dying_process_still_locks_is_waited_for(start, double, spec_of, frames_of, wait):
+    first = start(doubled=double)
+    frames = frames_of(4)
+    resume, locked = double.resume, [True]
+
+    def resume_when_unlocked(cls, *arguments):
+        if locked[0]:
+            raise errors.LockedError("another writer holds this output")
+        return resume(*arguments)
+
+    double.resume = classmethod(resume_when_unlocked)
+    with sw.connect(first.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        appender(stream, frames[:2]).join()
+        wait(lambda: stream.frames_stored == 2)
+        first.kill()
+        second = start(doubled=double, root=first.root, adopt=[first.root / "a.ome.zarr"])
+        wait(lambda: second.count("acquisition_recovery_failed") >= 3)
+        with sw.connect(second.ipc) as other, pytest.raises(errors.LockedError):
+            other.acquire("a", reopen=True)
+        locked[0] = False
+        appender(stream, frames[2:]).join()
+    assert second.acquisitions[0].frames == pixels(frames)
+
+
 def test_what_nobody_resumes_is_sealed(start, double, spec_of, frames_of, wait):
     first = start(doubled=double)
     with sw.connect(first.ipc, reconnect_timeout_ms=0) as connection:

@@ -340,7 +340,8 @@ class IoThread:
             error = ring.exception()
             if error is None:
                 self._ring_failures.pop(link, None)
-                link.ready()
+                if (answer := link.ready()) is not None:
+                    channel.send(answer)
                 self._answer(channel, link)
                 continue
             told = error if isinstance(error, ShardwrightError) else SessionLostError("the ring could not be made", got=repr(error))

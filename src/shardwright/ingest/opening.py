@@ -8,6 +8,7 @@ Everything else here runs in the ingest thread and never waits: a request that c
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .session import AcquisitionLike, OnEvent
 
 WORKSPACE = ".shardwright"
+LOCK_RETRY_S = 0.5
 
 
 @dataclass(eq=False)
@@ -54,6 +56,8 @@ class _Pending:
     session: Session | None = None
     recovery: Future[AcquisitionLike] | None = None
     more_bytes: int = 0
+    patient_until_s: float = 0.0  # how long it waits for another process to let go of the store
+    next_look_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,15 @@ class Openings:
     """``send`` takes a message for a client, ``probe`` finds out whether a client can still be reached."""
 
     def __init__(
-        self, admission: Admission, sessions: Sessions, backstage: Backstage, send: Send, probe: Callable[[Client], bool], on_event: OnEvent
+        self,
+        admission: Admission,
+        sessions: Sessions,
+        backstage: Backstage,
+        *,
+        send: Send,
+        probe: Callable[[Client], bool],
+        on_event: OnEvent,
+        resume_timeout_ms: int,
     ) -> None:
         self._admission = admission
         self._sessions = sessions
@@ -122,6 +134,7 @@ class Openings:
         self._send = send
         self._probe = probe
         self._on_event = on_event
+        self._patience_s = resume_timeout_ms / 1000
         self._pending: list[_Pending] = []
         self._recoveries: dict[Path, Future[AcquisitionLike]] = {}
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
@@ -139,7 +152,7 @@ class Openings:
             self._recover(path)
 
     def open(self, client: Client, request: Open) -> None:
-        self._pending.append(_Pending(client, request))
+        self._pending.append(_Pending(client, request, patient_until_s=time.monotonic() + self._patience_s))
 
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
@@ -251,7 +264,8 @@ class Openings:
         except BudgetError:
             return False
         ring_bytes = ring_slots * acquisition.limits.frame_bytes if request.transport == "shm" else None
-        pending.session, pending.more_bytes, session.busy = session, more, True
+        pending.session, pending.more_bytes = session, more
+        session.busy, session.paused = True, request.reopen
         pending.work = self._submit(self._opener, self._backstage.hand_over, acquisition, ring_bytes, to_another=request.reopen)
         return False
 
@@ -267,7 +281,7 @@ class Openings:
         work, pending.work, pending.more_bytes = pending.work, None, 0
         if pending.session is not None:
             session, pending.session = pending.session, None
-            session.busy = False
+            session.busy = session.paused = False
             return self._take_hand_over(pending, session, work)
         assert pending.admitted is not None
         admitted, pending.admitted = pending.admitted, None
@@ -307,12 +321,18 @@ class Openings:
         return self._recoveries[path]
 
     def _recovery_failed(self, pending: _Pending) -> bool:
-        """The acquisition may be on disk: for each request it is looked for once. True when it was not found there; raises what went wrong."""
+        """The acquisition may be on disk: for each request it is looked for. True when it was not found there; raises what went wrong."""
+        now_s = time.monotonic()
+        if now_s < pending.next_look_s:
+            return False
         if pending.recovery is None:
             pending.recovery = self._recover(self._admission.path(pending.request))
         if pending.recovery in self._recoveries.values():
             return False
         error = pending.recovery.exception()
+        if isinstance(error, LockedError) and pending.request.resume is not None and now_s < pending.patient_until_s:
+            pending.recovery, pending.next_look_s = None, now_s + LOCK_RETRY_S  # the process that has it may be about to die
+            return False
         if error is not None:
             raise error
         return True

@@ -72,7 +72,15 @@ class IngestServer:
         self._sessions = Sessions()
         admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
         backstage = Backstage(pool, self.wake, admission, open_acquisition, resume_acquisition)
-        self._openings = Openings(admission, self._sessions, backstage, self._send, self._can_be_reached, on_event)
+        self._openings = Openings(
+            admission,
+            self._sessions,
+            backstage,
+            send=self._send,
+            probe=self._can_be_reached,
+            on_event=on_event,
+            resume_timeout_ms=settings.resume_timeout_ms,
+        )
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: a worker may still be about to wake us
         self._context: zmq.Context[Any] | None = None
@@ -175,7 +183,7 @@ class IngestServer:
         drained = self._receive_some()
         self._openings.advance()
         for session in self._sessions:
-            if not session.busy:
+            if not session.paused:
                 self._advance(session)
         self._keep_alive(time.monotonic(), drained=drained)
 
