@@ -378,12 +378,13 @@ def test_without_reconnecting_a_broken_link_ends_the_stream(start, double, spec_
             connection.acquire("b", spec_of())
 
 
-def test_a_connection_without_streams_comes_back_too(start, double, spec_of, frames_of, proxy):
+def test_a_connection_without_streams_comes_back_too(start, double, spec_of, frames_of, wait, proxy):
     daemon = start(doubled=double)
     link = proxy(daemon.tcp)
     with sw.connect(link.endpoint) as connection:
         link.cut()
         link.mend()
+        wait(lambda: daemon.count("client_connected") == 2)
         with connection.acquire("a", spec_of()) as stream:
             stream.append(frames_of(1)[0])
     assert stream.receipt.frames_stored == 1

@@ -11,36 +11,32 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
-from shardwright.array.parse import parse_spec
-from shardwright.model.errors import BudgetError, FencedError, LockedError, OutputExistsError, ResumeError, SessionLostError, ShardwrightError
-from shardwright.shard.manifest import read_manifest
-from shardwright.storage.ring import Ring
+from shardwright.model.errors import BudgetError, FencedError, LockedError, ResumeError, SessionLostError, ShardwrightError
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session import DaemonEvent, DaemonState
 
 from .attachment import Attachment
+from .backstage import taken
 from .session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
     from .admission import Admission, Admitted
     from .attachment import Send
+    from .backstage import Backstage
     from .connection import Client
     from .registry import Sessions
     from .session import AcquisitionLike, OnEvent
 
-WORKSPACE = ".shardwright"
 LOCK_RETRY_S = 0.5
 
 
@@ -58,60 +54,6 @@ class _Pending:
     more_bytes: int = 0
     patient_until_s: float = 0.0  # how long it waits for another process to let go of the store
     next_look_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Backstage:
-    """The slow calls, each made in one of the two threads. ``open_acquisition(path, spec, limits, pool, wake, settings)`` makes a store,
-    ``resume_acquisition(path, pool, wake, settings, limits_of)`` takes one up from disk."""
-
-    pool: WorkerPool
-    wake: Callable[[], None]
-    admission: Admission
-    open_acquisition: Callable[..., AcquisitionLike]
-    resume_acquisition: Callable[..., AcquisitionLike]
-
-    def create(self, admitted: Admitted, transport: str) -> tuple[AcquisitionLike, Ring | None]:
-        """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
-        ring = Ring(admitted.limits.ring_bytes) if transport == "shm" else None
-        try:
-            return self.open_acquisition(admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings), ring
-        except BaseException as error:
-            if ring is not None:
-                ring.close()
-            if isinstance(error, OutputExistsError):
-                raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
-            raise
-
-    def hand_over(self, acquisition: AcquisitionLike, ring_bytes: int | None, *, to_another: bool) -> Ring | None:
-        ring = None if ring_bytes is None else Ring(ring_bytes)
-        try:
-            if to_another:
-                acquisition.new_client()
-        except BaseException:
-            if ring is not None:
-                ring.close()
-            raise
-        return ring
-
-    def recover(self, path: Path) -> AcquisitionLike:
-        if not path.exists():
-            raise ResumeError("there is nothing to take up again", expected="an unfinished acquisition", got=str(path))
-        root = path.parent
-        settings = self.admission.settings_found(root, _spec_found(path))
-        return self.resume_acquisition(path, self.pool, self.wake, settings, partial(self.admission.limits_found, root))
-
-
-def _spec_found(path: Path) -> ArraySpec | None:
-    try:
-        return parse_spec(read_manifest(path / WORKSPACE).spec)
-    except ShardwrightError:
-        return None  # whoever resumes it will say what is wrong
-
-
-def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
-    hint = "It is unfinished: acquire(..., reopen=True) goes on with it" if unfinished else None
-    return OutputExistsError("the output exists", expected="a name that is not taken", got=str(path), hint=hint)
 
 
 class Openings:

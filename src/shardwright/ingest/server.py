@@ -25,9 +25,10 @@ from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_p
 from shardwright.wire.session import DaemonEvent, DaemonState
 
 from .admission import Admission
+from .backstage import Backstage
 from .connection import Client
 from .endpoints import bind_router
-from .opening import Backstage, Openings
+from .opening import Openings
 from .registry import Sessions
 from .ring_handover import RingHandover
 from .settings import IngestSettings, StreamPolicy
