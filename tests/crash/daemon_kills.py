@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 FIRST_STORES = frozenset({"slots.before_store", "staging.before_write"})
 NAME = "killed"
+LEAST_INTERVAL_MS = 10  # of a daemon's configuration
 CONFIG = """\
-output: {{root: ./data, io: {io}, ballast: 1MiB, low_water: 0MiB}}
+output: {{root: ./data, io: {io}, ballast: 1MiB, low_water: 1MiB}}
 ingest: {{endpoints: ["ipc://./in.sock"], heartbeat_ms: 20, session_timeout_ms: 1000}}
 workers: {{threads: 1}}
 memory: {{budget: 2GiB}}
@@ -108,7 +109,13 @@ class DaemonTrialRun:
         self._log = folder / "log"
         (folder / "data").mkdir()
         scene = trial.scene
-        self._config.write_text(CONFIG.format(io=trial.io, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms))
+        self._config.write_text(
+            CONFIG.format(
+                io=trial.io,
+                store_within_ms=max(LEAST_INTERVAL_MS, scene.store_within_ms),
+                sync_interval_ms=max(LEAST_INTERVAL_MS, scene.sync_interval_ms),
+            )
+        )
         self._endpoint = f"ipc://{folder}/in.sock"
         self._deaths = iter([*trial.calls, *(0 for _ in trial.after_ms)])
         self._timers = iter([*(None for _ in trial.calls), *trial.after_ms])
@@ -149,10 +156,8 @@ class DaemonTrialRun:
     def _bury(self) -> None:
         said = self._daemon.channel.receive()
         status = self._daemon.wait()
-        if status == KILLED:
-            self._trial.kills += 1
-        else:
-            self._trial.problems.append(f"the daemon ended with {status} ({said}): {self._log.read_text()[-2000:]}")
+        assert status == KILLED, f"the daemon ended by itself with {status} ({said}): {self._log.read_text()[-2000:]}"
+        self._trial.kills += 1
         self._trial.problems += self._oracle.judge_final_shards(self._store)
         self._start_daemon()
 

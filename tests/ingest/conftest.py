@@ -25,6 +25,8 @@ from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HEL
 from shardwright.wire.in_flight import ranges_of, without
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_control, decode_header
 
+from .proxy import Proxy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
@@ -304,9 +306,14 @@ class RawClient:
         assert header.kind is Kind.ERROR, header
         return header, decode_control(parts[0])
 
-    def open(self, name: str, spec: ArraySpec, transport: str = "message") -> tuple[Counter, dict[str, Any]]:
-        body = {"request": 1, "name": name, "spec": spec.model_dump(mode="json"), "stream": None, "transport": transport}
+    def ask_to_open(self, name: str, spec: ArraySpec | None, transport: str = "message", **more: Any) -> None:
+        facts = None if spec is None else spec.model_dump(mode="json")
+        body = {"request": 1, "name": name, "spec": facts, "stream": None, "transport": transport, **more}
         self.send(self.connection.control(Kind.OPEN, body))
+
+    def open(self, name: str, spec: ArraySpec | None, transport: str = "message", **more: Any) -> tuple[Counter, dict[str, Any]]:
+        """``more``: resume or reopen."""
+        self.ask_to_open(name, spec, transport, **more)
         header, parts = self.receive()
         assert header.kind is Kind.OPENED, parts
         return Counter(header.session), decode_control(parts[0])
@@ -363,6 +370,20 @@ def raw() -> Iterator[Callable[..., RawClient]]:
     yield connect
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[[str], Proxy]]:
+    """Makes links that can be cut."""
+    proxies: list[Proxy] = []
+
+    def make(target: str) -> Proxy:
+        proxies.append(Proxy(target))
+        return proxies[-1]
+
+    yield make
+    for each in proxies:
+        each.close()
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def test_a_disk_that_fails_at_any_point_leaves_no_half_table(store, log_of, fail
     """And the next try succeeds, with the earlier table in between or without."""
     log = log_of()
     log.append(BlockKind.GROUP, 0, some_records(0, 5))
-    for after in range(200):
+    for after in [0, 1, *range(2, 200, 9)]:
         failing(point, OSError(errno.EIO, os.strerror(errno.EIO)), after=after)
         try:
             write_frame_table(store, SPEC, log)

@@ -16,7 +16,8 @@ class Mutant:
     """``apply`` breaks the writer in this process."""
 
     breaks: str
-    found_on: str  # the filesystem on which the quick suite looks for it
+    found_on: str  # the filesystem on which the quick suite looks for it,
+    seed: int  # and from which seed on
     apply: Callable[[], None]
 
 
@@ -50,8 +51,8 @@ def _no_sync() -> None:
 
 
 MUTANTS = {
-    "no-slot-sync": Mutant("the shard file is not synced", "ext4", _no_slot_sync),
-    "no-journal-sync": Mutant("the journal is not synced", "ext4", _no_journal_sync),
-    "no-directory-sync": Mutant("no folder is synced", "ext4", lambda: _take_out("sync_directory")),
-    "no-sync": Mutant("nothing is synced", "ext4", _no_sync),
+    "no-slot-sync": Mutant("the shard file is not synced", "ext4", 1, _no_slot_sync),
+    "no-journal-sync": Mutant("the journal is not synced", "ext4", 1, _no_journal_sync),
+    "no-directory-sync": Mutant("no folder is synced", "xfs", 20, lambda: _take_out("sync_directory")),
+    "no-sync": Mutant("nothing is synced", "ext4", 1, _no_sync),
 }

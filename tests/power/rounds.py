@@ -50,6 +50,7 @@ class RoundResult:
     kinds: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
     unmountable: int = 0
+    failed_recordings: int = 0
     violating_images: int = 0
     violations: list[str] = field(default_factory=list)
 
@@ -123,70 +124,90 @@ def run_round(
     *,
     every_prefix: bool = False,
     mutant: str | None = None,
+    keep: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> RoundResult:
-    """Judge about ``images`` images: more with every prefix of the log, fewer when the recording has no more different ones."""
+    """``keep``: a folder for violating images, as the cut left them.
+
+    Judge about ``images`` images: more with every prefix of the log, fewer when the recording has no more different ones.
+    """
     result = RoundResult(scenario.filesystem, scenario.seed, scenario.interruption, scenario.io)
-    recording = record(scenario, folder, mutant=mutant)
+    try:
+        recording = record(scenario, folder, mutant=mutant)
+    except RecordingError as error:
+        result.failed_recordings, result.violations = 1, [str(error)]
+        return result
     log = recording.log
     result.entries, result.flushes, result.promises = len(log), int(log.barriers.sum()), len(recording.promises)
     rng = np.random.default_rng((scenario.seed, 2))
     mounted = folder / "cut"
     mounted.mkdir(exist_ok=True)
     judge = Judge(scenario, mounted, pool)
-    judged: dict[int, Promised] = {}
+    run = _Run(recording, judge, result, progress, keep)
     for number in range(_MOST_PASSES):
         wanted = images - result.images
         cuts = draw_cuts(recording, wanted, rng, every_prefix=every_prefix and number == 0)
-        _judge_cuts(recording, cuts, folder / "fresh", folder / "image", judge, judged, result, progress)
+        run.judge_cuts(cuts, folder / "fresh", folder / "image")
         if result.images >= images or wanted - (images - result.images) < wanted // 4:
             break  # enough, or hardly anything new is left
     return result
 
 
-def _judge_cuts(
-    recording: Recording,
-    cuts: list[Cut],
-    fresh: Path,
-    path: Path,
-    judge: Judge,
-    judged: dict[int, Promised],
-    result: RoundResult,
-    progress: Callable[[int], None],
-) -> None:
-    image = DiskImage(fresh, path)
-    loop = machine.LoopDevice(path)
-    try:
-        for cut in cuts:
-            image.advance(recording.log, cut.flushed)
-            digest = image.lay(recording.log, cut.pieces)
-            promised = recording.promised_at(cut.cut)
-            if digest in judged and judged[digest].covers(promised):
-                result.repeated += 1
-            else:
-                judged[digest] = promised
-                loop.drop_cache()
-                _judge_one(cut, promised, judge, loop, result)
-                progress(result.images)
-            image.restore()
-    finally:
-        loop.close()
-        image.close()
-        path.unlink()
+@dataclass
+class _Run:
+    """The judging of one recording. ``judged``: the digest of each image that was judged, with what had been promised then."""
 
+    recording: Recording
+    judge: Judge
+    result: RoundResult
+    progress: Callable[[int], None]
+    keep: Path | None
+    judged: dict[int, Promised] = field(default_factory=dict)
 
-def _judge_one(cut: Cut, promised: Promised, judge: Judge, loop: machine.LoopDevice, result: RoundResult) -> None:
-    try:
-        faults = judge.judge(loop, promised, independently=result.images % _INDEPENDENT_EVERY == 0)
-    except UnmountableError as error:
-        if cut.kind == "torn":
-            result.unmountable += 1
-            return
-        faults = [f"not to be mounted: {error}"]
-    result.images += 1
-    result.with_promise += promised.durable > 0
-    result.kinds[cut.kind] = result.kinds.get(cut.kind, 0) + 1
-    if faults:
-        result.violating_images += 1
-        where = f"{result.filesystem} seed {result.seed}, {cut.kind}, {len(cut.pieces)} pieces on {cut.flushed} of {cut.cut} entries, {promised}"
-        result.violations += [f"{where}: {fault}" for fault in faults][: MOST_VIOLATIONS_KEPT - len(result.violations)]
+    def judge_cuts(self, cuts: list[Cut], fresh: Path, path: Path) -> None:
+        image = DiskImage(fresh, path)
+        loop = machine.LoopDevice(path)
+        try:
+            for cut in cuts:
+                self._lay_and_judge(cut, image, loop)
+        finally:
+            loop.close()
+            image.close()
+            path.unlink()
+
+    def _lay_and_judge(self, cut: Cut, image: DiskImage, loop: machine.LoopDevice) -> None:
+        log, promised = self.recording.log, self.recording.promised_at(cut.cut)
+        image.advance(log, cut.flushed)
+        digest = image.lay(log, cut.pieces)
+        if digest in self.judged and self.judged[digest].covers(promised):
+            self.result.repeated += 1
+        else:
+            self.judged[digest] = promised
+            loop.drop_cache()
+            sound = self._judge_one(cut, promised, loop)
+            self.progress(self.result.images)
+            if not sound and self.keep is not None:
+                image.restore()
+                image.lay(log, cut.pieces)
+                name = f"{self.result.filesystem}-{self.result.seed}-{self.result.violating_images}"
+                subprocess.run(["cp", "--sparse=always", str(image.path), str(self.keep / name)], check=True)
+        image.restore()
+
+    def _judge_one(self, cut: Cut, promised: Promised, loop: machine.LoopDevice) -> bool:
+        result = self.result
+        try:
+            faults = self.judge.judge(loop, promised, independently=result.images % _INDEPENDENT_EVERY == 0)
+        except UnmountableError as error:
+            if cut.kind == "torn":
+                result.unmountable += 1
+                return True
+            faults = [f"not to be mounted: {error}"]
+        result.images += 1
+        result.with_promise += promised.durable > 0
+        result.kinds[cut.kind] = result.kinds.get(cut.kind, 0) + 1
+        if faults:
+            result.violating_images += 1
+            where = f"{result.filesystem} seed {result.seed} image {result.violating_images}"
+            how = f"{cut.kind}, {len(cut.pieces)} pieces on {cut.flushed} of {cut.cut} entries, {promised}"
+            result.violations += [f"{where}: {how}: {fault}" for fault in faults][: MOST_VIOLATIONS_KEPT - len(result.violations)]
+        return not faults

@@ -77,7 +77,7 @@ def main() -> None:
         MUTANTS[given.mutant].apply()
     promises, store = Promises(given.log), given.root / STORE
     settings = {"threads": 2, "sync_interval_ms": scenario.sync_interval_ms, "store_within_ms": scenario.store_within_ms}
-    settings |= {"durability": scenario.durability, "io": scenario.io}
+    settings |= {"durability": scenario.durability}
     if given.act == "recover":
         recover(store)
         promises.say({"sealed": True})
@@ -86,10 +86,10 @@ def main() -> None:
         promises.watch(writer)
         run_to_the_end(writer, scenario, promises, writer.frames)
     elif given.act == "write-and-die":
-        write_frames(sw.create(store, scenario.spec, **settings), scenario, promises, first=0, stop=scenario.killed_after)
+        write_frames(sw.create(store, scenario.spec, io=scenario.io, **settings), scenario, promises, first=0, stop=scenario.killed_after)
         os.kill(os.getpid(), signal.SIGKILL)
     else:
-        run_to_the_end(sw.create(store, scenario.spec, **settings), scenario, promises, 0)
+        run_to_the_end(sw.create(store, scenario.spec, io=scenario.io, **settings), scenario, promises, 0)
 
 
 def recover(store: Path) -> None:

@@ -20,6 +20,7 @@ ingest:
   session_timeout_ms: 2000
 workers: {{threads: 2}}
 memory: {{budget: 2GiB}}
+reliability: {{resume_timeout_ms: 5000, store_within_ms: 200, sync_interval_ms: 200}}
 streams:
   - name: cam0
     array:

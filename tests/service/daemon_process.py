@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -24,15 +25,18 @@ def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 class DaemonProcess:
     """Started by the constructor; ``wait_for`` reads events. A context manager that leaves no process behind."""
 
-    def __init__(self, config: Path, *, sabotage: str = "") -> None:
-        """``sabotage`` is Python that runs in the daemon's process before the daemon does."""
+    def __init__(self, config: Path, *, sabotage: str = "", environment: dict[str, str] | None = None, read: bool = True) -> None:
+        """``sabotage`` is Python that runs in the daemon's process before the daemon does; ``environment`` is added to this process's own;
+        with ``read`` False nobody reads its events."""
         run = f"import sys\n{sabotage}\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
         command = [sys.executable, "-c", run, "serve", str(config), "--log-format", "json"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        environment = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.events: list[dict[str, Any]] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        if read:
+            self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -52,6 +56,17 @@ class DaemonProcess:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def rest(self) -> list[str]:
+        """The names of all events up to the end of the process."""
+        while (line := self._lines.get(timeout=TIMEOUT_S)) is not None:
+            self.events.append(json.loads(line))
+        return [event["event"] for event in self.events]
+
+    def errors(self) -> str:
+        """What stands on standard error, once the process has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
     def exit_code(self) -> int:
         return self.process.wait(timeout=TIMEOUT_S)
 
@@ -66,8 +81,17 @@ class DaemonProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self._reader.join()
+        if self._reader.ident is not None:
+            self._reader.join()
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.process.stdout.close()
         self.process.stderr.close()
+
+
+def bring_back(config: Path) -> None:
+    """The next start, and the end that seals what it has taken up."""
+    with DaemonProcess(config) as daemon:
+        for path in daemon.wait_for("ready")["unfinished"]:
+            assert daemon.wait_for("acquisition_recovered")["path"] == path
+        assert daemon.stop() == 0

@@ -68,7 +68,7 @@ def test_a_signal_seals_what_has_arrived(config: Path, folder: Path) -> None:
     source = PhotonFrames((48, 80), seed=1)
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
-        connection = sw.connect(endpoint)
+        connection = sw.connect(endpoint, reconnect_timeout_ms=0)
         stream = connection.acquire("cut-short", stream="cam0")
         for i in range(10):
             stream.append(source.frame(i))
@@ -189,7 +189,7 @@ Session.receive = receive
 def test_a_dead_thread_ends_the_daemon_with_1_and_the_camera_with_an_error(config: Path, sabotage: str, thread: str) -> None:
     with DaemonProcess(config, sabotage=sabotage) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
-        result = run_cli("camera", "--connect", endpoint, "--name", "x", "--stream", "cam0", "--frames", "50")
+        result = run_cli("camera", "--connect", endpoint, "--name", "x", "--stream", "cam0", "--frames", "50", "--reconnect-ms", "0")
         assert result.returncode == 1
         assert result.stderr.splitlines()[-1].startswith("shardwright: ")
         assert thread in daemon.wait_for("thread_died")["thread"]

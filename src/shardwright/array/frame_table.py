@@ -34,61 +34,11 @@ if TYPE_CHECKING:
 
 TABLE_PATH = "frames"
 ROWS_PER_CHUNK = 1 << 16
-CAMERA_COLUMNS = ("frame_id", "camera_ns", "monotonic_ns")
-
-
-def column_names(spec: ArraySpec, metadata_fields: tuple[str, ...]) -> list[str]:
-    """``index_<axis>`` for each frame axis in acquisition order, the camera's own numbers, then the metadata fields."""
-    return [*(f"index_{d.name}" for d in spec.dimensions[:-2]), *CAMERA_COLUMNS, *metadata_fields]
-
-
-def columns(records: np.ndarray, spec: ArraySpec, metadata_fields: tuple[str, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, values) of every column for some records (``wire.DESCRIPTOR``[n])."""
-    grid = Grid.of(spec)
-    rest = records["position"].astype(np.int64)
-    indices: list[np.ndarray] = []
-    for count in reversed(grid.counts[1:]):
-        indices.append(rest % count)
-        rest = rest // count
-    if grid.counts:
-        indices.append(rest)
-    for d, index in zip(spec.dimensions[:-2], reversed(indices), strict=True):
-        yield f"index_{d.name}", index
-    for name in (*CAMERA_COLUMNS, *metadata_fields):
-        yield name, records[name]
-
-
-def column_metadata(rows: int, dtype: np.dtype) -> bytes:
-    """zarr.json of one column."""
-    fill: float | int | str = "NaN" if dtype.kind == "f" else 0
-    return json.dumps(
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "shape": [rows],
-            "data_type": dtype.name,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [ROWS_PER_CHUNK]}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill,
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "gzip", "configuration": {"level": 1}}],
-            "attributes": {},
-            "dimension_names": ["frame"],
-        },
-        indent=2,
-    ).encode()
-
-
-def table_metadata(rows: int, names: list[str]) -> bytes:
-    """zarr.json of the group."""
-    attributes = {"shardwright": {"table": "frames", "version": 1, "rows": rows, "columns": names}}
-    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=2).encode()
-
-
 RECORD_COLUMNS = ("frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns")
 ACCOUNT_COLUMNS = ("client_epoch", "fate", "reason")
 
 
-def index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
+def _index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
     """The place of each record along the frame axes; -1 where its position is."""
     position = records["position"].astype(np.int64)
     rest, indices = position, []
@@ -104,7 +54,7 @@ def index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, n
 
 def table_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
     """(name, values) of every column, in the order of the table, for some records (``shard.frame_record.record_dtype``[n])."""
-    yield from index_columns(records, spec)
+    yield from _index_columns(records, spec)
     for name in RECORD_COLUMNS:
         yield name, records[name]
     for name in METADATA_FIELDS:

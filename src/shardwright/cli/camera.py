@@ -42,6 +42,7 @@ def command(
     codec: str = typer.Option("blosc:lz4:1:shuffle", help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none."),
     transport: Literal["auto", "shm", "message"] = typer.Option("auto", help="How the pixels travel; auto: shared memory where it can."),
     timeout_ms: int = typer.Option(10_000, min=1, help="How long to wait for the daemon."),
+    reconnect_ms: int = typer.Option(60_000, "--reconnect-ms", min=0, help="How long to wait for a daemon that dies to come back; 0 for not at all."),
     as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
 ) -> None:
     """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the seed.
@@ -59,7 +60,7 @@ def command(
     from shardwright.testing.camera import run_camera
     from shardwright.testing.photons import PhotonFrames
 
-    with connect_daemon(connect, timeout_ms=timeout_ms, transport=transport) as daemon:
+    with connect_daemon(connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms) as daemon:
         with daemon.acquire(name, spec, stream=stream) as target:
             source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
             with _progress(frames) as on_frame:

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -26,12 +26,12 @@ from shardwright.array.parse import parse_spec
 from shardwright.model.errors import BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError, error_from_dict
 from shardwright.wire.controls import Open, Opened, Problem
 from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
-from shardwright.wire.session import ClientEvent, ClientState
+from shardwright.wire.session import ClientEvent
 
 from .channel import Channel
-from .frame_ring import ring_for
 from .link import Link
 from .outbox import Outbox
+from .rings import Rings
 
 if TYPE_CHECKING:
     from shardwright.wire.controls import Welcome
@@ -40,7 +40,6 @@ FLUSH_S = 0.005  # the longest a frame waits for its batch to fill
 BATCH_BYTES = 8 << 20  # of pixels: enough to make one message worth its while
 GOODBYE_LINGER_MS = 500
 BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0  # between connections
-MAX_RING_FAILURES = 5  # in a row, for one stream on connections that seem good
 _FIRST_PATIENCE_MS = 365 * 24 * 3_600_000  # ``connect`` has its own clock
 
 
@@ -66,8 +65,7 @@ class IoThread:
         self._resumptions: dict[int, Link] = {}  # asked for by us
         self._links: dict[int, Link] = {}  # attached ones, by session
         self._detached: list[Link] = []
-        self._rings: dict[Link, tuple[int, Future[None]]] = {}  # being made, and for which session
-        self._ring_failures: dict[Link, int] = {}
+        self._rings = Rings(self.wake)
         self._answers: dict[Link, Future[Link]] = {}  # of links whose first ring is being made
         self._welcome: Welcome | None = None
         self._welcomed: Future[Welcome] = Future()
@@ -81,7 +79,6 @@ class IoThread:
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
-        self._ring_thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
         self._thread = threading.Thread(target=self._run, name="shardwright-client", daemon=True)
 
     def start(self) -> Future[Welcome]:
@@ -132,7 +129,7 @@ class IoThread:
             reason = SessionLostError("the client's I/O thread died", got=repr(error))
         finally:
             self._end(reason)
-            self._ring_thread.shutdown(wait=False)
+            self._rings.close()
             if self._channel is not None:
                 self._channel.close(GOODBYE_LINGER_MS if self._stopping else 0)
             context.term()
@@ -304,9 +301,7 @@ class IoThread:
         else:
             link = self._opened_first(session, opened, welcome)
         if not link.over:
-            ring = self._ring_thread.submit(_make_ring, link, session, opened, welcome)
-            ring.add_done_callback(lambda _: self.wake())
-            self._rings[link] = session, ring
+            self._rings.make(link, session, opened, welcome)
         if not self._resumptions:
             self._be_whole()
 
@@ -333,23 +328,17 @@ class IoThread:
 
     def _take_rings(self, channel: Channel) -> None:
         """Rings that are there: their links go on."""
-        for link, (session, ring) in [(link, made) for link, made in self._rings.items() if made[1].done()]:
-            del self._rings[link]
-            if link.session != session or link.state is not ClientState.TAKING_RING:
-                continue  # the connection broke meanwhile
-            error = ring.exception()
+        for link, error in self._rings.made():
             if error is None:
-                self._ring_failures.pop(link, None)
-                link.ready()
+                if (answer := link.ready()) is not None:
+                    channel.send(answer)
                 self._answer(channel, link)
-                continue
-            told = error if isinstance(error, ShardwrightError) else SessionLostError("the ring could not be made", got=repr(error))
-            failures = self._ring_failures[link] = self._ring_failures.get(link, 0) + 1
-            if link not in self._answers and isinstance(told, SessionLostError) and failures < MAX_RING_FAILURES:
-                raise told  # most likely the daemon is gone again
-            channel.send(link.give_up(told))
-            if link in self._answers:
-                _fail(self._answers.pop(link), told)
+            elif link not in self._answers and self._rings.may_try_again(link, error):
+                raise error  # most likely the daemon is gone again
+            else:
+                channel.send(link.give_up(error))
+                if link in self._answers:
+                    _fail(self._answers.pop(link), error)
 
     def _answer(self, channel: Channel, link: Link) -> None:
         answer = self._answers.pop(link, None)
@@ -359,11 +348,6 @@ class IoThread:
             answer.set_result(link)
         else:  # the user gave up waiting: nobody will send frames
             channel.send(link.give_up(ClosedError("nobody waits for this acquisition any more")))
-
-
-def _make_ring(link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
-    """In the ring's thread. What was not released is in the ring afterwards."""
-    link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring))
 
 
 def _fail(answer: Future[Any], error: ShardwrightError) -> None:

@@ -114,12 +114,16 @@ class Link:
         self.finish_sent = False
         self.reconnects += 1
 
-    def ready(self) -> None:
-        """The ring is there, with every frame that was not released in its slot."""
+    def ready(self) -> list[bytes] | None:
+        """The ring is there, with every frame that was not released in its slot. Returns the ERROR to send when the daemon broke the protocol."""
         if self._step(ClientEvent.READY) is Verdict.ACCEPT:
             early, self._early = self._early, []
-            for first, last in early:
-                self._release(first, last)
+            try:
+                for first, last in early:
+                    self._release(first, last)
+            except ProtocolError as error:
+                return self.give_up(error, ClientEvent.UNEXPECTED)
+        return None
 
     def _step(self, event: ClientEvent) -> Verdict:
         verdict, self.state = step(CLIENT_TABLE, self.state, event)

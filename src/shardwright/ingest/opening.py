@@ -8,38 +8,36 @@ Everything else here runs in the ingest thread and never waits: a request that c
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
-from shardwright.array.parse import parse_spec
-from shardwright.model.errors import BudgetError, FencedError, LockedError, OutputExistsError, ResumeError, SessionLostError, ShardwrightError
-from shardwright.shard.manifest import read_manifest
-from shardwright.storage.ring import Ring
+from shardwright.model.errors import BudgetError, FencedError, LockedError, ResumeError, SessionLostError, ShardwrightError
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session import DaemonEvent, DaemonState
 
 from .attachment import Attachment
+from .backstage import taken
 from .session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
     from .admission import Admission, Admitted
     from .attachment import Send
+    from .backstage import Backstage
     from .connection import Client
     from .registry import Sessions
     from .session import AcquisitionLike, OnEvent
 
-WORKSPACE = ".shardwright"
+LOCK_RETRY_S = 0.5
 
 
 @dataclass(eq=False)
@@ -54,67 +52,23 @@ class _Pending:
     session: Session | None = None
     recovery: Future[AcquisitionLike] | None = None
     more_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Backstage:
-    """The slow calls, each made in one of the two threads. ``open_acquisition(path, spec, limits, pool, wake, settings)`` makes a store,
-    ``resume_acquisition(path, pool, wake, settings, limits_of)`` takes one up from disk."""
-
-    pool: WorkerPool
-    wake: Callable[[], None]
-    admission: Admission
-    open_acquisition: Callable[..., AcquisitionLike]
-    resume_acquisition: Callable[..., AcquisitionLike]
-
-    def create(self, admitted: Admitted, transport: str) -> tuple[AcquisitionLike, Ring | None]:
-        """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
-        ring = Ring(admitted.limits.ring_bytes) if transport == "shm" else None
-        try:
-            return self.open_acquisition(admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings), ring
-        except BaseException as error:
-            if ring is not None:
-                ring.close()
-            if isinstance(error, OutputExistsError):
-                raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
-            raise
-
-    def hand_over(self, acquisition: AcquisitionLike, ring_bytes: int | None, *, to_another: bool) -> Ring | None:
-        ring = None if ring_bytes is None else Ring(ring_bytes)
-        try:
-            if to_another:
-                acquisition.new_client()
-        except BaseException:
-            if ring is not None:
-                ring.close()
-            raise
-        return ring
-
-    def recover(self, path: Path) -> AcquisitionLike:
-        if not path.exists():
-            raise ResumeError("there is nothing to take up again", expected="an unfinished acquisition", got=str(path))
-        root = path.parent
-        settings = self.admission.settings_found(root, _spec_found(path))
-        return self.resume_acquisition(path, self.pool, self.wake, settings, partial(self.admission.limits_found, root))
-
-
-def _spec_found(path: Path) -> ArraySpec | None:
-    try:
-        return parse_spec(read_manifest(path / WORKSPACE).spec)
-    except ShardwrightError:
-        return None  # whoever resumes it will say what is wrong
-
-
-def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
-    hint = "It is unfinished: acquire(..., reopen=True) goes on with it" if unfinished else None
-    return OutputExistsError("the output exists", expected="a name that is not taken", got=str(path), hint=hint)
+    patient_until_s: float = 0.0  # how long it waits for another process to let go of the store
+    next_look_s: float = 0.0
 
 
 class Openings:
     """``send`` takes a message for a client, ``probe`` finds out whether a client can still be reached."""
 
     def __init__(
-        self, admission: Admission, sessions: Sessions, backstage: Backstage, send: Send, probe: Callable[[Client], bool], on_event: OnEvent
+        self,
+        admission: Admission,
+        sessions: Sessions,
+        backstage: Backstage,
+        *,
+        send: Send,
+        probe: Callable[[Client], bool],
+        on_event: OnEvent,
+        resume_timeout_ms: int,
     ) -> None:
         self._admission = admission
         self._sessions = sessions
@@ -122,6 +76,7 @@ class Openings:
         self._send = send
         self._probe = probe
         self._on_event = on_event
+        self._patience_s = resume_timeout_ms / 1000
         self._pending: list[_Pending] = []
         self._recoveries: dict[Path, Future[AcquisitionLike]] = {}
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
@@ -139,7 +94,7 @@ class Openings:
             self._recover(path)
 
     def open(self, client: Client, request: Open) -> None:
-        self._pending.append(_Pending(client, request))
+        self._pending.append(_Pending(client, request, patient_until_s=time.monotonic() + self._patience_s))
 
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
@@ -251,7 +206,8 @@ class Openings:
         except BudgetError:
             return False
         ring_bytes = ring_slots * acquisition.limits.frame_bytes if request.transport == "shm" else None
-        pending.session, pending.more_bytes, session.busy = session, more, True
+        pending.session, pending.more_bytes = session, more
+        session.busy, session.paused = True, request.reopen
         pending.work = self._submit(self._opener, self._backstage.hand_over, acquisition, ring_bytes, to_another=request.reopen)
         return False
 
@@ -267,7 +223,7 @@ class Openings:
         work, pending.work, pending.more_bytes = pending.work, None, 0
         if pending.session is not None:
             session, pending.session = pending.session, None
-            session.busy = False
+            session.busy = session.paused = False
             return self._take_hand_over(pending, session, work)
         assert pending.admitted is not None
         admitted, pending.admitted = pending.admitted, None
@@ -307,12 +263,18 @@ class Openings:
         return self._recoveries[path]
 
     def _recovery_failed(self, pending: _Pending) -> bool:
-        """The acquisition may be on disk: for each request it is looked for once. True when it was not found there; raises what went wrong."""
+        """The acquisition may be on disk: for each request it is looked for. True when it was not found there; raises what went wrong."""
+        now_s = time.monotonic()
+        if now_s < pending.next_look_s:
+            return False
         if pending.recovery is None:
             pending.recovery = self._recover(self._admission.path(pending.request))
         if pending.recovery in self._recoveries.values():
             return False
         error = pending.recovery.exception()
+        if isinstance(error, LockedError) and pending.request.resume is not None and now_s < pending.patient_until_s:
+            pending.recovery, pending.next_look_s = None, now_s + LOCK_RETRY_S  # the process that has it may be about to die
+            return False
         if error is not None:
             raise error
         return True

@@ -25,9 +25,10 @@ from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_p
 from shardwright.wire.session import DaemonEvent, DaemonState
 
 from .admission import Admission
+from .backstage import Backstage
 from .connection import Client
 from .endpoints import bind_router
-from .opening import Backstage, Openings
+from .opening import Openings
 from .registry import Sessions
 from .ring_handover import RingHandover
 from .settings import IngestSettings, StreamPolicy
@@ -72,7 +73,15 @@ class IngestServer:
         self._sessions = Sessions()
         admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
         backstage = Backstage(pool, self.wake, admission, open_acquisition, resume_acquisition)
-        self._openings = Openings(admission, self._sessions, backstage, self._send, self._can_be_reached, on_event)
+        self._openings = Openings(
+            admission,
+            self._sessions,
+            backstage,
+            send=self._send,
+            probe=self._can_be_reached,
+            on_event=on_event,
+            resume_timeout_ms=settings.resume_timeout_ms,
+        )
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: a worker may still be about to wake us
         self._context: zmq.Context[Any] | None = None
@@ -175,7 +184,7 @@ class IngestServer:
         drained = self._receive_some()
         self._openings.advance()
         for session in self._sessions:
-            if not session.busy:
+            if not session.paused:
                 self._advance(session)
         self._keep_alive(time.monotonic(), drained=drained)
 

@@ -81,7 +81,7 @@ class AcquisitionLike(Protocol):
 
 
 class Session:
-    """Owned by the ingest thread. ``busy``: the opener's thread is preparing it for another client, and nobody else may touch the acquisition."""
+    """Owned by the ingest thread. ``busy``: it is being prepared for a client. ``paused``: by another thread, and nobody else may touch it."""
 
     def __init__(self, acquisition: AcquisitionLike, settings: WriteSettings, *, recovered: bool, on_event: OnEvent) -> None:
         self.acquisition = acquisition
@@ -89,7 +89,7 @@ class Session:
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
         self.attachment: Attachment | None = None
         self.detached_s = time.monotonic()
-        self.busy = False
+        self.busy = self.paused = False
         self.frames_received = 0  # by this process
         self.reason: ShardwrightError | None = None  # why it ended early; None for a normal end
         self.credit = Credit(acquisition.limits.frame_bytes)

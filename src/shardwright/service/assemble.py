@@ -3,12 +3,13 @@
     main thread        signals, supervision                      service/lifecycle.py
     events thread      lines to standard output                  service/events.py
     ingest thread      sockets, sessions, every Acquisition      ingest/server.py, pipeline/acquisition.py
-    opener thread      stores and rings of new acquisitions      ingest/server.py
+    opener thread      stores and rings of new acquisitions      ingest/opening.py
+    recovery thread    what an earlier daemon left unfinished    ingest/opening.py, pipeline/resume.py
     worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
 
-Opened in the order plan, output root, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
-other way round.
+Opened in the order plan, output roots, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
+other way round. Unfinished stores are handed over before `ready` and taken up behind it: a client that comes back waits for its own store only.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.errors import ConfigError
+from shardwright.pipeline.recover import unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardwright.config.load import LoadedConfig
-    from shardwright.config.model import Config
+    from shardwright.config.model import Config, Reliability
 
     from .lifecycle import Lifecycle
 
@@ -45,17 +47,15 @@ class Daemon:
         self.plan = make_plan(loaded)
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
-        self._server = IngestServer(
-            ingest_settings(config),
-            stream_policies(config),
-            self._pool,
-            on_event=emit,
-        )
+        self._server = IngestServer(ingest_settings(config), stream_policies(config), self._pool, on_event=emit)
 
     def run(self, life: Lifecycle) -> int:
         """Open, serve until told to stop, drain, close; returns the exit code. Raises ``ConfigError`` or ``StorageError`` when it cannot start."""
         output = self._loaded.config.output
         prepare_output_root(output.root, create=output.create)
+        if output.spill_root is not None:
+            prepare_output_root(output.spill_root, create=output.create)
+        unfinished = unfinished_stores(output.root)
         self._bind()
         try:
             warm_up()
@@ -66,8 +66,9 @@ class Daemon:
         life.take_signals()
         life.watch_uncaught()
         self._pool.start()
+        self._server.adopt(unfinished)
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
-        self._emit("ready", self._facts())
+        self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
         code = life.supervise(ingest, self._pool.alive)
         if self._pool.alive():
             self._pool.stop()
@@ -115,7 +116,8 @@ def ingest_settings(config: Config) -> IngestSettings:
         max_sessions=ingest.max_sessions,
         max_connections=4 * ingest.max_sessions,
         allow_client_specs=ingest.allow_client_specs,
-        write=WriteSettings(io=config.output.io),
+        resume_timeout_ms=config.reliability.resume_timeout_ms,
+        write=write_settings(config, config.reliability),
     )
 
 
@@ -127,7 +129,23 @@ def stream_policies(config: Config) -> list[StreamPolicy]:
             spec=stream.array,
             output_root=config.output.root,
             ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
-            write=WriteSettings(io=config.output.io),
+            write=write_settings(config, config.reliability_of(stream)),
         )
         for stream in config.streams
     ]
+
+
+def write_settings(config: Config, reliability: Reliability) -> WriteSettings:
+    """How acquisitions with these promises treat their frames."""
+    output = config.output
+    return WriteSettings(
+        io=output.io,
+        durability=reliability.durability,
+        store_within_ms=reliability.store_within_ms,
+        sync_interval_ms=reliability.sync_interval_ms,
+        overload=reliability.overload,
+        on_full=reliability.on_full,
+        spill_root=output.spill_root if reliability.on_full == "spill" else None,
+        ballast_bytes=output.ballast,
+        low_water_bytes=output.low_water,
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.crash.daemon_kills import run_daemon_kills
 from tests.crash.fork_server import ForkServer
 
+from .plans import SYSCALLS
 from .scenes import IO_MODES, SCENES
 from .suite import Campaign, Summary, run
 
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--until-violation", action="store_true", help="stop after the first trial that broke a promise")
     parser.add_argument("--scene", action="append", choices=sorted(SCENES), help="only this scene (may be given again)")
     parser.add_argument("--io", action="append", choices=IO_MODES, help="only this io mode (may be given again)")
+    parser.add_argument("--syscall", action="append", choices=SYSCALLS, help="only at calls of this system call (may be given again)")
     options = parser.parse_args()
     with ForkServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         folder = options.folder or Path(temporary)
@@ -50,6 +52,7 @@ def main() -> int:
             seed=options.seed,
             scenes=tuple(SCENES[name] for name in options.scene or SCENES),
             io=tuple(options.io or IO_MODES),
+            syscalls=tuple(options.syscall or ()),
             keep=options.keep,
             until_violation=options.until_violation,
         )

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tests.crash.fork_server import ForkServer
 
 SHARES = {"calls": 0.6, "syscalls": 0.2, "timers": 0.2}  # of all trials
+WITHOUT_STRACE = {"calls": 0.75, "syscalls": 0.0, "timers": 0.25}
+ONLY_SYSCALLS = {"calls": 0.0, "syscalls": 1.0, "timers": 0.0}
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,8 @@ def survey(server: ForkServer, scene: Scene, io: str, folder: Path, *, with_stra
     return Survey(scene, io, messages[-1].points, ms, syscalls)
 
 
-def schedule(surveys: list[Survey], count: int, rng: np.random.Generator) -> Iterator[Trial]:
-    """At least ``count`` trials: calls and system calls spread evenly over every scene and io mode, timers
-    and endings at random."""
-    with_strace = any(found.syscalls for found in surveys)
-    shares = SHARES if with_strace else {"calls": 0.75, "timers": 0.25, "syscalls": 0.0}
+def schedule(surveys: list[Survey], count: int, shares: dict[str, float], rng: np.random.Generator) -> Iterator[Trial]:
+    """At least ``count`` trials: calls and system calls spread evenly over every scene and io mode, timers and endings at random."""
     each = {way: -(-int(np.ceil(count * share)) // len(surveys)) for way, share in shares.items()}
     done = 0
     for found in surveys:
@@ -114,12 +113,13 @@ def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
 
 @dataclass(frozen=True)
 class Campaign:
-    """Trials until ``count`` processes were killed. ``keep`` the folders of trials that broke a promise."""
+    """Trials until ``count`` processes were killed. ``syscalls``: only at these. ``keep`` the folders of trials that broke a promise."""
 
     count: int
     seed: int = 1
     scenes: tuple[Scene, ...] = tuple(SCENES.values())
     io: tuple[str, ...] = IO_MODES
+    syscalls: tuple[str, ...] = ()
     keep: bool = False
     until_violation: bool = False
 
@@ -129,11 +129,17 @@ def run(server: ForkServer, folder: Path, campaign: Campaign, progress: Callable
     with_strace = strace_works()
     if not with_strace:
         summary.left_out.append("system calls: strace is missing or may not trace here")
+    if campaign.syscalls:
+        assert with_strace, "strace is missing, or may not trace here"
     surveys = [survey(server, scene, io, folder / "survey", with_strace=with_strace) for scene in campaign.scenes for io in campaign.io]
     for found in surveys:
         summary.points.update(found.points)
+        if campaign.syscalls:
+            for name in found.syscalls.keys() - set(campaign.syscalls):
+                del found.syscalls[name]
+    shares = ONLY_SYSCALLS if campaign.syscalls else SHARES if with_strace else WITHOUT_STRACE
     while summary.kills < campaign.count:
-        trials = list(schedule(surveys, campaign.count - summary.kills, rng))
+        trials = list(schedule(surveys, campaign.count - summary.kills, shares, rng))
         for number in rng.permutation(len(trials)).tolist():
             trial = trials[number]
             place = folder / f"trial-{summary.trials + 1}"

@@ -1,0 +1,66 @@
+"""The helper thread of the I/O thread: it fetches rings and fills them with what was not released, so that heartbeats go on meanwhile."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import SessionLostError, ShardwrightError
+from shardwright.wire.session import ClientState
+
+from .frame_ring import ring_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardwright.wire.controls import Opened, Welcome
+
+    from .link import Link
+
+MAX_FAILURES = 5  # in a row, for one stream on connections that seem good
+
+
+class Rings:
+    """Owned by the I/O thread. Rings of one stream are made one after another, so that none is filled from one that is not complete."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._being_made: dict[Link, tuple[int, Future[None]]] = {}  # and for which session
+        self._failures: dict[Link, int] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
+
+    def make(self, link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
+        """``made`` will tell of it, unless the connection breaks before."""
+        ring = self._thread.submit(_make, link, session, opened, welcome)
+        ring.add_done_callback(lambda _: self._wake())
+        self._being_made[link] = session, ring
+
+    def made(self) -> list[tuple[Link, ShardwrightError | None]]:
+        """Links whose ring is there, or has failed."""
+        made = []
+        for link, (session, ring) in [(link, made) for link, made in self._being_made.items() if made[1].done()]:
+            del self._being_made[link]
+            if link.session == session and link.state is ClientState.TAKING_RING:
+                made.append((link, _error_of(ring)))
+                if made[-1][1] is None:
+                    self._failures.pop(link, None)
+        return made
+
+    def may_try_again(self, link: Link, error: ShardwrightError) -> bool:
+        """Whether another connection may make good what went wrong."""
+        self._failures[link] = self._failures.get(link, 0) + 1
+        return isinstance(error, SessionLostError) and self._failures[link] < MAX_FAILURES
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _make(link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
+    link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring))
+
+
+def _error_of(ring: Future[None]) -> ShardwrightError | None:
+    error = ring.exception()
+    if error is None or isinstance(error, ShardwrightError):
+        return error
+    return SessionLostError("the ring could not be made", got=repr(error))

@@ -1,0 +1,78 @@
+"""The slow calls behind an opening: each waits for a disk or for memory, and is made in a thread of ``opening.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shardwright.array.parse import parse_spec
+from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
+from shardwright.shard.manifest import read_manifest
+from shardwright.storage.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.pipeline.workers import WorkerPool
+
+    from .admission import Admission, Admitted
+    from .session import AcquisitionLike
+
+WORKSPACE = ".shardwright"
+
+
+@dataclass(frozen=True)
+class Backstage:
+    """``open_acquisition(path, spec, limits, pool, wake, settings)`` makes a store,
+    ``resume_acquisition(path, pool, wake, settings, limits_of)`` takes one up from disk."""
+
+    pool: WorkerPool
+    wake: Callable[[], None]
+    admission: Admission
+    open_acquisition: Callable[..., AcquisitionLike]
+    resume_acquisition: Callable[..., AcquisitionLike]
+
+    def create(self, admitted: Admitted, transport: str) -> tuple[AcquisitionLike, Ring | None]:
+        """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
+        ring = Ring(admitted.limits.ring_bytes) if transport == "shm" else None
+        try:
+            return self.open_acquisition(admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings), ring
+        except BaseException as error:
+            if ring is not None:
+                ring.close()
+            if isinstance(error, OutputExistsError):
+                raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
+            raise
+
+    def hand_over(self, acquisition: AcquisitionLike, ring_bytes: int | None, *, to_another: bool) -> Ring | None:
+        ring = None if ring_bytes is None else Ring(ring_bytes)
+        try:
+            if to_another:
+                acquisition.new_client()
+        except BaseException:
+            if ring is not None:
+                ring.close()
+            raise
+        return ring
+
+    def recover(self, path: Path) -> AcquisitionLike:
+        if not path.exists():
+            raise ResumeError("there is nothing to take up again", expected="an unfinished acquisition", got=str(path))
+        root = path.parent
+        settings = self.admission.settings_found(root, _spec_found(path))
+        return self.resume_acquisition(path, self.pool, self.wake, settings, partial(self.admission.limits_found, root))
+
+
+def _spec_found(path: Path) -> ArraySpec | None:
+    try:
+        return parse_spec(read_manifest(path / WORKSPACE).spec)
+    except ShardwrightError:
+        return None  # whoever resumes it will say what is wrong
+
+
+def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
+    hint = "It is unfinished: acquire(..., reopen=True) goes on with it" if unfinished else None
+    return OutputExistsError("the output exists", expected="a name that is not taken", got=str(path), hint=hint)
