@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
@@ -22,6 +22,9 @@ from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.pipeline.resume import restore
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
 

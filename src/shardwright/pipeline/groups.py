@@ -89,7 +89,7 @@ class Groups:
         group = self._new(0)
         error = group.files.exception()
         if isinstance(error, StorageFullError) and self._settings.on_full == "spill":
-            self._spill(group)
+            self._spill(group, error)
             error = group.files.exception()
         if error is not None:
             raise error
@@ -138,6 +138,7 @@ class Groups:
     def sealed(self, number: int) -> Group:
         """A group's files carry their final names."""
         group = self.by_number.pop(number)
+        self._has_room_again(group)
         self._note_closed(number)
         self.visible.seal(number)
         return group
@@ -173,40 +174,69 @@ class Groups:
         if error is not None:
             group.sound = False
             raise error
-        if self._disk_full:
-            self._disk_full = False
-            self._on_event("disk_has_room", {"group": group.number})
+        self._has_room_again(group)
         return group.files.result()
+
+    def fails_for_want_of_room(self, group: Group) -> BaseException | None:
+        """With policy ``fail``: why, as soon as it is known, before any frame of the group is acknowledged."""
+        error = group.files.exception() if group.files.done() else None
+        return error if self._settings.on_full == "fail" and isinstance(error, StorageFullError) else None
+
+    def may_stage(self, number: int) -> bool:
+        """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it must be sure that they get there."""
+        group = self.by_number[number]
+        return self._settings.on_full != "fail" or (group.files.done() and group.files.exception() is None)
+
+    def waits_to_seal(self, group: Group, now_s: float, error: BaseException) -> bool:
+        """Sealing needs a little room as well (folders, the frame log); even the ballast was not enough. False when that ends the acquisition."""
+        if not isinstance(error, StorageFullError) or self._settings.on_full == "fail":
+            return False
+        self._wait_for_room(group, now_s, error)
+        group.state = GroupState.SEALING
+        return True
 
     def _waits_for_room(self, group: Group, now_s: float, error: StorageFullError) -> bool:
         if self._settings.on_full == "fail":
             return False
         if self._settings.on_full == "spill" and not group.spilled:
-            self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
-            self._spill(group)
+            self._spill(group, error)
             return True
+        self._wait_for_room(group, now_s, error)
+        return True
+
+    def _wait_for_room(self, group: Group, now_s: float, error: StorageFullError) -> None:
         if not self._disk_full:
             self._disk_full = True
             self._on_event("disk_full", {"group": group.number, "reason": error.message, "hint": "Frames wait; free some space and they go on"})
         group.retry_s = now_s + FULL_DISK_RETRY_S
-        return True
 
-    def _spill(self, group: Group) -> None:
+    def _has_room_again(self, group: Group) -> None:
+        if self._disk_full:
+            self._disk_full = False
+            self._on_event("disk_has_room", {"group": group.number})
+
+    def _spill(self, group: Group, error: StorageFullError) -> None:
+        self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
         group.spilled = True
         group.files = self._keeper.prepare(group.number, spill=True)
 
     def retry_full_disk(self, now_s: float) -> None:
-        """Try again to preallocate what had no room; the main root first."""
+        """Try again to preallocate (the main root first) or to seal what had no room."""
         for group in self.by_number.values():
-            if group.retry_s is not None and now_s >= group.retry_s:
-                group.retry_s, group.spilled = None, False
+            if group.retry_s is None or now_s < group.retry_s:
+                continue
+            group.retry_s = None
+            if group.state is GroupState.SEALING:
+                self._keeper.seal(group.number, group.files)
+            else:
+                group.spilled = False
                 group.files = self._keeper.prepare(group.number)
 
     def note_io_error(self, group: Group, error: BaseException) -> bool:
         """From now on nothing goes into the old files; False when the group cannot be saved by new ones."""
         if group.rewriting:
             return True
-        if not isinstance(error, StorageError) or group.rewrites >= MOST_REWRITES or not group.sound:
+        if not isinstance(error, StorageError) or isinstance(error, StorageFullError) or group.rewrites >= MOST_REWRITES or not group.sound:
             return False
         group.rewriting = True
         group.rewrites += 1

@@ -107,6 +107,9 @@ class ShardKeeper:
         self._layout = layout
         self._report = report
         self._ballast_given = False
+        self._promises: list[Future[GroupFiles]] = []
+        self._promises_lock = threading.Lock()  # against the thread's death only
+        self._dead: Exception | None = None
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
         self._thread.start()
@@ -118,10 +121,12 @@ class ShardKeeper:
 
     def prepare(self, group: int, *, spill: bool = False) -> Future[GroupFiles]:
         """Preallocate the files of a group; the future fails with ``StorageFullError`` or ``StorageError``."""
-        future: Future[GroupFiles] = Future()
+        future = self._promise()
 
         def run() -> None:
             free_bytes = 0
+            if future.done():
+                return
             try:
                 files = self._create(group, spill=spill)
                 free_bytes = self.folder.free_bytes()
@@ -137,7 +142,7 @@ class ShardKeeper:
 
     def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], *, spill: bool) -> Future[GroupFiles]:
         """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``."""
-        future: Future[GroupFiles] = Future()
+        future = self._promise()
 
         def run() -> None:
             lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
@@ -263,6 +268,23 @@ class ShardKeeper:
 
     # ------------------------------------------------------------------ the thread
 
+    def _promise(self) -> Future[GroupFiles]:
+        """A future that is resolved even if this thread dies: somebody may wait for it."""
+        future: Future[GroupFiles] = Future()
+        with self._promises_lock:
+            if self._dead is not None:
+                future.set_exception(self._dead)
+            self._promises = [promise for promise in self._promises if not promise.done()]
+            self._promises.append(future)
+        return future
+
+    def _break_promises(self, error: Exception) -> None:
+        with self._promises_lock:
+            self._dead = error
+            for future in self._promises:
+                if not future.done():
+                    future.set_exception(error)
+
     def _work(self) -> None:
         """A command that fails ends the acquisition, not this thread: the owner waits for the reports of later commands."""
         try:
@@ -273,7 +295,9 @@ class ShardKeeper:
                 except Exception as error:  # noqa: BLE001  (travels in the report)
                     self._report(KeeperFailed(self._explained(error)))
         except BaseException as error:
-            self._report(KeeperFailed(WorkerError(f"the shard keeper's thread died: {error!r}"), dead=True))
+            died = WorkerError(f"the shard keeper's thread died: {error!r}")
+            self._break_promises(died)
+            self._report(KeeperFailed(died, dead=True))
             raise
         finally:
             self.folder.close()

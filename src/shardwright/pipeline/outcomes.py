@@ -68,7 +68,9 @@ class Outcomes(Failing):
 
     def _rows_that_wait(self) -> list[int]:
         """Rows whose frames are only in memory: slabs that collect, and slabs that wait for files."""
-        return [*self._table.collecting_rows(), *(row for group in self._groups.by_number.values() for row in group.waiting)]
+        collecting = [row for row in self._table.collecting_rows() if self._groups.may_stage(self.grid.group_of_slab(int(self._table.slab[row])))]
+        waiting = [row for number, group in self._groups.by_number.items() if self._groups.may_stage(number) for row in group.waiting]
+        return collecting + waiting
 
     def _ring_waits_for_commit(self) -> bool:
         """With durability ``durable`` pixels come back at a commit: do not let half the ring wait for the next one."""
@@ -214,7 +216,12 @@ class Outcomes(Failing):
             shards = report.free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
             self._note("disk_low", {"free_bytes": report.free_bytes, "low_water_bytes": self.settings.low_water_bytes, "shards_left": shards})
         self._low_water = low or (self._low_water and report.free_bytes == 0)
-        if (group := self._groups.by_number.get(report.group)) is not None:
+        group = self._groups.by_number.get(report.group)
+        if group is None:
+            return
+        if (error := self._groups.fails_for_want_of_room(group)) is not None:
+            self._fail(error)
+        else:
             self._start_waiting(group)
 
     def _group_rewritten(self, report: GroupRewritten) -> None:
@@ -248,6 +255,8 @@ class Outcomes(Failing):
     def _group_sealed(self, report: GroupSealed) -> None:
         group = self._groups.by_number[report.group]
         if report.error is not None:
+            if self._groups.waits_to_seal(group, time.monotonic(), report.error):
+                return
             group.state = GroupState.CLOSING
             if report.renamed or not self._rewrite(group, report.error):
                 group.sound = False

@@ -16,13 +16,14 @@ import os
 import secrets
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import FencedError, OutputExistsError, ShardwrightError
+from shardwright.model.errors import FencedError, OutputExistsError, ShardwrightError, StorageError
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE, Placement
@@ -70,6 +71,7 @@ class StoreFolder:
         self.log = log
         self.staging = staging
         self.ballast = ballast
+        self._over = False  # our own manifest is gone: nobody can take over what is finished
         self._extent = extent
 
     @property
@@ -144,7 +146,8 @@ class StoreFolder:
 
     def may_rename(self) -> None:
         """Asked right before everything that readers see or that cannot be taken back. ``FencedError``: another writer has taken this store over."""
-        check_writer_epoch(self.workspace, self.manifest.writer_epoch)
+        if not self._over:
+            check_writer_epoch(self.workspace, self.manifest.writer_epoch)
         self._may_remove()
 
     def _may_remove(self) -> None:
@@ -176,15 +179,17 @@ class StoreFolder:
         with storage_errors("remove", self.workspace):
             reach("workspace.before_manifest")
             (self.workspace / MANIFEST_NAME).unlink()
-        sync_directory(self.workspace)
-        for placement in reversed(self.placements()):
-            with storage_errors("remove", placement.workspace):
-                reach("workspace.before_remove")
-                self._may_remove()
-                if placement.workspace.is_dir():
-                    shutil.rmtree(placement.workspace)
+        self._over = True
+        with suppress(StorageError):  # everything is sealed; what stays behind is known to be of no use, and recovery removes it
+            sync_directory(self.workspace)
+            for placement in reversed(self.placements()):
+                with storage_errors("remove", placement.workspace):
+                    reach("workspace.before_remove")
+                    self._may_remove()
+                    if placement.workspace.is_dir():
+                        shutil.rmtree(placement.workspace)
+            sync_directory(self.path)
         self.close()
-        sync_directory(self.path)
 
     def close(self) -> None:
         """Let go of the files; what is on disk stays."""

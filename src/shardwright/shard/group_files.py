@@ -87,7 +87,8 @@ class GroupFiles:
         suffix: str = "",
     ) -> GroupFiles:
         """Preallocate all of it, ``suffix`` behind each name. Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
-        make_directories(placement.workspace)
+        if placement.spill is not None:
+            make_directories(placement.workspace)  # the store's own is there; if it is not, another writer has finished the store
         opened: list[OpenShard] = []
         try:
             for file in range(layout.files_per_group):
@@ -122,10 +123,14 @@ class GroupFiles:
         self.journal.sync()
 
     def seal(self, may_rename: Callable[[], None]) -> list[SealedShard]:
-        """Give every file its final name; ``may_rename`` raises ``FencedError`` when another writer has taken over.
+        """Complete every file, sync the journal, and only then give the first file its final name: from that moment on recovery seals the rest as
+        it stands. ``may_rename`` raises ``FencedError`` when another writer has taken over.
 
         Raises ``StorageError``; after a ``StorageFullError``, once there is room, it may be called again and goes on where it was.
         """
+        for shard in self.slots:
+            shard.complete()
+        self.journal.sync()
         for shard in self.slots[self.sealed :]:
             self._sealed.append(shard.seal(may_rename))
         return self._sealed

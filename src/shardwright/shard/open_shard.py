@@ -44,6 +44,7 @@ class OpenShard:
         self.final_path = final_path
         self.link = link
         self._ready: SealedShard | None = None  # complete and synced, under its working name
+        self._renamed = False
         self.entries = empty_index(layout.chunks)
         self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
 
@@ -83,19 +84,29 @@ class OpenShard:
         self._file.sync()
 
     def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
-        """Finish the file under its final name. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` does."""
-        if self._ready is None:
-            self._ready = self._finish_file()
-        if self._ready.path is None:
-            return self._ready
+        """Finish the file under its final name. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` does.
+
+        After a ``StorageFullError``, once there is room, it may be called again and goes on where it was.
+        """
+        sealed = self.complete()
+        if sealed.path is None:
+            return sealed
         make_directories(self.final_path.parent)
-        self._reach("shard.before_rename")
-        may_rename()
-        rename_without_replacing(self._file.path, self.final_path)
+        if not self._renamed:
+            self._reach("shard.before_rename")
+            may_rename()
+            rename_without_replacing(self._file.path, self.final_path)
+            self._renamed = True
         sync_directory(self.final_path.parent)
         if self.link is not None:
             make_link(self.link, self.final_path)
         self._file.close()
+        return sealed
+
+    def complete(self) -> SealedShard:
+        """Everything but the final name: index, gaps, length, sync. Once; raises ``StorageError``."""
+        if self._ready is None:
+            self._ready = self._finish_file()
         return self._ready
 
     def _finish_file(self) -> SealedShard:
