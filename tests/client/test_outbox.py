@@ -101,7 +101,7 @@ def test_the_last_slot_taken_sends_what_waits_and_a_release_goes_on():
         pass
     assert batch.slots == [0, 1]
     assert taken == []
-    outbox.release([1])
+    outbox.release(np.array([1], np.uint32))
     waiter.join()
     assert taken == [1]
 
@@ -190,7 +190,7 @@ def test_a_dropped_frame_takes_a_number_and_is_told_of():
     held = outbox.next_batch()  # sealed when there was no slot left
     assert held is not None
     assert held.slots == [0, 1]
-    outbox.release([1])
+    outbox.release(np.array([1], np.uint32))
     add(outbox)
     outbox.finish()
     batches = list(iter(outbox.next_batch, None))
@@ -231,7 +231,7 @@ def test_who_may_not_wait_fails_and_stays_closable():
     for _ in range(2):
         with pytest.raises(OverloadError):
             outbox.take_slot()
-        outbox.release([0])  # even when there is room again: a frame is gone
+        outbox.release(np.array([0], np.uint32))  # even when there is room again: a frame is gone
     outbox.finish()
     assert outbox.next_batch() is not None
     assert outbox.total_when_finished() == 1
@@ -275,7 +275,7 @@ def test_frames_move_to_the_new_ring_whatever_their_stage():
         slot = outbox.take_slot()
         old.frames[slot] = value
         assert outbox.add(old, slot, None, -1, NO_METADATA) is None
-    outbox.release([1])  # one of them has come back
+    outbox.release(np.array([1], np.uint32))  # one of them has come back
     slot = outbox.take_slot()
     old.frames[slot] = 9
     outbox.swap_ring(new)

@@ -51,7 +51,7 @@ def _no_sync() -> None:
 
 
 MUTANTS = {
-    "no-slot-sync": Mutant("the shard file is not synced", "ext4", 1, _no_slot_sync),
+    "no-slot-sync": Mutant("the shard file is not synced", "btrfs", 1, _no_slot_sync),
     "no-journal-sync": Mutant("the journal is not synced", "ext4", 1, _no_journal_sync),
     "no-directory-sync": Mutant("no folder is synced", "xfs", 20, lambda: _take_out("sync_directory")),
     "no-sync": Mutant("nothing is synced", "ext4", 1, _no_sync),

@@ -180,7 +180,7 @@ class Link:
         release = self._in_flight.release_known if last < self._sent_before else self._in_flight.release
         slots = release(first, last)
         self._told_in_flight -= int(np.count_nonzero(slots == NO_SLOT))
-        self.outbox.release(slots.tolist())
+        self.outbox.release(slots)
 
     def refused(self, problem: Problem) -> None:
         """The daemon's answer to a resumption is an error. If everything had been finished, it brings the receipt that was missed."""

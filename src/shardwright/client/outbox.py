@@ -26,13 +26,16 @@ from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_TOLD_FRAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload
 
     from .frame_ring import FrameRing
 
+_KNOWN = len(METADATA_FIELDS)
 WAIT_S = 1.0  # of one wait; the state is looked at again after it
 
 
@@ -170,7 +173,7 @@ class Outbox:
         sequence, row = self._sequence, len(self._slots)
         if position is None:
             position = self._check_position(sequence)
-        known, further = metadata[: len(METADATA_FIELDS)], metadata[len(METADATA_FIELDS) :]
+        known, further = (metadata[:_KNOWN], metadata[_KNOWN:]) if len(metadata) > _KNOWN else (metadata, ())
         start = row * self._record.size
         self._record.pack_into(self._records, start, sequence, frame_id, position, 0, flags, camera_ns, monotonic_ns, *known, 0, *further)
         self._slots.append(slot)
@@ -302,14 +305,12 @@ class Outbox:
         with self._lock:
             self._told_held += count
 
-    def release(self, slots: Iterable[int]) -> None:
+    def release(self, slots: npt.NDArray[np.uint32]) -> None:
+        with_pixels = slots[slots != NO_SLOT]
         with self._changed:
-            for slot in slots:
-                if slot == NO_SLOT:
-                    self._told_held -= 1
-                else:
-                    self._slot_added[slot] = 0
-                    self._free.append(slot)
+            self._told_held -= len(slots) - len(with_pixels)
+            np.frombuffer(self._slot_added, np.uint8)[with_pixels] = 0
+            self._free.extend(with_pixels.tolist())
             self._changed.notify_all()
 
     def advance_watermark(self, stored: int | None = None, durable: int | None = None) -> None:
