@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TASK_BYTES = 8 << 20  # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between workers
 RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; measured after warm-up
 SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
+SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
 MAX_RING_FRAMES = 1 << 20
@@ -83,7 +84,7 @@ class Limits:
         chunks_per_task = min(max(1, TASK_BYTES // grid.chunk_bytes), math.prod(grid.plane_chunks))
         buffer_bytes = chunks_per_task * shard.slot_bytes  # of one worker, when shards are not mapped
         record_bytes = record_dtype(len(spec.frame_fields)).itemsize
-        staging_frames = 0 if grid.frames_per_slab == 1 else ring  # every frame that is held can be staged
+        staging_frames = 0 if grid.frames_per_slab == 1 else _staging_frames(grid, ring)
         table_bytes = plane_table_bytes(grid) + rows * grid.frames_per_slab * (24 + record_bytes) + open_groups * files * shard.chunks * 16
         memory = RUNTIME_BYTES + ring * grid.frame_bytes + threads * (codec.scratch_bytes + buffer_bytes) + table_bytes
         limits = cls(
@@ -161,6 +162,12 @@ def default_threads() -> int:
     """Two workers more than cores: with O_DIRECT a worker waits for the disk part of its time. Measured on two cores, 2048x2048 frames:
     2.6, 2.85 and 2.9 GB/s with 2, 3 and 4 workers."""
     return len(os.sched_getaffinity(0)) + 2
+
+
+def _staging_frames(grid: Grid, ring_frames: int) -> int:
+    """Frames of incomplete slabs, as many again whose slabs wait for a commit, and as many for frames that come out of order; small ones get more."""
+    by_bytes = SMALL_STAGING_BYTES // page_aligned(grid.frame_bytes)
+    return min(ring_frames, max(4 * grid.held_frames, by_bytes))
 
 
 def least_ring_frames(grid: Grid, batch_frames: int = 1) -> int:
