@@ -87,7 +87,8 @@ class GroupFiles:
         suffix: str = "",
     ) -> GroupFiles:
         """Preallocate all of it, ``suffix`` behind each name. Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
-        make_directories(placement.workspace)
+        if placement.spill is not None:  # the store's own is there, or this writer was taken over and the store is finished
+            make_directories(placement.workspace)
         opened: list[OpenShard] = []
         try:
             for file in range(layout.files_per_group):
