@@ -46,6 +46,18 @@ def _no_journal_sync() -> None:
     GroupJournal.sync = _nothing
 
 
+def _no_staging_sync() -> None:
+    from shardwright.shard.staging import StagingArea
+
+    StagingArea.sync = _nothing
+
+
+def _no_log_sync() -> None:
+    from shardwright.shard.frame_log import FrameLog
+
+    FrameLog.sync = _nothing
+
+
 def _no_sync() -> None:
     os.fsync = os.fdatasync = _nothing
 
@@ -53,6 +65,8 @@ def _no_sync() -> None:
 MUTANTS = {
     "no-slot-sync": Mutant("the shard file is not synced", "btrfs", 1, _no_slot_sync),
     "no-journal-sync": Mutant("the journal is not synced", "ext4", 1, _no_journal_sync),
+    "no-staging-sync": Mutant("the staging area is not synced", "ext4", 1, _no_staging_sync),
+    "no-log-sync": Mutant("the frame log is not synced", "ext4", 1, _no_log_sync),
     "no-directory-sync": Mutant("no folder is synced", "xfs", 20, lambda: _take_out("sync_directory")),
     "no-sync": Mutant("nothing is synced", "ext4", 1, _no_sync),
 }

@@ -39,7 +39,10 @@ def test_nothing_durable_is_lost_and_no_final_shard_is_torn(tmp_path):
     assert summary["unmountable"] < summary["images"] / 50
 
 
-@pytest.mark.parametrize("mutant", sorted(MUTANTS))
+IN_THE_QUICK_SUITE = ("no-slot-sync", "no-journal-sync", "no-directory-sync", "no-sync")
+
+
+@pytest.mark.parametrize("mutant", [pytest.param(name, marks=[] if name in IN_THE_QUICK_SUITE else pytest.mark.slow) for name in MUTANTS])
 def test_a_broken_writer_is_found_out(tmp_path, mutant):
     broken = MUTANTS[mutant]
     options = ["--filesystem", broken.found_on, "--seed", broken.seed, "--images-per-round", 100, "--images", 500, "--until-violation"]
