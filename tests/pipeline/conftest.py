@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -73,6 +74,15 @@ class Drive:
     def quiet(self) -> None:
         """Until workers hold nothing."""
         self.until(lambda: self.acquisition.in_flight == 0)
+
+    def still(self) -> None:
+        """Until the keeper has nothing more to do either."""
+        for _ in range(3):  # what it reports may lead to one more command
+            self.quiet()
+            done = threading.Event()
+            self.acquisition._keeper._commands.put(done.set)
+            assert done.wait(GIVE_UP_S)
+            self.poll()
 
     def finish(self):
         self.acquisition.finish()

@@ -24,8 +24,7 @@ from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    
 QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
 
 
@@ -37,8 +36,8 @@ def crash(tmp_path, shared_pool, drive_of, spec_of):
         drive = drive_of(tmp_path / "living.zarr", spec_of(**spec), pool, settings)
         for position in positions:
             drive.submit(position)
-        drive.until(lambda: drive.acquisition.stored_watermark == len(positions))
-        drive.quiet()
+        drive.until(lambda: drive.acquisition.durable_watermark == len(positions))
+        drive.still()  # a copy takes time: nothing may move meanwhile
         left = tmp_path / f"{name}.zarr"
         shutil.copytree(drive.path, left, symlinks=True)
         drive.finish()
@@ -47,11 +46,11 @@ def crash(tmp_path, shared_pool, drive_of, spec_of):
     return make
 
 
-def read(path: Path) -> np.ndarray:
+def read(path) -> np.ndarray:
     return zarr.open_array(path / "0", mode="r")[...]
 
 
-def rows(path: Path) -> list[tuple[int, int, int]]:
+def rows(path) -> list[tuple[int, int, int]]:
     group = zarr.open_group(path / "frames", mode="r")
     return sorted(zip(*(group[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
 
@@ -119,7 +118,8 @@ def test_duplicates_late_and_told_frames_survive_with_their_reasons(crash, share
 
 def test_a_chunk_whose_bytes_do_not_hold_costs_its_slab_only(crash, shared_pool):
     """Rot in what was committed: the frames are missing afterwards, and recovery says so."""
-    drive, left = crash(range(6), codec=None, shard=4)
+    unstaged = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
+    drive, left = crash(range(6), codec=None, shard=4, settings=unstaged)
     (partial,) = left.glob(".shardwright/c.0.0.0.partial")
     with partial.open("r+b") as file:
         file.write(b"\xff")
@@ -267,7 +267,8 @@ def test_frames_that_nobody_has_any_more_do_not_hold_the_watermark_up(crash, sha
     writer.close()
 
 
-def test_a_full_disk_under_policy_fail_loses_nothing_that_was_acknowledged(tmp_path, shared_pool, drive_of, spec_of):
+def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(tmp_path, shared_pool, drive_of, spec_of):
+    """Frames whose shard has no room are never acknowledged, not even as staged: the shard's edge is where it ends."""
     full = [False]
 
     def hook() -> None:
@@ -281,19 +282,12 @@ def test_a_full_disk_under_policy_fail_loses_nothing_that_was_acknowledged(tmp_p
         drive.until(lambda: drive.acquisition.stored_watermark == 4)
         full[0] = True
         drive.submit(*range(4, 19))
-        drive.until(lambda: drive.acquisition.stored_watermark == 19)  # the last three in the staging area: their shard has no room
-        drive.submit(19, 20)
         drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
-        assert drive.acquisition.stored_watermark == 19, "what is lost with the acquisition was never acknowledged"
-        drive.finish()
-        assert "shardwright recover" in str(drive.acquisition.error)
-        full[0] = False
     finally:
         failpoints.set_hook("shard.before_preallocate", None)
-    recovery = recover_store(drive.path, shared_pool, threads=2)
-    assert recovery.frames_kept == 19
-    assert np.array_equal(drive.read()[:19], drive.expected(range(19)))
-    assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [
-        (19, Fate.LOST, Reason.ACQUISITION_FAILED),
-        (20, Fate.LOST, Reason.ACQUISITION_FAILED),
-    ]
+    assert drive.acquisition.stored_watermark == drive.acquisition.durable_watermark == 16
+    receipt = drive.finish()
+    assert (receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (16, 16, 3)
+    assert np.array_equal(drive.read()[:16], drive.expected(range(16)))
+    assert not (drive.path / ".shardwright").exists(), "nothing is left to recover"
+    assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [(i, Fate.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)]

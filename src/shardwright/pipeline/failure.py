@@ -67,7 +67,7 @@ class Failing(FrameFlow):
 
     def _failing_step(self) -> None:
         """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
-        if self.state is AcquisitionState.FAILED or self.in_flight or any(group.rewrite_asked for group in self._groups.by_number.values()):
+        if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
             return
         for row in self._doomed:
             self._lose_row(row)
@@ -84,6 +84,11 @@ class Failing(FrameFlow):
             self._store_asked = True
             extent = min(self._sealed_extent, self.accounts.received_extent)
             self._keeper.finish(extent, keep_workspace=self._leaves_something)
+
+    @property
+    def _rewriting(self) -> bool:
+        """Whether the keeper copies a group to new files: its report comes, unless it has died."""
+        return not self._keeper_dead and any(group.rewrite_asked for group in self._groups.by_number.values())
 
     def _fail_at_last(self) -> None:
         """Nothing more will come: whatever still keeps pixels gives them back."""
