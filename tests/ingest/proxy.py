@@ -65,6 +65,7 @@ class Proxy:
                 elif ready in self._pairs:
                     self._forward(ready)
         self._close_pairs()
+        self._done.set()  # the loop may end before it has read why
         for each in (self._listener, self._wake_receiver, self._wake_sender):
             each.close()
 

@@ -45,7 +45,7 @@ def foreign():
 thread = life.spawn("ingest", ingest)
 if mode == "foreign thread":
     threading.Thread(target=foreign, name="foreign").start()
-code = life.supervise(thread, lambda: mode != "dead worker")
+code = life.supervise(thread, lambda: ["worker"] if mode == "dead worker" else [])
 life.end()
 sys.exit(code)
 """
@@ -62,8 +62,12 @@ class Daemon:
 
     def end(self) -> tuple[int, list[str]]:
         """Exit code and the names of the remaining events."""
-        output, self.errors = self.process.communicate(timeout=60)
-        return self.process.returncode, [json.loads(line)["event"] for line in output.splitlines()]
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        with self.process.stdout as output, self.process.stderr as errors:
+            events = [json.loads(line)["event"] for line in output]
+            self.errors = errors.read()
+        return self.process.wait(timeout=60), events
 
 
 def test_each_ending_signal_drains_and_exits_with_0() -> None:

@@ -9,7 +9,6 @@ Everything else here runs in the ingest thread and never waits: a request that c
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,11 @@ from shardwright.wire.session import DaemonEvent, DaemonState
 from .attachment import Attachment
 from .backstage import taken
 from .session import Session
+from .slow_thread import SlowThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from shardwright.storage.ring import Ring
@@ -79,14 +80,18 @@ class Openings:
         self._patience_s = resume_timeout_ms / 1000
         self._pending: list[_Pending] = []
         self._recoveries: dict[Path, Future[AcquisitionLike]] = {}
-        self._opener = ThreadPoolExecutor(1, thread_name_prefix="shardwright-opener")
-        self._recoverer = ThreadPoolExecutor(1, thread_name_prefix="shardwright-recovery")
+        self._opener = SlowThread("shardwright-opener", backstage.wake)
+        self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
         self._stopping = False
 
     @property
     def busy(self) -> int:
         """How many acquisitions a thread is still preparing."""
         return sum(pending.work is not None for pending in self._pending) + len(self._recoveries)
+
+    def dead_threads(self) -> list[str]:
+        """From any thread."""
+        return [thread.name for thread in (self._opener, self._recoverer) if not thread.alive()]
 
     def adopt(self, paths: Iterable[Path]) -> None:
         """Unfinished stores of an earlier process: each becomes a session without a client. Also before the loop runs."""
@@ -103,11 +108,13 @@ class Openings:
             recovery.cancel()
 
     def close(self) -> None:
-        for executor in (self._opener, self._recoverer):
-            executor.shutdown(wait=False, cancel_futures=True)
+        self._opener.close()
+        self._recoverer.close()
 
     def advance(self) -> None:
-        """One round: takes what the threads have prepared, then looks at everyone in line."""
+        """One round: takes what the threads have prepared (or will not, being dead), then looks at everyone in line."""
+        for thread in (self._opener, self._recoverer):
+            thread.fail_if_dead()
         self._take_recovered()
         for pending in list(self._pending):
             try:
@@ -141,7 +148,7 @@ class Openings:
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
-        pending.work = self._submit(self._opener, self._backstage.create, admitted, pending.request.transport)
+        pending.work = self._opener.submit(self._backstage.create, admitted, pending.request.transport)
         return False
 
     def _memory_bytes(self) -> int:
@@ -208,15 +215,10 @@ class Openings:
         ring_bytes = ring_slots * acquisition.limits.frame_bytes if request.transport == "shm" else None
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
-        pending.work = self._submit(self._opener, self._backstage.hand_over, acquisition, ring_bytes, to_another=request.reopen)
+        pending.work = self._opener.submit(self._backstage.hand_over, acquisition, ring_bytes, to_another=request.reopen)
         return False
 
     # What the threads have done -------------------------------------------------------------------------------------------------------------
-
-    def _submit(self, executor: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
-        work = executor.submit(call, *arguments, **options)
-        work.add_done_callback(lambda _: self._backstage.wake())
-        return work
 
     def _take_work(self, pending: _Pending) -> bool:
         assert pending.work is not None
@@ -259,7 +261,7 @@ class Openings:
 
     def _recover(self, path: Path) -> Future[AcquisitionLike]:
         if path not in self._recoveries:
-            self._recoveries[path] = self._submit(self._recoverer, self._backstage.recover, path)
+            self._recoveries[path] = self._recoverer.submit(self._backstage.recover, path)
         return self._recoveries[path]
 
     def _recovery_failed(self, pending: _Pending) -> bool:

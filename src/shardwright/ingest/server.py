@@ -99,6 +99,10 @@ class IngestServer:
         """A worker has something for ``poll``."""
         os.eventfd_write(self._wake_descriptor, 1)
 
+    def dead_threads(self) -> list[str]:
+        """Helper threads that are gone: whoever runs this server should stop it."""
+        return self._openings.dead_threads()
+
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows. Each number is current; together they are not one instant."""
         sessions = list(self._sessions)

@@ -45,7 +45,8 @@ class Task(Protocol):
 
 
 class WorkerPool:
-    """``threads`` workers. ``failure`` holds the exception that killed one; the owner must look at ``alive``."""
+    """``threads`` workers. ``failure`` holds the exception that killed one; the owner must look at ``alive``. One that dies, perhaps with a task
+    that nobody will report, takes the others with it: they finish what is queued, and then ``ended`` says that nothing more will come."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
@@ -92,4 +93,6 @@ class WorkerPool:
             state.contexts.close()
         except BaseException as error:
             self.failure = error
+            for _ in self._threads:
+                self._tasks.put(None)
             raise

@@ -69,11 +69,14 @@ class Daemon:
         self._server.adopt(unfinished)
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
-        code = life.supervise(ingest, self._pool.alive)
+        code = life.supervise(ingest, self._dead_threads)
         if self._pool.alive():
             self._pool.stop()
         self._emit("stopped", {"exit_code": code, **self._server_totals()})
         return code
+
+    def _dead_threads(self) -> list[str]:
+        return [*([] if self._pool.alive() else ["worker"]), *self._server.dead_threads()]
 
     def _bind(self) -> None:
         try:

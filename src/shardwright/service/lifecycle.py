@@ -18,7 +18,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from .events import EventLog
 
@@ -74,13 +74,13 @@ class Lifecycle:
 
         threading.excepthook = hook
 
-    def supervise(self, ingest: threading.Thread, workers_alive: Callable[[], bool]) -> int:
-        """Wait in the main thread until ``ingest`` has ended; returns the exit code."""
+    def supervise(self, ingest: threading.Thread, dead_threads: Callable[[], Iterable[str]]) -> int:
+        """Wait in the main thread until ``ingest`` has ended; returns the exit code. ``dead_threads`` names those of other rooms that are gone."""
         while ingest.is_alive():
             for number in self._received():
                 self._signalled(number)
             if not self._deaths:
-                self._look_for_deaths(workers_alive)
+                self._look_for_deaths(dead_threads)
         ingest.join()
         if not self.stop.is_set():
             self.died(ingest.name)  # it returned although nobody asked it to
@@ -90,13 +90,10 @@ class Lifecycle:
         """The last events are written, unless nobody takes them."""
         self._events.close(_LAST_WORDS_S)
 
-    def _look_for_deaths(self, workers_alive: Callable[[], bool]) -> None:
+    def _look_for_deaths(self, dead_threads: Callable[[], Iterable[str]]) -> None:
         """Threads that ended without an exception that anybody could see."""
-        if not workers_alive():
-            self.died("worker")
-        for helper in self._helpers:
-            if not helper.is_alive():
-                self.died(helper.name)
+        for name in (*dead_threads(), *(helper.name for helper in self._helpers if not helper.is_alive())):
+            self.died(name)
 
     def _received(self) -> list[int]:
         """Signals that have come, after waiting for one for a moment."""

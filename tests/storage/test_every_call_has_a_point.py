@@ -1,0 +1,95 @@
+"""Every call of the writer that changes a filesystem stands behind a failpoint, so that tests can kill, fail or stall it. Read from the source."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
+ROOMS = ("storage", "shard", "pipeline")
+
+CHANGES = {"fsync", "fdatasync", "pwrite", "write", "ftruncate", "posix_fallocate", "copy_file_range", "preallocate", "punch_hole"}
+CHANGES |= {"unlink", "rmdir", "mkdir", "rmtree", "symlink_to", "hardlink_to", "rename", "replace", "rename_without_replacing"}
+EXCEPTIONS = {
+    "storage/files.py:preallocate": "its callers have the point",
+    "storage/files.py:punch_hole": "its callers have the point",
+    "storage/files.py:rename_without_replacing": "its callers have the point",
+    "storage/ring.py:Ring.__init__": "memory, no filesystem",
+    "storage/ring.py:_allocate": "memory, no filesystem",
+    "storage/slot_file.py:resolve_io": "a probe before the store holds anything; its failure means mmap",
+    "shard/frame_log.py:FrameLog._write": "its callers have the point",
+    "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
+    "pipeline/resume.py:restore": "replace is StoreLock.replace",
+    # Only kills at system calls (strace) come here; errors here are not injected by name.
+    "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
+    "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
+    "storage/slot_file.py:SlotFile.discard": "deletes what holds nothing",
+    "pipeline/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
+    "pipeline/recover.py:_remove_leftovers": "deletes what holds nothing",
+    "pipeline/resume.py:_Finder._decide": "a name for damaged files, beside the store",
+    "pipeline/store_folder.py:StoreFolder.remove_store": "deletes what never got a frame",
+    "pipeline/store_folder.py:_make_store": "the very first call: nothing is there yet",
+    "pipeline/take_over.py:leave_old_inodes": "deletes its own leftover first; the rename has a point",
+    "pipeline/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a point",
+}
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield f"{prefix}{node.name}", node
+        elif isinstance(node, ast.ClassDef):
+            yield from functions(node, f"{node.name}.")
+
+
+def called(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """(name, call) of every call below a node: of ``os.fsync(...)`` and ``path.unlink()`` the last part."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call):
+            if isinstance(call.func, ast.Attribute):
+                yield call.func.attr, call
+            elif isinstance(call.func, ast.Name):
+                yield call.func.id, call
+
+
+def cleanup(function: ast.FunctionDef) -> set[ast.Call]:
+    """Calls that tidy up after an error."""
+    handlers = [handler for node in ast.walk(function) if isinstance(node, ast.Try) for handler in node.handlers]
+    return {call for handler in handlers for _, call in called(handler)}
+
+
+def is_file_call(name: str, call: ast.Call) -> bool:
+    """``replace`` is also a method of strings (two arguments) and a function of dataclasses (keywords); ``write`` of a shard in progress is ours."""
+    if name == "replace":
+        return len(call.args) == 1 and not call.keywords
+    if name in ("write", "rename"):
+        return isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and call.func.value.id in ("os", "source", "path")
+    return True
+
+
+CASES = [
+    pytest.param(function, id=where)
+    for room in ROOMS
+    for path in sorted((SOURCE / room).glob("*.py"))
+    for name, function in functions(ast.parse(path.read_text(encoding="utf-8")))
+    if (where := f"{room}/{path.name}:{name}") not in EXCEPTIONS
+    and any(name in CHANGES and is_file_call(name, call) and call not in cleanup(function) for name, call in called(function))
+]
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(CASES) > 15
+
+
+@pytest.mark.parametrize("function", CASES)
+def test_a_call_that_changes_files_stands_behind_a_point(function: ast.FunctionDef) -> None:
+    changes = [call.lineno for name, call in called(function) if name in CHANGES and is_file_call(name, call) and call not in cleanup(function)]
+    points = [call.lineno for name, call in called(function) if name in ("reach", "_reach")]
+    assert points, f"lines {changes}: no failpoint"
+    assert min(points) <= min(changes), f"line {min(changes)} comes before the first failpoint"
