@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
@@ -23,8 +22,6 @@ from shardwright.pipeline.resume import restore
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import failpoints
 
-if TYPE_CHECKING:
-    
 QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
 
 

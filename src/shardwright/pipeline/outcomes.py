@@ -194,7 +194,7 @@ class Outcomes(Failing):
             sequences = self._table.sequences[row][report.places]
             self.accounts.store(sequences)
             self._ledger.add(STAGED, time.monotonic(), sequences)
-        else:
+        elif report.error is not None:
             self._note("staging_failed", {"reason": str(report.error), "then": "frames are stored when their slab is full"})
         if row in self._waits_for_stage and not self._desk.tasks[row]:
             self._waits_for_stage.discard(row)

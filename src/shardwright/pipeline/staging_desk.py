@@ -82,7 +82,7 @@ class StagingDesk:
     def done(self, report: StageDone) -> bool:
         """Note a report; True when the frames are staged. After a failure nothing is staged any more: slabs are stored when they are full."""
         self.tasks[report.row] -= 1
-        if report.error is None:
+        if report.error is None and self.area is not None:
             self._table.staging_slot[report.row, report.places] = report.slots
             return True
         self._table.staging_slot[report.row, report.places] = UNSTAGED

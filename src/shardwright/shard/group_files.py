@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.model.errors import StorageError
 from shardwright.storage.files import make_directories, sync_directory
 
 from .journal import GroupJournal, JournalLayout
@@ -146,10 +147,15 @@ class GroupFiles:
         self.journal.delete()
 
     def discard(self) -> None:
-        """Delete files that hold nothing that is still needed."""
-        self.journal.delete()
-        for shard in self.slots:
-            shard.discard()
+        """Delete files that hold nothing that is still needed. Closes all of them; then raises the first ``StorageError``, if any."""
+        errors: list[StorageError] = []
+        for delete in (self.journal.delete, *(shard.discard for shard in self.slots)):
+            try:
+                delete()
+            except StorageError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def abandon(self) -> None:
         """Close; the files stay for recovery."""

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from shardwright.model.errors import StorageError
+
 from .failpoints import reach
 from .files import preallocate, punch_hole, storage_errors
 
@@ -41,6 +43,7 @@ class SlotFile:
         self.path = path
         self.nbytes = nbytes
         self._mapping: mmap.mmap | None = None
+        self._sync_failed = False
         self._bytes: np.ndarray | None = None
         self.address: int | None = None
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if existing else os.O_CREAT | os.O_EXCL)
@@ -132,9 +135,14 @@ class SlotFile:
             os.ftruncate(self.descriptor, nbytes)
 
     def sync(self) -> None:
+        """Raises ``StorageError``: the file has then failed for good, since the next sync would say OK."""
+        if self._sync_failed:
+            raise StorageError(f"a sync of {self.path} failed before; what was written since the last good one may be gone")
+        self._sync_failed = True
         with storage_errors("sync", self.path):
             reach("shard.before_sync")
             os.fdatasync(self.descriptor)
+        self._sync_failed = False
 
     def rename(self, path: Path) -> None:
         """Takes the place of whatever has that name; the folder is not synced. Raises ``StorageError``."""

@@ -31,6 +31,7 @@ class TableFile:
         self.nbytes = nbytes
         self.descriptor = descriptor
         self._mapping: mmap.mmap | None = None
+        self._sync_failed = False
 
     @classmethod
     def create(cls, path: Path, kind: str, nbytes: int, first_page: bytes) -> TableFile:
@@ -88,10 +89,14 @@ class TableFile:
                 view, offset = view[count:], offset + count
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises ``StorageError``: the file has then failed and is never synced again."""
+        """Make everything written so far durable. Raises ``StorageError``: the file has then failed for good, since the next sync would say OK."""
+        if self._sync_failed:
+            raise StorageError(f"a sync of {self.path} failed before; what was written since the last good one may be gone")
+        self._sync_failed = True
         with storage_errors("sync", self.path):
             reach(f"{self.kind}.before_sync")
             os.fdatasync(self.descriptor)
+        self._sync_failed = False
 
     def rename(self, path: Path) -> None:
         """Takes the place of whatever has that name; the folder is not synced. Raises ``StorageError``."""
