@@ -131,6 +131,7 @@ def test_an_io_error_moves_the_group_to_new_files(tmp_path, shared_pool, drive_o
     drive = drive_of(tmp_path / "a.zarr", spec_of(shard=4), shared_pool, settings(durability=durability))
     drive.submit(0, 1)
     drive.until(lambda: drive.acquisition.stored_watermark == 2)
+    drive.still()  # the next group is prepared: the error must not meet that one
     failing_once(point, EIO)
     drive.submit(2, 3, 4, 5)
     drive.acquisition.flush()
@@ -140,9 +141,8 @@ def test_an_io_error_moves_the_group_to_new_files(tmp_path, shared_pool, drive_o
     assert drive.acquisition.error is None
     assert (receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (8, 8, 0)
     assert np.array_equal(drive.read(), drive.expected(range(8)))
-    names = event_names(drive)
-    if point in names or point != "slots.before_write" or "io_error" in names:  # a mapped shard writes no slots
-        assert names == ["io_error", "shard_rewritten"]
+    if point != "slots.before_write" or drive.acquisition.folder.io != "mmap":  # a mapped shard writes no slots
+        assert event_names(drive) == ["io_error", "shard_rewritten"]
     assert table(drive)["fate"] == [Fate.STORED] * 8
 
 
