@@ -28,7 +28,7 @@ _MOUNT_OPTIONS = {"ext4": "nodiscard", "xfs": "nouuid,nodiscard", "btrfs": "nodi
 _MS_NOATIME, _MNT_DETACH = 0x400, 2
 _LOOP_GET_FREE, _LOOP_CONFIGURE, _LOOP_AUTOCLEAR, _DROP_CACHE = 0x4C82, 0x4C0A, 4, 0x1261
 _EBUSY = 16
-_START_S = 30.0
+_START_S = 120.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .scenario import Scenario
 
 _REPOSITORY = Path(__file__).parents[2]
-_CHILD_S = 120
+_CHILD_S = 600
 _INDEPENDENT_EVERY = 40  # images of which zarr-python reads one as well
 _MOST_PASSES = 6
 MOST_VIOLATIONS_KEPT = 20

@@ -28,7 +28,6 @@ def prove(tmp_path: Path, *options: object) -> tuple[int, dict]:
     return done.returncode, json.loads(summary.read_text(encoding="utf-8"))
 
 
-@pytest.mark.xfail(strict=False, reason="shards of a group are renamed one by one before all of it is synced")
 def test_nothing_durable_is_lost_and_no_final_shard_is_torn(tmp_path):
     code, summary = prove(tmp_path, "--images", IMAGES, "--images-per-round", IMAGES // ROUNDS, "--seed", FIRST_SEED)
     assert summary["violations"] == []
