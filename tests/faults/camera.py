@@ -55,10 +55,10 @@ def say(**facts: Any) -> None:
 
 def run(script: Script) -> None:
     made = [pixels(i, shape=script.shape) for i in range(script.cycle)] if script.cycle else []
-    with sw.connect(script.endpoint, transport=script.transport) as daemon:
+    with sw.connect(script.endpoint, transport=script.transport, timeout_ms=60_000) as daemon:
         spec = None if script.stream else array_spec(slab_frames=script.slab_frames, slabs=script.slabs, shape=script.shape)
         stream = daemon.acquire(script.name, spec, stream=script.stream, **({"reopen": True} if script.reopen else {}))
-        say(opened=stream.path, next_frame=stream.frames_sent)
+        say(opened=stream.path, stored=stream.watermark.stored, durable=stream.watermark.durable)
         for arrival in script.arrivals:
             frame = made[arrival.frame_id % script.cycle] if script.cycle else pixels(arrival.frame_id, arrival.copy, script.shape)
             stream.append(frame, frame_id=arrival.frame_id)

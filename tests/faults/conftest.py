@@ -30,19 +30,19 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(scope="module")
-def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopDisk]:
-    with LoopDisk(tmp_path_factory.mktemp("small"), nbytes=24 << 20) as disk:
-        yield disk
-
-
-@pytest.fixture(scope="module")
-def second_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopDisk]:
-    with LoopDisk(tmp_path_factory.mktemp("second"), nbytes=24 << 20) as disk:
+@pytest.fixture
+def small_disk() -> Iterator[LoopDisk]:
+    with LoopDisk(nbytes=200 << 20) as disk:
         yield disk
 
 
 @pytest.fixture
-def faulty_disk(tmp_path: Path) -> Iterator[FaultyDisk]:
-    with FaultyDisk(tmp_path) as disk:
+def second_disk() -> Iterator[LoopDisk]:
+    with LoopDisk(nbytes=200 << 20) as disk:
+        yield disk
+
+
+@pytest.fixture
+def faulty_disk() -> Iterator[FaultyDisk]:
+    with FaultyDisk() as disk:
         yield disk

@@ -15,7 +15,9 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -24,7 +26,6 @@ from .filler import Filler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0"),
@@ -42,6 +43,8 @@ PACKAGES = {
     "fusermount3": "fuse3",
     "strace": "strace",
 }
+MEMORY = Path("/dev/shm")  # images lie in memory where that is possible: a sync then costs nothing, and these suites make thousands
+LET_GO_S = 5.0  # the longest that a process which ends needs to close its files
 WAIT_S = 60.0  # only so that a hang becomes a failure
 
 
@@ -72,24 +75,28 @@ def wait_until(condition, what: str) -> None:
 
 
 class LoopDisk:
-    """A filesystem of ``nbytes`` (at least what the format needs) on a loop device. ``path`` is where it is mounted."""
+    """A filesystem of ``nbytes`` (at least what the format needs) on a loop device. ``path`` is where it is mounted.
 
-    def __init__(self, folder: Path, format_name: str = "ext4", nbytes: int = 0) -> None:
+    Everything lies in a folder of its own, outside pytest's: that one is swept by other runs, which a mount in it would stop.
+    """
+
+    def __init__(self, format_name: str = "ext4", nbytes: int = 0) -> None:
         need_root()
         need_tools(FORMATS[format_name][0])
-        self.path = folder / "mount"
-        self.filler = Filler(self.path)
-        self._image = folder / "image"
         self._format = FORMATS[format_name]
         self._nbytes = max(nbytes, LEAST_BYTES[format_name])
+        self._folder = Path(tempfile.mkdtemp(prefix="sw-disk-", dir=MEMORY if MEMORY.is_dir() else None))
+        self._image = self._folder / "image"
         self._mounted = False
+        self.path = self._folder / "mount"
+        self.filler = Filler(self.path)
 
     def __enter__(self) -> Self:
-        self.path.mkdir(parents=True)
-        with self._image.open("xb") as image:
-            image.truncate(self._nbytes)
-        run(*self._format, self._image)
         try:
+            self.path.mkdir()
+            with self._image.open("xb") as image:
+                image.truncate(self._nbytes)
+            run(*self._format, self._image)
             self._attach()
             self.mount()
         except BaseException:
@@ -116,27 +123,43 @@ class LoopDisk:
 
     def unmount(self) -> None:
         """Also drops every cached page: what is read after the next ``mount`` is what the disk holds."""
-        run("umount", self.path)
-        self._mounted = False
+        end = time.monotonic() + LET_GO_S
+        while True:
+            try:
+                run("umount", self.path)
+            except subprocess.CalledProcessError as error:
+                users = self.users()
+                if "busy" not in error.stderr or time.monotonic() > end:
+                    raise AssertionError(f"{self.path} cannot be unmounted, files are still open: {users}") from error
+                time.sleep(0.05)
+            else:
+                self._mounted = False
+                return
 
     def remount(self) -> None:
         self.unmount()
         self.mount()
 
-    def close(self) -> None:
-        if self._mounted:
-            wait_until(self._unmounts, f"{self.path} to be free")
-        self._detach()
-        self._image.unlink(missing_ok=True)
+    def users(self) -> list[str]:
+        """Files of this disk that processes hold open: "pid: path"."""
+        found = []
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                with contextlib.suppress(OSError):  # it ends meanwhile
+                    targets = [str(link.readlink()) for link in (process / "fd").iterdir()]
+                    found += [f"{process.name}: {target}" for target in targets if target.startswith(str(self.path))]
+        return found
 
-    def _unmounts(self) -> bool:
+    def close(self) -> None:
+        """Leaves nothing behind, even when somebody still has a file open: that raises ``AssertionError`` at the end."""
         try:
-            self.unmount()
-        except subprocess.CalledProcessError as error:
-            if "busy" not in error.stderr:
-                raise
-            return False
-        return True
+            if self._mounted:
+                self.unmount()
+        finally:
+            if self._mounted:
+                run("umount", "-l", self.path)
+            self._detach()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _source(self) -> Path:
         return self._image
@@ -151,13 +174,12 @@ class LoopDisk:
 class FaultyDisk(LoopDisk):
     """Errors are injected into writes only: what was written before stays readable, as on most failing disks."""
 
-    def __init__(self, folder: Path, format_name: str = "ext4-nojournal", nbytes: int = 256 << 20) -> None:
+    def __init__(self, format_name: str = "ext4-nojournal", nbytes: int = 256 << 20) -> None:
         need_root()
         need_tools("nbdkit", "nbdfuse", "fusermount3")
-        super().__init__(folder, format_name, nbytes)
-        self._folder = folder
-        self._trigger = folder / "trigger"
-        self._fuse = folder / "fuse"
+        super().__init__(format_name, nbytes)
+        self._trigger = self._folder / "trigger"
+        self._fuse = self._folder / "fuse"
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property

@@ -20,19 +20,26 @@ class Filler:
         """Take every free block; returns the bytes taken. Leaves what is preallocated to others alone."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            end = os.fstat(descriptor).st_size
-            step = 64 << 20
-            while step >= 4096:
-                try:
-                    os.posix_fallocate(descriptor, end, step)
-                    end += step
-                except OSError:
-                    step //= 2
-            with contextlib.suppress(OSError):  # what fallocate left: tail blocks that only a write gets
-                while True:
-                    end += os.pwrite(descriptor, bytes(4096), end)
+            before, end = -1, os.fstat(descriptor).st_size
+            while end > before:
+                before, end = end, self._grow(descriptor, end)
+                os.fsync(descriptor)  # what others have deleted is free only when their filesystem's journal says so
         finally:
             os.close(descriptor)
+        return end
+
+    @staticmethod
+    def _grow(descriptor: int, end: int) -> int:
+        step = 64 << 20
+        while step >= 4096:
+            try:
+                os.posix_fallocate(descriptor, end, step)
+                end += step
+            except OSError:
+                step //= 2
+        with contextlib.suppress(OSError):  # what fallocate left: tail blocks that only a write gets
+            while True:
+                end += os.pwrite(descriptor, bytes(4096), end)
         return end
 
     def release(self) -> None:

@@ -72,13 +72,19 @@ def arrivals_by_sequence(scenario: Scenario, outcome: Outcome) -> dict[int, Arri
     return dict(enumerate(scenario.arrivals[: outcome.submitted], outcome.first_sequence))
 
 
-def judge(store: Path, *runs: tuple[Scenario, Outcome]) -> Evidence:
-    """All claims of the runs that wrote this store, one after another. Raises ``AssertionError`` with every violation."""
+def judge(store: Path, *runs: tuple[Scenario, Outcome], disk_lost_writes: bool = False) -> Evidence:
+    """All claims of the runs that wrote this store, one after another. Raises ``AssertionError`` with every violation.
+
+    ``disk_lost_writes``: the disk dropped what was written but not synced, as in a power cut. A run that failed may then miss frames that were stored
+    and not durable; one that did not fail may not.
+    """
     evidence = read_evidence(store)
     violations: list[str] = []
     for scenario, outcome in runs:
         reported = {sequence for first, last, _ in outcome.losses for sequence in range(first, last + 1)}
         claimed = set(outcome.released) | set(range(outcome.stored))
+        if disk_lost_writes and outcome.error is not None:
+            claimed &= set(range(outcome.durable))
         for sequence, arrival in arrivals_by_sequence(scenario, outcome).items():
             if sequence in claimed and (fault := _judge_one(sequence, arrival, evidence, reported, durable=sequence < outcome.durable)):
                 violations.append(fault)

@@ -137,12 +137,14 @@ class Driver:
         released = acquisition.poll(timeout_s).tolist()
         for sequence in released:
             self._held.pop(sequence)[...] = 0  # whoever still reads it stores zeros, which no frame has
+        sound = acquisition.error is None
         claim = (acquisition.stored_watermark, acquisition.durable_watermark)
         losses = [(int(first), int(last), error.code) for first, last, error in acquisition.take_losses()]
         events = [name for name, _ in acquisition.take_events()]
-        news = {"released": released, "losses": losses, "events": events}
         if released or losses or events or claim != self._claimed:
-            say(stored=claim[0], durable=claim[1], **{name: value for name, value in news.items() if value})
+            names = ("stored", "durable", "released") if sound else ("settled", "settled_durable", "given_up")
+            claims = dict(zip(names, (*claim, released), strict=True))
+            say(losses=losses, events=events, **claims)
             self._claimed, self._progress_s = claim, time.monotonic()
         assert time.monotonic() < self._progress_s + HANG_S, f"hangs: {acquisition.state}, {acquisition.receipt()}"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
-SILENCE_S = 120.0  # the first start may compile the kernels; after it only a hang is silent for so long
+SILENCE_S = 90.0  # the first start may compile the kernels; after it only a hang is silent for so long
 
 
 class Rig:

@@ -71,7 +71,8 @@ def in_order(frames: int, first: int = 0) -> list[Arrival]:
 class Outcome:
     """Everything that the rig claimed, in the words of the writer: the judge holds it against the disk.
 
-    ``released``: sequences whose pixels were given back, hence stored (or settled).
+    ``stored``, ``durable``: the watermarks; ``released``: sequences whose pixels were given back, hence stored (or settled). What these say after
+    the acquisition has failed is kept apart: frames that were never acknowledged are settled as lost then.
     ``death``: the signal that ended the process, None when it lives on.
     """
 
@@ -80,6 +81,9 @@ class Outcome:
     stored: int = 0
     durable: int = 0
     released: list[int] = field(default_factory=list)
+    settled: int = 0
+    settled_durable: int = 0
+    given_up: list[int] = field(default_factory=list)
     losses: list[tuple[int, int, str]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     refused: dict[str, str] | None = None

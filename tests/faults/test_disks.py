@@ -25,8 +25,8 @@ def write_synced(path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("format_name", ["ext4", pytest.param("xfs", marks=pytest.mark.slow), pytest.param("btrfs", marks=pytest.mark.slow)])
-def test_a_filled_disk_has_no_room_until_it_is_released(tmp_path, format_name):
-    with LoopDisk(tmp_path, format_name) as disk:
+def test_a_filled_disk_has_no_room_until_it_is_released(format_name):
+    with LoopDisk(format_name) as disk:
         disk.filler.fill()
         with pytest.raises(OSError, match="No space") as caught:
             write_synced(disk.path / "more", b"x" * (1 << 20))
@@ -34,11 +34,11 @@ def test_a_filled_disk_has_no_room_until_it_is_released(tmp_path, format_name):
         (disk.path / "more").unlink(missing_ok=True)  # made, unless its name found no room either
         disk.filler.release()
         write_synced(disk.path / "more", b"x" * (1 << 20))
-    assert mounts_below(tmp_path) == []
+    assert mounts_below(disk.path.parent) == []
 
 
-def test_a_failing_disk_refuses_writes_and_later_takes_them(tmp_path):
-    with FaultyDisk(tmp_path, nbytes=16 << 20) as disk:
+def test_a_failing_disk_refuses_writes_and_later_takes_them():
+    with FaultyDisk(nbytes=16 << 20) as disk:
         write_synced(disk.path / "before", b"before")
         with disk.failing(), pytest.raises(OSError, match="Input/output") as caught:
             write_synced(disk.path / "during", b"x" * 4096)
@@ -47,12 +47,12 @@ def test_a_failing_disk_refuses_writes_and_later_takes_them(tmp_path):
         assert (disk.path / "before").read_bytes() == b"before"
         write_synced(disk.path / "after", b"after")
         server = disk.server_pid
-    assert mounts_below(tmp_path) == []
+    assert mounts_below(disk.path.parent) == []
     assert subprocess.run(["kill", "-0", str(server)], capture_output=True).returncode != 0
 
 
-def test_a_stalled_disk_keeps_a_sync_waiting(tmp_path):
-    with FaultyDisk(tmp_path, nbytes=16 << 20) as disk:
+def test_a_stalled_disk_keeps_a_sync_waiting():
+    with FaultyDisk(nbytes=16 << 20) as disk:
         writer = threading.Thread(target=write_synced, args=(disk.path / "file", b"x" * (1 << 20)))
         with disk.stalled():
             writer.start()

@@ -1,0 +1,129 @@
+"""A disk that stops answering under a running daemon, and a camera that pushes as fast as it can.
+
+Bounded memory, back-pressure in the camera's process, heartbeats that go on, nothing lost; with ``drop`` and ``fail`` an exact account.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zarr
+from tests.service.daemon_process import DaemonProcess
+
+from shardwright.model.fates import Fate
+
+from .camera import Script
+from .daemons import write_config
+from .disks import FaultyDisk
+from .frames import pixels
+from .judge import read_rows
+from .peers import Camera, MemoryWatch, Pulse
+from .recovery import missing_by_command
+from .scenario import in_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHAPE = (512, 512)  # half a megabyte a frame: a ring that is full is seen in the memory
+CYCLE = 16
+DISK_BYTES = 2 << 30
+BLOCKED_S = 1.0  # without a frame sent for so long a camera counts as held up
+
+
+def push(endpoint: str, frames: int) -> Camera:
+    return Camera(Script(endpoint, "a", in_order(frames), stream="cam", shape=SHAPE, cycle=CYCLE))
+
+
+def assert_reads_right(path: Path, rows: dict[int, dict[str, Any]]) -> None:
+    """Each frame that the table calls stored is at its place; every other place of the array holds fill value."""
+    array = zarr.open_group(path, mode="r")["0"]
+    sent = [pixels(i, shape=SHAPE) for i in range(CYCLE)]
+    stored = {row["frame_id"] for row in rows.values() if row["fate"] == Fate.STORED}
+    for place in range(array.shape[0]):
+        expected = sent[place % CYCLE] if place in stored else 0
+        np.testing.assert_array_equal(array[place], expected, err_msg=f"place {place}")
+    assert max(stored) < array.shape[0]
+
+
+def stall(folder: Path, disk: FaultyDisk, *, seconds: float, frames: int) -> dict[str, Any]:
+    """Policy ``block``. Returns what was measured; asserts everything that has no clock in it."""
+    config = write_config(folder, disk.path, shape=SHAPE, slab_frames=4, slabs=8, heartbeat_ms=20, ballast="4MiB")
+    with DaemonProcess(config) as daemon:
+        ready = daemon.wait_for("ready")
+        endpoint = ready["endpoints"][0]
+        with Pulse(endpoint) as pulse, MemoryWatch(ready["pid"]) as memory, push(endpoint, frames) as camera:
+            camera.wait_until(lambda facts: facts["sent"] > frames // 8)
+            with disk.stalled():
+                started_s = time.monotonic()
+                held_at = camera.wait_stopped(BLOCKED_S)
+                time.sleep(max(0.0, seconds - (time.monotonic() - started_s)))
+                assert camera.facts["sent"] == held_at, "append waits for the disk"
+            facts = camera.wait_for_end()
+            heard = pulse.stop()
+        assert "error" not in facts, facts
+        assert daemon.stop() == 0
+    path = disk.path / "a.ome.zarr"
+    disk.remount()
+    rows = read_rows(path)
+    assert [rows[i]["fate"] for i in range(frames)] == [Fate.STORED] * frames
+    assert_reads_right(path, rows)
+    assert memory.peak_bytes < ready["memory_peak_bytes"], "a stalled disk costs no memory beyond the plan"
+    assert heard["beats"] > seconds * 1000 / 20 / 4, heard
+    return {**heard, "stall_s": seconds, "held_at_frame": held_at, "memory_peak_bytes": memory.peak_bytes, "plan_bytes": ready["memory_peak_bytes"]}
+
+
+def test_a_stalled_disk_holds_the_camera_up_and_loses_nothing(folder):
+    with FaultyDisk(nbytes=DISK_BYTES) as disk:
+        stall(folder, disk, seconds=3, frames=600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_name", ["ext4", "xfs"])
+def test_half_a_minute(record_property, folder, format_name):
+    with FaultyDisk(format_name, nbytes=DISK_BYTES) as disk:
+        measured = stall(folder, disk, seconds=30, frames=600)
+    for name, value in measured.items():
+        record_property(name, value)
+    assert measured["longest_gap_ms"] < 100, measured
+
+
+def overload(folder: Path, disk: FaultyDisk, policy: str) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+    """A stall under an overload policy: what the camera was told at the end, and the frame table's rows by sequence."""
+    config = write_config(folder, disk.path, shape=SHAPE, slab_frames=4, slabs=8, ring_frames=32, ballast="4MiB", overload=policy)
+    with DaemonProcess(config) as daemon:
+        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        script = Script(endpoint, "a", in_order(500), stream="cam", shape=SHAPE, cycle=CYCLE, pause_s=0.005)
+        with Camera(script) as camera:
+            camera.wait_until(lambda facts: facts["sent"] > 40)
+            with disk.stalled():
+                time.sleep(1.5)
+            facts = camera.wait_for_end()
+        assert daemon.stop() == 0
+    path = disk.path / "a.ome.zarr"
+    rows = read_rows(path)
+    assert_reads_right(path, rows)
+    assert missing_by_command(path) == sorted(row["frame_id"] for row in rows.values() if row["fate"] != Fate.STORED)
+    return facts, rows
+
+
+def test_drop_counts_and_records_every_frame_that_it_dropped(folder):
+    with FaultyDisk(nbytes=DISK_BYTES) as disk:
+        facts, rows = overload(folder, disk, "drop")
+    receipt, fates = facts["receipt"], [row["fate"] for row in rows.values()]
+    counts = {fate: fates.count(fate) for fate in Fate}
+    assert {fate: receipt[f"frames_{fate.name.lower()}"] for fate in Fate} == counts
+    assert receipt["frames_received"] == len(rows) == 500
+    assert counts[Fate.DROPPED] > 0, "the stall was too short to overload anything"
+    assert counts[Fate.STORED] + counts[Fate.DROPPED] == 500
+    assert all(row["reason"] == 3 for row in rows.values() if row["fate"] == Fate.DROPPED)
+
+
+def test_fail_ends_with_an_overload_error_and_keeps_what_was_stored(folder):
+    with FaultyDisk(nbytes=DISK_BYTES) as disk:
+        facts, rows = overload(folder, disk, "fail")
+    assert facts["error"]["code"] == "overload"
+    stored = sum(row["fate"] == Fate.STORED for row in rows.values())
+    assert stored >= facts["stored"], "what was acknowledged is there"
