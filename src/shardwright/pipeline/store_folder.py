@@ -38,6 +38,7 @@ from shardwright.storage.slot_file import resolve_io
 from .frame_table import write_frame_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
@@ -162,8 +163,7 @@ class StoreFolder:
     def grow(self, extent: int) -> None:
         """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises ``StorageError``."""
         if extent > self._extent and array_shape(self.spec, extent) != array_shape(self.spec, self._extent):
-            self.may_rename()
-            self._write_array(extent)
+            self._write_array(extent, self.may_rename)
             self._extent = extent
 
     def finish(self, extent: int, *, keep_workspace: bool) -> None:
@@ -204,8 +204,8 @@ class StoreFolder:
         for placement in self.placements():
             shutil.rmtree(placement.root, ignore_errors=True)
 
-    def _write_array(self, extent: int) -> None:
-        replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self.spec, extent, codec_metadata(self.spec)))
+    def _write_array(self, extent: int, may_replace: Callable[[], None] = lambda: None) -> None:
+        replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self.spec, extent, codec_metadata(self.spec)), may_replace)
 
 
 def _make_store(path: Path) -> None:

@@ -130,13 +130,19 @@ def make_directories(path: Path) -> None:
         sync_directory(directory.parent)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path`` atomically and durably: readers see the old bytes or the new. A failure leaves the old and nothing else."""
+def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None) -> None:
+    """Put ``data`` at ``path`` atomically and durably: readers see the old bytes or the new. A failure leaves the old and nothing else.
+
+    ``may_replace`` is asked last, right before the new bytes get the name; what it raises is a failure.
+    """
     temporary = path.with_name(f".{path.name}.new")
     with storage_errors("write", path):
         try:
+            reach("replace.before_delete")
+            temporary.unlink(missing_ok=True)  # a writer that was taken over may still have it open, and must not write into ours
             _write_synced(temporary, data)
             reach("replace.before_rename")
+            may_replace()
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)  # on a full disk it would hold the last free blocks
