@@ -1,0 +1,297 @@
+"""The list of mutants: what each takes out of the writer, by text that runs at the start of every process, and the suite that must catch it.
+
+What a kill can show is ordering and bookkeeping: the page cache survives it. Syncs are the power cuts' business, errors that are swallowed the fault
+suites', checksums of bytes at rest the unit tests' of the formats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SUITES: dict[str, tuple[str, ...]] = {
+    "kills": ("-m", "tests.crash.kills", "--count", "120", "--daemon-count", "0", "--until-violation"),
+    "fencing": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/crash/test_fencing.py", "-m", "not slow"),
+    "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
+    "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
+    "formats": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/shard", "tests/read", "-m", "not slow"),
+    "recovery": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pipeline/test_resume.py", "-k", "chunk"),
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    removes: str
+    suite: str
+    sabotage: str
+    options: tuple[str, ...] = ()  # that lead the suite to the place sooner
+
+
+_NOTHING = "nothing = lambda *a, **k: None\n"
+
+# A function that the writer's modules import by name is replaced in its own module before anyone imports it.
+KILLS = [
+    Mutant(
+        "no-chunk-journal",
+        "journal write: the chunks of a slab are not journaled",
+        "kills",
+        "import shardwright.kernels.journal as m\nm.journal_chunks = lambda *a: 0",
+    ),
+    Mutant(
+        "no-frame-journal",
+        "journal write: the frames of a slab are not journaled",
+        "kills",
+        "import shardwright.kernels.journal as m\nm.journal_frames = lambda *a: 0",
+    ),
+    Mutant(
+        "no-staging",
+        "journal write: frames of unfinished slabs are not staged",
+        "kills",
+        "import shardwright.kernels.journal as m\nm.stage_frames = lambda *a: 0",
+        ("--scene", "slow camera"),
+    ),
+    Mutant(
+        "ack-before-store",
+        "ordering: a slab is told stored before it is",
+        "kills",
+        """
+import time
+import shardwright.pipeline.encoding as m
+def run(self, state, SlabDone=m.SlabDone):
+    self.report(SlabDone(self.row, 0, None))
+    time.sleep(0.01)
+    self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state)
+m.SlabTask.run = run
+""",
+    ),
+    Mutant(
+        "ack-before-staging",
+        "ordering: a frame is told stored before it is staged",
+        "kills",
+        """
+import time
+import shardwright.pipeline.encoding as m
+stage = m.StageTask.run
+def run(self, state):
+    told = []
+    self.report(m.StageDone(self.row, self.places, self.slots, None))
+    time.sleep(0.01)
+    stage(m.StageTask(self.area, self.addresses, self.records, self.frame_bytes, self.row, self.places, self.slots, told.append), state)
+m.StageTask.run = run
+""",
+    ),
+    Mutant(
+        "rename-first",
+        "ordering: a shard gets its final name before its index",
+        "kills",
+        """
+import os
+import shardwright.shard.open_shard as m
+finish = m.OpenShard._finish_file
+def renamed_first(self):
+    if (self.entries["offset"] != m.EMPTY).any():
+        m.make_directories(self.final_path.parent)
+        os.rename(self.working_path, self.final_path)
+    return finish(self)
+m.OpenShard._finish_file = renamed_first
+m.rename_without_replacing = lambda source, target: None
+""",
+        ("--scene", "plain"),
+    ),
+    Mutant(
+        "no-index",
+        "write: the index of a shard",
+        "kills",
+        "import shardwright.storage.slot_file as m\nm.SlotFile.write = lambda self, offset, data: None",
+    ),
+    Mutant(
+        "no-group-block",
+        "journal write: the frames of a sealed group do not go to the frame log",
+        "kills",
+        """
+import shardwright.shard.frame_log as m
+append = m.FrameLog.append
+m.FrameLog.append = lambda self, kind, group, records: None if kind is m.BlockKind.GROUP else append(self, kind, group, records)
+""",
+    ),
+    Mutant(
+        "journal-deleted-first",
+        "ordering: the journal is deleted before its frames are in the frame log",
+        "kills",
+        """
+import shardwright.shard.group_files as m
+seal = m.GroupFiles.seal
+def sealed(self, *a, **k):
+    done = seal(self, *a, **k)
+    self.journal.path.unlink(missing_ok=True)
+    return done
+m.GroupFiles.seal = sealed
+m.GroupFiles.delete_journal = lambda self: self.journal.close()
+""",
+        ("--scene", "plain", "--io", "pwrite"),
+    ),
+    Mutant(
+        "staged-frames-forgotten",
+        "recovery does not look into the staging area",
+        "kills",
+        "import shardwright.pipeline.resume as m\nm._Finder._read_staging = lambda self: None",
+    ),
+    Mutant(
+        "manifest-deleted-last",
+        "ordering: the manifest outlives what it describes",
+        "kills",
+        """
+import shardwright.pipeline.store_folder as m
+def remove(self):
+    for placement in reversed(self.placements()):
+        m.shutil.rmtree(placement.workspace, ignore_errors=True)
+    self.close()
+m.StoreFolder.remove_workspace = remove
+""",
+        ("--scene", "plain", "--io", "pwrite", "--syscall", "unlink", "--syscall", "unlinkat"),
+    ),
+]
+
+FENCING = [
+    Mutant(
+        "no-lock",
+        "lock: nobody is kept out",
+        "fencing",
+        "import shardwright.storage.lock as m\nm._lock_file = lambda path, descriptor: None",
+        ("-k", "one_gets_it"),
+    ),
+    Mutant(
+        "no-epoch-check",
+        "epoch check, and the look at the lock beside it, before every act that shows or destroys",
+        "fencing",
+        """
+import shardwright.pipeline.store_folder as m
+m.StoreFolder.may_rename = m.StoreFolder._may_remove = lambda self: None
+""",
+    ),
+    Mutant(
+        "no-new-epoch",
+        "epoch: a take-over does not count",
+        "fencing",
+        """
+import shardwright.shard.manifest as m
+write = m.write_manifest
+m.write_manifest = lambda workspace, manifest: write(workspace, __import__("dataclasses").replace(manifest, writer_epoch=1))
+""",
+    ),
+    Mutant(
+        "old-inodes",
+        "fencing: a take-over goes on with files that the old writer still has open",
+        "fencing",
+        "import shardwright.pipeline.take_over as m\nm.leave_old_inodes = lambda path, manifest: None",
+    ),
+]
+
+POWER = [
+    Mutant(
+        "no-shard-sync",
+        "sync of a shard's data",
+        "power",
+        _NOTHING + "import shardwright.storage.slot_file as m\nm.SlotFile.sync = nothing",
+        ("--filesystem", "btrfs"),
+    ),
+    Mutant(
+        "no-journal-sync",
+        "sync of a journal",
+        "power",
+        _NOTHING + "import shardwright.shard.journal as m\nm.GroupJournal.sync = nothing",
+        ("--filesystem", "ext4"),
+    ),
+    Mutant(
+        "no-staging-sync",
+        "sync of the staging area",
+        "power",
+        _NOTHING + "import shardwright.shard.staging as m\nm.StagingArea.sync = nothing",
+        ("--filesystem", "ext4"),
+    ),
+    Mutant(
+        "no-log-sync",
+        "sync of the frame log",
+        "power",
+        _NOTHING + "import shardwright.shard.frame_log as m\nm.FrameLog.sync = nothing",
+        ("--filesystem", "ext4"),
+    ),
+    Mutant(
+        "no-directory-sync",
+        "directory sync, everywhere",
+        "power",
+        _NOTHING + "import shardwright.storage.files as m\nm.sync_directory = nothing",
+        ("--filesystem", "xfs", "--seed", "20"),
+    ),
+    Mutant(
+        "rename-before-sync",
+        "ordering: a shard is renamed before it is synced",
+        "power",
+        """
+import shardwright.shard.open_shard as m
+finish = m.OpenShard._finish_file
+def unsynced(self):
+    self._file.sync = lambda: None
+    try:
+        return finish(self)
+    finally:
+        del self._file.sync
+m.OpenShard._finish_file = unsynced
+""",
+        ("--filesystem", "btrfs"),
+    ),
+]
+
+FAULTS = [
+    Mutant(
+        "write-errors-swallowed",
+        "error of a kernel's system call",
+        "faults",
+        "import shardwright.pipeline.encoding as m\nm.raise_errno = lambda number: None",
+    ),
+    Mutant(
+        "sync-errors-swallowed",
+        "error of a sync",
+        "faults",
+        """
+import shardwright.storage.slot_file as m
+sync = m.SlotFile.sync
+def quiet(self):
+    try:
+        sync(self)
+    except OSError:
+        pass
+m.SlotFile.sync = quiet
+""",
+    ),
+    Mutant(
+        "sparse-shards",
+        "preallocation: shards are only made long",
+        "faults",
+        "import os\nimport shardwright.storage.files as m\nm.preallocate = lambda descriptor, nbytes: os.ftruncate(descriptor, nbytes) is None",
+    ),
+]
+
+FORMATS = [
+    Mutant(
+        "no-index-checksum",
+        "checksum test of a shard's index",
+        "formats",
+        """
+import numpy
+import shardwright.shard.index as m
+m.decode_index = lambda data, chunks: numpy.frombuffer(data[:-4], m.INDEX_ENTRY)
+""",
+    ),
+    Mutant(
+        "no-chunk-checksum-in-recovery",
+        "checksum test of a chunk that a journal names",
+        "recovery",
+        """
+import shardwright.shard.read_back as m
+m._check_chunks = lambda pool, shard, table, believed, progress: 0
+""",
+    ),
+]
+
+MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS)

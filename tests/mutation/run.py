@@ -1,0 +1,59 @@
+"""Runs a suite against the writer as it is, or against a mutant of it.
+
+``sabotage/`` stands on PYTHONPATH of the suite: it breaks every Python process of it, at its start.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .mutants import Mutant
+
+ROOT = Path(__file__).parents[2]
+SABOTAGE = Path(__file__).parent / "sabotage"
+TIMEOUT_S = 900
+BROKEN_PROMISE = 1  # the exit code of every suite here, pytest's own included; anything else is a suite that did not run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``caught``: the suite ran and found a broken promise. ``tail`` is the end of what it printed."""
+
+    caught: bool
+    code: int
+    seconds: float
+    tail: str
+
+
+def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
+    """A hang counts as caught: some promise of progress was broken."""
+    path = os.pathsep.join([str(SABOTAGE), str(ROOT / "src"), str(ROOT)])
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "SHARDWRIGHT_SABOTAGE": sabotage},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        return Outcome(True, process.returncode, time.monotonic() - started, f"hung for {TIMEOUT_S} s\n{output[-2000:]}")
+    return Outcome(process.returncode == BROKEN_PROMISE, process.returncode, round(time.monotonic() - started, 1), output[-2000:])
+
+
+def try_mutant(mutant: Mutant) -> Outcome:
+    from .mutants import SUITES
+
+    return run_suite((*SUITES[mutant.suite], *mutant.options), mutant.sabotage)
