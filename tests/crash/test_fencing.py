@@ -59,13 +59,12 @@ def check_races(server: ForkServer, scene: Scene, folder: Path, io: str, calls: 
     return fenced
 
 
-@pytest.mark.parametrize("old_first", [False, True], ids=["after the new one", "before the new one"])
 @pytest.mark.parametrize("io", IO_MODES)
-def test_a_writer_that_was_taken_over_changes_nothing(server: ForkServer, tmp_path: Path, io: str, old_first: bool) -> None:
+def test_a_writer_that_was_taken_over_changes_nothing(server: ForkServer, tmp_path: Path, io: str) -> None:
     scene = SCENES["plain"]
     most = storage_calls(server, scene, tmp_path / "whole.ome.zarr", io)
     calls = np.linspace(most // 3, 0.9 * most, 5).astype(int).tolist()
-    assert check_races(server, scene, tmp_path, io, calls, old_first=old_first) >= 3
+    assert check_races(server, scene, tmp_path, io, calls, old_first=False) >= 3
 
 
 @pytest.mark.slow
