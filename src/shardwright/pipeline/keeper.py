@@ -60,7 +60,7 @@ class GroupSealed:
 
     group: int
     shards: int
-    renamed: int
+    renamed: bool
     error: Exception | None
 
 
@@ -149,8 +149,8 @@ class ShardKeeper:
             error: Exception | None = None
             try:
                 self.folder.may_rename()
-                if old.sealed:
-                    raise StorageError(f"group {group} cannot be rewritten: {old.sealed} of its shards are sealed")  # noqa: TRY301
+                if old.renamed:
+                    raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
                 files, lost = rewrite_group(self._layout, old, stored_slabs, lambda: self._create(group, spill=spill, suffix=REWRITE_SUFFIX))
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
                 if lost.size:
@@ -197,9 +197,9 @@ class ShardKeeper:
                 self.folder.may_rename()
                 held.delete_journal()
             except Exception as error:  # noqa: BLE001  (travels in the report)
-                self._report(GroupSealed(group, 0, held.sealed, self._explained(error)))
+                self._report(GroupSealed(group, 0, held.renamed, self._explained(error)))
             else:
-                self._report(GroupSealed(group, sum(s.path is not None for s in sealed), held.sealed, None))
+                self._report(GroupSealed(group, sum(s.path is not None for s in sealed), held.renamed, None))
 
         self._commands.put(run)
 

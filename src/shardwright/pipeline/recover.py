@@ -91,8 +91,8 @@ def recover_store(
     Raises ``LockedError`` while another writer holds it, ``ShardFormatError`` for a damaged manifest or log, ``StorageError``.
     """
     started_s = time.monotonic()
-    if not (path / WORKSPACE / MANIFEST_NAME).exists():
-        recovery = _remove_leftovers(path, dry_run=dry_run)
+    if is_leftover(path):
+        recovery = Recovery(str(path), "leftovers would be removed") if dry_run else remove_leftovers(path)
     elif dry_run:
         recovery = _Examiner(path, threads, progress).run()
     else:
@@ -101,10 +101,13 @@ def recover_store(
     return recovery
 
 
-def _remove_leftovers(path: Path, *, dry_run: bool) -> Recovery:
-    """A workspace without a manifest never took a frame, or is done with. A store that was never finished being made goes whole."""
-    if dry_run:
-        return Recovery(str(path), "leftovers would be removed")
+def is_leftover(path: Path) -> bool:
+    """Whether a store's workspace is of no use: without a manifest it never took a frame, or is done with."""
+    return not (path / WORKSPACE / MANIFEST_NAME).exists()
+
+
+def remove_leftovers(path: Path) -> Recovery:
+    """Only for ``is_leftover``. A store that was never finished being made goes whole. Raises ``LockedError``, ``StorageError``."""
     lock = StoreLock.take(path / WORKSPACE / "lock")
     try:
         begun = (path / "zarr.json").exists()

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.kernels.warm_up import warm_up
-from shardwright.model.errors import ConfigError
-from shardwright.pipeline.recover import unfinished_stores
+from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
@@ -55,7 +55,7 @@ class Daemon:
         prepare_output_root(output.root, create=output.create)
         if output.spill_root is not None:
             prepare_output_root(output.spill_root, create=output.create)
-        unfinished = unfinished_stores(output.root)
+        unfinished = self._unfinished(output.root)
         self._bind()
         try:
             warm_up()
@@ -77,6 +77,19 @@ class Daemon:
 
     def _dead_threads(self) -> list[str]:
         return [*([] if self._pool.alive() else ["worker"]), *self._server.dead_threads()]
+
+    def _unfinished(self, root: Path) -> list[Path]:
+        """Stores to take up; what an end or a beginning that was cut short has left behind goes at once."""
+        stores = []
+        for path in unfinished_stores(root):
+            if not is_leftover(path):
+                stores.append(path)
+                continue
+            try:
+                remove_leftovers(path)
+            except ShardwrightError as error:
+                self._emit("leftovers_not_removed_warning", {"path": str(path), **error.to_dict()})
+        return stores
 
     def _bind(self) -> None:
         try:

@@ -10,12 +10,13 @@ A group that was spilled has its files in a folder of the same shape below the s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from shardwright.model.errors import StorageError
-from shardwright.storage.files import make_directories, sync_directory
+from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
 from .journal import GroupJournal, JournalLayout
 from .open_shard import OpenShard, SealedShard
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from .layout import ArrayLayout
 
+T = TypeVar("T")
 WORKSPACE = ".shardwright"
 IMAGE_FOLDER = "0"
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
@@ -94,10 +96,11 @@ class GroupFiles:
         try:
             for file in range(layout.files_per_group):
                 key = layout.shard_key(group, file)
-                working = _suffixed(placement.working(key), suffix)
-                opened.append(OpenShard(layout.shard(group, file), working, placement.final(key), io, link=placement.link(key)))
-            path = _suffixed(placement.journal(group), suffix)
-            journal = GroupJournal.create(path, JournalLayout.of(layout, group, record_bytes), identity, group, writer_epoch)
+                make_shard = partial(OpenShard, layout.shard(group, file), final_path=placement.final(key), io=io, link=placement.link(key))
+                opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard))
+            tables = JournalLayout.of(layout, group, record_bytes)
+            make = partial(GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch)
+            journal = _made_by_us(_suffixed(placement.journal(group), suffix), make)
         except BaseException:
             for shard in opened:
                 shard.discard()
@@ -116,6 +119,11 @@ class GroupFiles:
     def sealed(self) -> int:
         """How many of the files carry their final name."""
         return len(self._sealed)
+
+    @property
+    def renamed(self) -> bool:
+        """Whether a file has its final name already, though it may not be durable: the group can then not be rewritten any more."""
+        return any(shard.renamed for shard in self.slots)
 
     def sync(self) -> None:
         """Data, then journal: what was in both before this call is durable after it. Raises ``StorageError``; the group has then failed."""
@@ -162,6 +170,18 @@ class GroupFiles:
         self.journal.close()
         for shard in self.slots:
             shard.abandon()
+
+
+def _made_by_us(path: Path, make: Callable[[Path], T]) -> T:
+    """Make a file that nobody else may have. One of that name is a stranger's: of a writer that was taken over while it prepared a group."""
+    try:
+        return make(path)
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileExistsError):
+            raise
+    with storage_errors("remove", path):
+        path.unlink(missing_ok=True)
+    return make(path)
 
 
 def _suffixed(path: Path, suffix: str) -> Path:

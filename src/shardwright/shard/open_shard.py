@@ -44,7 +44,7 @@ class OpenShard:
         self.final_path = final_path
         self.link = link
         self._ready: SealedShard | None = None  # complete and synced, under its working name
-        self._renamed = False
+        self.renamed = False
         self.entries = empty_index(layout.chunks)
         self._file = SlotFile(working_path, layout.file_bytes, io, existing=existing)
 
@@ -92,11 +92,11 @@ class OpenShard:
         if sealed.path is None:
             return sealed
         make_directories(self.final_path.parent)
-        if not self._renamed:
+        if not self.renamed:
             self._reach("shard.before_rename")
             may_rename()
             rename_without_replacing(self._file.path, self.final_path)
-            self._renamed = True
+            self.renamed = True
         sync_directory(self.final_path.parent)
         if self.link is not None:
             make_link(self.link, self.final_path)
