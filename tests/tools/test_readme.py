@@ -1,12 +1,16 @@
 """The README tells the truth: its Python runs as it stands, its commands and files exist."""
 
 import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorstore
 import yaml
+import zarr
 
+import shardwright as sw
 from shardwright.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +32,23 @@ def test_example_of_the_in_process_writer(tmp_path, monkeypatch, capsys):
     exec(compile(PYTHON[0], "README.md", "exec"), {})
     assert "frames_durable=20" in capsys.readouterr().out
     assert_holds_frames("embryo.ome.zarr")
-    exec(compile(PYTHON[1], "README.md", "exec"), {})
+    exec(compile(PYTHON[2], "README.md", "exec"), {})
     assert "[20 rows x " in capsys.readouterr().out
+
+
+def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
+    """What a crash after 7 frames leaves is a copy of a store at rest."""
+    monkeypatch.chdir(tmp_path)
+    dimensions = [sw.Dimension(name=name, count=count, chunk_size=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
+    frames = [np.full((8, 8), i, np.uint16) for i in range(20)]
+    living = sw.create("living.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions))
+    for frame in frames[:7]:
+        living.append(frame)
+    living.flush()
+    shutil.copytree("living.ome.zarr", "embryo.ome.zarr")
+    living.close()
+    exec(compile(PYTHON[1], "README.md", "exec"), {"sw": sw, "more_frames": frames})
+    assert (zarr.open_array("embryo.ome.zarr/0", mode="r")[...] == np.stack(frames)).all()
 
 
 def test_example_of_the_client_with_the_shipped_configuration(serve, short_folder, capsys):
@@ -41,13 +60,13 @@ def test_example_of_the_client_with_the_shipped_configuration(serve, short_folde
     path = short_folder / "lightsheet.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     with serve(path, endpoint):
-        exec(compile(PYTHON[2].replace(README_ENDPOINT, endpoint), "README.md", "exec"), {})
+        exec(compile(PYTHON[3].replace(README_ENDPOINT, endpoint), "README.md", "exec"), {})
     assert "frames_durable=20" in capsys.readouterr().out
     assert_holds_frames(short_folder / "data" / "embryo-42.ome.zarr")
 
 
 def test_every_python_example_is_run_here():
-    assert len(PYTHON) == 3
+    assert len(PYTHON) == 4
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)|(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", README))))
