@@ -144,7 +144,8 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
         )
         assert scratch.untouched_outside()
         for slot, used, crc in zip(slots, nbytes.tolist(), crcs.tolist(), strict=True):
-            assert crc == crc32c_package.crc32c(slot.view[:used].tobytes()), "of the encoded bytes as they stand in the slot; 0 for none"
+            end = used - 4 if codec.checksum and used else used
+            assert crc == crc32c_package.crc32c(slot.view[:end].tobytes()), "of the encoded bytes without their inner checksum; 0 for none"
             assert 0 <= used <= codec.max_encoded_bytes
             assert slot.untouched_outside(None if used else 0), "written outside the slot, or into the slot of an absent chunk"
         return [(s.view[:n].tobytes(), f) for s, n, f in zip(slots, nbytes.tolist(), forms.tolist(), strict=True)]

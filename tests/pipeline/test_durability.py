@@ -320,3 +320,46 @@ def test_low_water_is_told_before_the_disk_is_full(tmp_path, shared_pool, drive_
     assert len(events) == 1, "once"
     assert events[0][1]["free_bytes"] < 1 << 62
     assert events[0][1]["shards_left"] > 0
+
+
+def test_a_sync_of_the_staging_area_that_fails_is_told_once_and_costs_nothing(tmp_path, shared_pool, drive_of, spec_of):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, settings(store_within_ms=20, sync_interval_ms=20))
+    drive.still()
+    failpoints.set_hook("staging.before_sync", lambda: (_ for _ in ()).throw(EIO))
+    try:
+        drive.submit(0, 1, 2)
+        seen: list[str] = []
+        drive.until(lambda: "staging_failed" in (seen.extend(event_names(drive)) or seen))
+        drive.submit(3, 4)
+        drive.acquisition.flush()
+        drive.until(lambda: drive.acquisition.durable_watermark == 4)
+    finally:
+        failpoints.set_hook("staging.before_sync", None)
+    receipt = drive.finish()
+    assert drive.acquisition.error is None
+    assert (receipt.frames_stored, receipt.frames_durable) == (5, 5)
+    assert (seen + event_names(drive)).count("staging_failed") == 1
+
+
+@pytest.mark.parametrize("point", ["table.before_create", "log.before_preallocate"])
+def test_ending_and_recording_wait_for_room_as_well(tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point):
+    monkeypatch.setattr("shardwright.pipeline.outcomes.FULL_DISK_RETRY_S", 0.02)
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block"))
+    drive.submit(0, 1, 1)
+    drive.still()
+    left = [3]
+
+    def full() -> None:
+        if left[0]:
+            left[0] -= 1
+            raise ENOSPC
+
+    failpoints.set_hook(point, full)
+    try:
+        drive.submit(2, 2)
+        receipt = drive.finish()
+    finally:
+        failpoints.set_hook(point, None)
+    assert drive.acquisition.error is None
+    assert (receipt.frames_stored, receipt.frames_duplicate) == (3, 2)
+    assert table(drive)["fate"].count(Fate.DUPLICATE) == 2

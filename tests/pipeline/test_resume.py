@@ -288,3 +288,61 @@ def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(tm
     assert np.array_equal(drive.read()[:16], drive.expected(range(16)))
     assert not (drive.path / ".shardwright").exists(), "nothing is left to recover"
     assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [(i, Fate.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)]
+
+
+def test_a_second_root_that_is_not_mounted_stops_recovery(tmp_path, shared_pool, drive_of, spec_of):
+    """Else its shards would be holes, and its journals forgotten."""
+    spill = tmp_path / "second"
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, WriteSettings(on_full="spill", spill_root=spill, ballast_bytes=0))
+    drive.submit(0, 1, 2)
+    drive.acquisition.flush()
+    drive.until(lambda: drive.acquisition.durable_watermark == 3)
+    drive.still()
+    left = tmp_path / "left.zarr"
+    shutil.copytree(drive.path, left)
+    drive.finish()
+    assert not list(spill.iterdir()), "nothing was spilled, nothing is left there"
+    with pytest.raises(ResumeError, match="which is not there"):
+        recover_store(left, shared_pool, threads=2)
+    (spill / "left.zarr" / ".shardwright").mkdir(parents=True)
+    assert recover_store(left, shared_pool, threads=2).frames_kept == 3
+
+
+def test_rot_in_the_last_slab_is_said(crash, shared_pool):
+    """The frames at the end are known to have come: they are missing and lost, not forgotten."""
+    unstaged = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
+    _, left = crash(range(6), codec=None, shard=4, settings=unstaged)
+    (partial,) = left.glob(".shardwright/c.0.0.0.partial")
+    with partial.open("r+b") as file:
+        file.seek(2 * 2 * 4096)  # the third slab's first chunk: two chunks a slab in this file
+        file.write(b"\xff")
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
+    assert recovery.receipt is not None
+    assert recovery.receipt.frames_missing == 2
+    assert [row[1] for row in rows(left)] == [Fate.STORED] * 4 + [Fate.LOST] * 2
+
+
+def test_rot_and_strangers_among_sealed_shards_do_not_stop_recovery(crash, shared_pool):
+    drive, left = crash(range(7), shard=1)
+    sealed = sorted(path for path in (left / "0" / "c").rglob("*") if path.is_file())
+    with sealed[0].open("r+b") as file:
+        file.write(b"\xff")
+    (left / "0" / "c" / ".DS_Store").write_bytes(b"?")
+    assert recover_store(left, shared_pool, threads=2).frames_kept == 7
+    assert np.array_equal(read(left)[2:], drive.expected(range(7))[2:])
+
+
+def test_recovery_on_a_full_disk_begins_in_the_ballast_s_room(crash, shared_pool):
+    _, left = crash(range(3), settings=WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=1 << 20))
+    ballast = left / ".shardwright" / "ballast"
+
+    def full() -> None:
+        if ballast.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    failpoints.set_hook("replace.before_write", full)
+    try:
+        assert recover_store(left, shared_pool, threads=2).frames_kept == 3
+    finally:
+        failpoints.set_hook("replace.before_write", None)

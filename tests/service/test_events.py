@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -119,14 +120,25 @@ def test_a_log_that_nobody_reads_is_no_error() -> None:
     os.close(descriptor)
 
 
+def fill(descriptor: int) -> None:
+    """A pipe whose reader is stuck, full of whole lines."""
+    line = json.dumps({"old": ""}).replace('""', '"' + "x" * 52 + '"').encode() + b"\n"
+    assert 65536 % len(line) == 0, "the pipe ends with a line's end"
+    os.set_blocking(descriptor, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(descriptor, line)
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_stuck_reader_holds_nobody_up_and_hears_of_what_it_missed(blocking: bool) -> None:
     reading, descriptor = os.pipe()
+    fill(descriptor)
     os.set_blocking(descriptor, blocking)
     log = EventLog(descriptor, most_lines=100)
     thread = threading.Thread(target=log.run, daemon=True)
     thread.start()
-    for i in range(5000):  # more than the pipe and the queue hold; the emitting thread would wait here for ever
+    for i in range(5000):  # more than the queue holds; the emitting thread would wait here for ever
         log.emit("frame_debug" if i % 2 else "frame_taken", {"number": i})
     assert not log.flush(0.05)
     with os.fdopen(reading) as output:

@@ -124,7 +124,7 @@ def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     parts = f"{safety.journals} journals of {size(safety.journal_bytes)}, ballast {size(safety.ballast_bytes)}"
     return [
         ("durability", rules.durability, _PROMISES[rules.durability].format(**rules.model_dump())),
-        ("crash safety", size(safety.disk_bytes), f"of disk: staging area {size(safety.staging_bytes)} (the ring once more), {parts}"),
+        ("crash safety", size(safety.disk_bytes), f"of disk: staging area {size(safety.staging_bytes)}, {parts}"),
         ("overload", rules.overload, _OVERLOAD[rules.overload]),
         ("full disk", rules.on_full, _ON_FULL[rules.on_full]),
     ]

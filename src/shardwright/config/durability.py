@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.layout import page_aligned
 from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
 
 from .quantities import format_bytes
@@ -28,7 +29,7 @@ CHUNK_ENTRY_BYTES = 32
 class SafetyCost:
     """Disk that one open acquisition takes beside its shards; all of it is given back when the acquisition is sealed.
 
-    ``staging_bytes``: the raw frames of unfinished slabs, at most a ring of them. ``journals``: one for each group of shards that is prepared, filled
+    ``staging_bytes``: room for the raw frames of unfinished slabs. ``journals``: one for each group of shards that is prepared, filled
     or sealed. ``ballast_bytes``: kept back for sealing and recovery on a full disk.
     """
 
@@ -41,7 +42,7 @@ class SafetyCost:
     def of(cls, spec: ArraySpec, grid: Grid, limits: Limits, ballast_bytes: int) -> SafetyCost:
         group_bytes = limits.shard_files_per_group * limits.shard_file_bytes
         return cls(
-            staging_bytes=limits.ring_frames * limits.frame_bytes,
+            staging_bytes=limits.staging_frames * page_aligned(limits.frame_bytes),
             journal_bytes=journal_bytes(grid, record_dtype(len(spec.frame_fields)).itemsize),
             journals=limits.disk_reserved_bytes // group_bytes,
             ballast_bytes=ballast_bytes,

@@ -22,7 +22,7 @@ from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
 from shardwright.wire.controls import Hello, Open, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
-from shardwright.wire.session import DaemonEvent, DaemonState
+from shardwright.wire.session import DaemonEvent
 
 from .admission import Admission
 from .backstage import Backstage
@@ -195,7 +195,7 @@ class IngestServer:
     def _advance(self, session: Session) -> None:
         if self._stopping:
             session.stop()
-        elif session.state is DaemonState.DETACHED and (time.monotonic() - session.detached_s) * 1000 > self._settings.resume_timeout_ms:
+        elif session.waited_ms > self._settings.resume_timeout_ms:
             session.time_out(SessionLostError("no client came back", expected=f"one within {self._settings.resume_timeout_ms} ms"))
         session.advance()
         if session.ended:

@@ -166,6 +166,12 @@ class Session:
             return None
         return self.attachment.ring if self._step(DaemonEvent.RING_TAKEN) is Verdict.ACCEPT else None
 
+    @property
+    def waited_ms(self) -> float:
+        """How long nobody has sent to this acquisition; 0 while a client has it, or is being given it."""
+        waits = self.state is DaemonState.DETACHED and not self.busy
+        return (time.monotonic() - self.detached_s) * 1000 if waits else 0.0
+
     def lose_client(self, error: ShardwrightError) -> None:
         """It vanished: the acquisition stays open for it. One that was finished, or is over, only loses its listener."""
         if self._step(DaemonEvent.LINK_LOST) is Verdict.ACCEPT:

@@ -39,6 +39,11 @@ class Accounts:
         if positions.size:
             self.received_extent = max(self.received_extent, int(positions.max()) // self.frames_per_step + 1)
 
+    def expect(self, records: np.ndarray) -> None:
+        """Frames that are known to have come once, though they are not stored: their sequences are missing, not unknown."""
+        self.seen.stop = max(self.seen.stop, int(records["sequence"].max(initial=-1)) + 1)
+        self.received_extent = max(self.received_extent, int(records["position"].max(initial=-1)) // self.frames_per_step + 1)
+
     def store(self, sequences: np.ndarray) -> None:
         """Frames that are stored; some may have been before, in the staging area or in files that failed since."""
         self.frames_stored += int((~self.stored.holds(sequences)).sum())

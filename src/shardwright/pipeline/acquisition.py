@@ -69,8 +69,13 @@ class Acquisition(Outcomes):
         self._restored_frames: set[int] = set()  # sequences whose pixels are the staging area's, not a camera's
         if restored is None:
             self._prepare_first_group()
-        else:
+            return
+        try:
             self._restore(restored)
+        except BaseException:
+            self._keeper.stop()
+            self._keeper.join()
+            raise
 
     @classmethod
     def resume(
@@ -253,7 +258,9 @@ class Acquisition(Outcomes):
                 if group.state is GroupState.OPEN:
                     self._close_group(group)
             self._groups.discard_prepared()
-        done = not self._groups.by_number and not self._ledger.committing and not self.in_flight
+        if self._store_retry_s is not None and time.monotonic() >= self._store_retry_s:
+            self._store_retry_s, self._store_asked = None, False
+        done = not self._groups.by_number and not self._ledger.committing and not self.in_flight and not self.unrecorded_frames
         if self.state is AcquisitionState.FINISHING and done and not self._store_asked:
             self._store_asked = True
             self._keeper.finish(self.accounts.received_extent, keep_workspace=False)
@@ -298,6 +305,8 @@ class Acquisition(Outcomes):
         self._restored_frames = set(sequences.tolist())
         batch = _Batch(records, positions, sequences, restored.staged_addresses, np.zeros(records.size, np.uint8))
         if not self._place(batch):
+            if self.error is not None:
+                raise self.error
             raise ResumeError(
                 f"the staged frames of {self.path} need more memory than there is", hint="Resume with at least the memory that it was begun with"
             )

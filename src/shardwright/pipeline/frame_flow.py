@@ -99,6 +99,7 @@ class FrameFlow(ABC):
         self._waits_for_stage: set[int] = set()  # rows that are stored while a frame of theirs is still being staged
         self._doomed: list[int] = []  # rows to give up once nobody reads their pixels
         self._rows_in_flight = 0
+        self.unrecorded_frames = 0  # that the frame log does not have yet
         self._rows_starved = False  # a slab waits for a row
         self._keeps_frames = settings.durability == "durable"  # until they are durable
         self._reports: SimpleQueue[SlabDone | StageDone | KeeperReport] = SimpleQueue()
@@ -180,6 +181,7 @@ class FrameFlow(ABC):
         records = records.copy()
         records["fate"], records["reason"] = fate, reason
         self.accounts.settle(records)
+        self.unrecorded_frames += records.size
         self._keeper.record(records, release=release, settled=settled)
 
     def _open_slab(self, slab: int) -> bool:

@@ -60,6 +60,7 @@ class Group:
     rewrites: int = 0
     failed_files: Future[GroupFiles] | None = None  # while they are being replaced
     retry_s: float | None = None  # the disk was full: when to try again
+    waited_to_seal: bool = False
     spilled: bool = False
 
 
@@ -138,7 +139,8 @@ class Groups:
     def sealed(self, number: int) -> Group:
         """A group's files carry their final names."""
         group = self.by_number.pop(number)
-        self._has_room_again(group)
+        if group.waited_to_seal:
+            self._has_room_again(group)
         self._note_closed(number)
         self.visible.seal(number)
         return group
@@ -192,7 +194,7 @@ class Groups:
         if not isinstance(error, StorageFullError) or self._settings.on_full == "fail":
             return False
         self._wait_for_room(group, now_s, error)
-        group.state = GroupState.SEALING
+        group.state, group.waited_to_seal = GroupState.SEALING, True
         return True
 
     def _waits_for_room(self, group: Group, now_s: float, error: StorageFullError) -> bool:

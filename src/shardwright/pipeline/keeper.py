@@ -82,6 +82,16 @@ class Recorded:
 
 
 @dataclass(frozen=True)
+class NotRecorded:
+    """The frame log has no room for these records, not even with the ballast's."""
+
+    records: np.ndarray
+    release: bool
+    settled: bool
+    error: StorageFullError
+
+
+@dataclass(frozen=True)
 class KeeperFailed:
     """A command failed that nobody waits for, or the thread died (``dead``)."""
 
@@ -96,7 +106,7 @@ class StoreFinished:
     error: Exception | None
 
 
-KeeperReport = GroupPrepared | GroupRewritten | GroupSealed | Committed | Recorded | KeeperFailed | StoreFinished
+KeeperReport = GroupPrepared | GroupRewritten | GroupSealed | Committed | Recorded | NotRecorded | KeeperFailed | StoreFinished
 
 
 class ShardKeeper:
@@ -106,7 +116,7 @@ class ShardKeeper:
         self.folder = folder
         self._layout = layout
         self._report = report
-        self._ballast_given = False
+        self._ballast_given = not folder.ballast.path.exists()  # by the process before this one, perhaps
         self._promises: list[Future[GroupFiles]] = []
         self._promises_lock = threading.Lock()  # against the thread's death only
         self._dead: Exception | None = None
@@ -231,8 +241,12 @@ class ShardKeeper:
         """Keep the records of frames that are not stored; reports ``Recorded``."""
 
         def run() -> None:
-            self._log(BlockKind.EVENTS, -1, records)
-            self._report(Recorded(records["sequence"].astype(np.int64), release, settled))
+            try:
+                self._log(BlockKind.EVENTS, -1, records)
+            except StorageFullError as error:
+                self._report(NotRecorded(records, release, settled, error))
+            else:
+                self._report(Recorded(records["sequence"].astype(np.int64), release, settled))
 
         self._commands.put(run)
 
@@ -246,7 +260,7 @@ class ShardKeeper:
         self._commands.put(run)
 
     def finish(self, extent: int, *, keep_workspace: bool) -> None:
-        """End the store, report ``StoreFinished``, end the thread."""
+        """End the store, report ``StoreFinished``. After a ``StorageFullError`` it may be asked again; otherwise ``stop`` comes next."""
 
         def run() -> None:
             error: Exception | None = None
@@ -257,7 +271,6 @@ class ShardKeeper:
             self._report(StoreFinished(error))
 
         self._commands.put(run)
-        self._commands.put(None)
 
     def stop(self) -> None:
         """End the thread after what is queued, without finishing the store."""

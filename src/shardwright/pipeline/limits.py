@@ -110,7 +110,7 @@ class Limits:
             threads=threads,
             mapped_bytes=filling * group_bytes,
             memory_bytes=memory,
-            disk_reserved_bytes=(filling + 1) * group_bytes + staging_frames * page_aligned(grid.frame_bytes),
+            disk_reserved_bytes=(filling + 1) * group_bytes,
         )
         limits._check(memory_bytes, grid)
         return limits

@@ -6,17 +6,18 @@ Part of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner'
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import LostFramesError, StorageError, WorkerError
+from shardwright.model.errors import LostFramesError, StorageError, StorageFullError, WorkerError
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
 from .encoding import SlabDone, StageDone
 from .failure import Failing
 from .frame_flow import AcquisitionState
-from .groups import Group, GroupState
+from .groups import FULL_DISK_RETRY_S, Group, GroupState
 from .keeper import (
     Committed,
     GroupPrepared,
@@ -24,6 +25,7 @@ from .keeper import (
     GroupSealed,
     KeeperFailed,
     KeeperReport,
+    NotRecorded,
     Recorded,
     StoreFinished,
 )
@@ -52,10 +54,13 @@ class Outcomes(Failing):
         self._low_water = False
         self._flush_goal = 0
         self._next_stage_s = 0.0
+        self._unrecorded: deque[tuple[float, NotRecorded]] = deque()
+        self._store_retry_s: float | None = None
 
     # ------------------------------------------------------------------ staging, commits, flushes
 
     def _stage_and_commit(self, now_s: float) -> None:
+        self._record_again(now_s)
         flushing = self.accounts.durable.value < self._flush_goal
         if flushing or now_s >= self._next_stage_s:
             patience_s = 0.0 if flushing else self.settings.store_within_ms / 2000
@@ -88,6 +93,8 @@ class Outcomes(Failing):
             self._commit_failed(key, error)
         for key, entry in self._ledger.end(set(report.failed)):
             self._settle_durable(key, entry)
+        if STAGED in report.failed:
+            self._ledger.take(STAGED)  # these frames become durable with their slabs
         for group in list(self._groups.by_number.values()):
             self._rewrite_if_idle(group)
 
@@ -130,6 +137,8 @@ class Outcomes(Failing):
                 self._committed(report)
             case Recorded():
                 self._recorded(report)
+            case NotRecorded():
+                self._not_recorded(report)
             case KeeperFailed():
                 self._keeper_failed(report)
             case StoreFinished():
@@ -203,7 +212,21 @@ class Outcomes(Failing):
             self._slab_stored(group, row)
             self._after_slab(group)
 
+    def _not_recorded(self, report: NotRecorded) -> None:
+        """They stay unacknowledged until the log has room."""
+        if self.settings.on_full == "fail" or self.state is AcquisitionState.FAILING:
+            self.unrecorded_frames -= report.records.size
+            self._fail(report.error)
+        else:
+            self._unrecorded.append((time.monotonic() + FULL_DISK_RETRY_S, report))
+
+    def _record_again(self, now_s: float) -> None:
+        while self._unrecorded and now_s >= self._unrecorded[0][0]:
+            _, report = self._unrecorded.popleft()
+            self._keeper.record(report.records, release=report.release, settled=report.settled)
+
     def _recorded(self, report: Recorded) -> None:
+        self.unrecorded_frames -= report.sequences.size
         if report.release:
             self._released.append(report.sequences)
         if report.settled:
@@ -272,6 +295,12 @@ class Outcomes(Failing):
         self._keeper.grow(self._groups.visible.elements(self.accounts.received_extent))
 
     def _store_finished(self, report: StoreFinished) -> None:
+        if isinstance(report.error, StorageFullError) and self.settings.on_full != "fail" and self.state is AcquisitionState.FINISHING:
+            self._note("disk_full", {"reason": report.error.message, "hint": "Free some space: what is left to do is tried again"})
+            self._store_retry_s = time.monotonic() + FULL_DISK_RETRY_S
+            return
+        self._keeper.stop()
+        self._leaves_something = self._leaves_something or report.error is not None
         if report.error is None and self.state is AcquisitionState.FINISHING:
             for key, entry in self._ledger.take_all():  # records of frames that were not stored: in the table now
                 self._settle_durable(key, entry)

@@ -21,6 +21,7 @@ from shardwright.shard.journal import GroupJournal, JournalLayout
 from shardwright.shard.manifest import MANIFEST_NAME, read_manifest
 from shardwright.shard.read_back import read_back
 from shardwright.shard.recover import Action, decide
+from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_range, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
@@ -112,6 +113,7 @@ def remove_leftovers(path: Path) -> Recovery:
     try:
         begun = (path / "zarr.json").exists()
         with storage_errors("remove", path):
+            reach("leftovers.before_remove")
             shutil.rmtree(path / WORKSPACE if begun else path)
         sync_directory(path if begun else path.parent)
     finally:

@@ -15,9 +15,7 @@ import numpy as np
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import ResumeError, ShardFormatError
-from shardwright.read.shard_file import ShardFile
-from shardwright.read.store import parse_array
+from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, WORKSPACE, GroupFiles, Placement
@@ -37,7 +35,7 @@ from shardwright.storage.lock import StoreLock
 from .accounts import Accounts
 from .encoding import SlabEncoder
 from .store_folder import StoreFolder
-from .take_over import leave_old_inodes
+from .take_over import leave_old_inodes, spill_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,8 +116,10 @@ def restore(
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     try:
         manifest = read_manifest(workspace)
+        spill = spill_workspace(path, manifest)
+        _check_spill(path, spill)
         manifest = replace(manifest, writer_epoch=manifest.writer_epoch + 1)
-        write_manifest(workspace, manifest)  # from here on an older writer is fenced off
+        _write_manifest(workspace, manifest)  # from here on an older writer is fenced off
         if take_over:
             leave_old_inodes(path, manifest)
         restored = _open_folder(path, manifest, lock, limits_of, settings)
@@ -132,6 +132,22 @@ def restore(
         restored.close()
         raise
     return restored
+
+
+def _check_spill(path: Path, spill: Path | None) -> None:
+    """Without its second root a store would come back with holes, and its journals there be forgotten."""
+    if spill is not None and not spill.is_dir():
+        raise ResumeError(f"shards of {path} may lie in {spill}, which is not there", hint="Mount the second root, then try again")
+
+
+def _write_manifest(workspace: Path, manifest: Manifest) -> None:
+    """On a full disk in the ballast's room."""
+    try:
+        write_manifest(workspace, manifest)
+    except StorageFullError:
+        if not Ballast(workspace / "ballast", 0).release():
+            raise
+        write_manifest(workspace, manifest)
 
 
 def _open_folder(path: Path, manifest: Manifest, lock: StoreLock, limits_of: Callable[[ArraySpec], Limits], settings: WriteSettings) -> Restored:
@@ -324,6 +340,8 @@ class _Finder:
             accounts.store(sequences)
             accounts.make_durable(sequences, frames=False)
         report.take(found)
+        for places in found.torn:  # not stored; but they came, and are to be sent again or recorded as lost
+            accounts.expect(found.frames_of(places))
         accounts.frames_durable += report.frames_kept
         accounts.stored_bytes += sum(int(e["nbytes"][g & (e["offset"] != ABSENT)].sum()) for e, g in zip(found.entries, found.good, strict=True))
         slabs = files.journal.layout.slabs
@@ -359,13 +377,11 @@ class _Finder:
         return group not in self._restored.closed_groups and not begun and slab not in self._whole.get(group, set())
 
     def _count_shards(self) -> None:
-        """For the receipt: what is sealed already."""
-        folder = self._folder.path / IMAGE_PATH
-        array = parse_array(folder)
+        """For the receipt: what is sealed already, by its size on disk. Nothing is opened: rot in one must not keep the others from coming back."""
+        folder = self._folder.path / IMAGE_PATH / "c"
         accounts = self._restored.accounts
-        for path in sorted((folder / "c").rglob("*")) if (folder / "c").is_dir() else []:
-            if path.is_file():
-                with ShardFile(array, path) as shard:
-                    index = shard.read_index()
-                accounts.shards += 1
-                accounts.stored_bytes += int(index["nbytes"][index["offset"] != ABSENT].sum()) + array.index_bytes
+        with storage_errors("look into", folder):
+            for path in folder.rglob("*") if folder.is_dir() else []:
+                if path.is_file() and path.name.isdigit():
+                    accounts.shards += 1
+                    accounts.stored_bytes += path.stat().st_blocks * 512

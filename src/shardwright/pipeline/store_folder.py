@@ -120,6 +120,8 @@ class StoreFolder:
                 ballast = Ballast(workspace / "ballast", settings.ballast_bytes)
                 ballast.fill()
                 folder = cls(path, spec, manifest, lock, log, staging, ballast)
+                for placement in folder.placements():
+                    make_directories(placement.workspace)  # a spill root that is not there later is then noticed
                 make_directories(path / IMAGE_PATH)
                 folder._write_array(0)
                 replace_file(path / "zarr.json", group_metadata(spec, path.name.split(".")[0]))
@@ -132,6 +134,8 @@ class StoreFolder:
                 raise
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
+            if settings.spill_root is not None:
+                shutil.rmtree(settings.spill_root / path.name, ignore_errors=True)
             raise
         return folder
 
@@ -188,6 +192,8 @@ class StoreFolder:
                     self._may_remove()
                     if placement.workspace.is_dir():
                         shutil.rmtree(placement.workspace)
+                    if placement.spill is not None and not any(placement.root.iterdir()):
+                        placement.root.rmdir()
             sync_directory(self.path)
         self.close()
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .settings import Durability, OnFull, Overload
 
 _POLL_S = 1.0  # how often a call that waits looks whether the workers still live
+MAX_UNRECORDED_FRAMES = 1 << 16  # dropped frames that wait for the frame log; then even a dropped one has to wait
 _CLOCK_S = 0.05  # how often the helper looks at the clocks when nothing happens
 log = logging.getLogger("shardwright")
 
@@ -249,7 +250,7 @@ class Writer:
             self._collect()
             if self._ring.has_free:
                 continue
-            if overload == "drop":
+            if overload == "drop" and self._acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES:
                 return None
             if overload == "fail":
                 raise OverloadError("the disk cannot keep up", expected="a free frame buffer", got=f"{self.limits.ring_frames} in use")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from shardwright.model.errors import StorageError
+from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
 from .journal import GroupJournal, JournalLayout
@@ -180,6 +181,7 @@ def _made_by_us(path: Path, make: Callable[[Path], T]) -> T:
         if not isinstance(error.__cause__, FileExistsError):
             raise
     with storage_errors("remove", path):
+        reach("group.before_remove")
         path.unlink(missing_ok=True)
     return make(path)
 
