@@ -34,11 +34,11 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_cost_of_one_stream(tmp_path: Path) -> None:
     plan = make_plan(parse_config(rig(tmp_path, output=", ballast: 10MiB")))
     (planned,) = plan.streams
-    assert planned.safety.staging_bytes == 100 * 512 * 512 * 2
+    assert planned.safety.staging_bytes == 32 << 20
     # A header page; for each of 4 slabs 16 frame records of 128 + 8 bytes and 2 x 2 chunk entries of 32 bytes.
     assert planned.safety.journal_bytes == 4096 + 4 * (16 * 136 + 4 * 32)
     assert planned.safety.journals == planned.limits.disk_reserved_bytes // (2 * planned.limits.shard_file_bytes)
-    assert planned.safety.disk_bytes == 100 * 2**19 + planned.safety.journals * planned.safety.journal_bytes + 10 * 2**20
+    assert planned.safety.disk_bytes == (32 << 20) + planned.safety.journals * planned.safety.journal_bytes + 10 * 2**20
     assert plan.disk_reserved_bytes == planned.limits.disk_reserved_bytes + planned.safety.disk_bytes
 
 

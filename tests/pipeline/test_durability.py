@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 import zarr
 
+import shardwright as sw
 from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.fates import Fate, Reason
 from shardwright.pipeline.acquisition import AcquisitionState
+from shardwright.pipeline.encoding import SlabEncoder
+from shardwright.pipeline.recover import recover_store
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.pipeline.workers import WorkerPool
 from shardwright.shard.group_files import GroupFiles
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
@@ -363,3 +367,65 @@ def test_ending_and_recording_wait_for_room_as_well(tmp_path, shared_pool, drive
     assert drive.acquisition.error is None
     assert (receipt.frames_stored, receipt.frames_duplicate) == (3, 2)
     assert table(drive)["fate"].count(Fate.DUPLICATE) == 2
+
+
+def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(tmp_path, pool, drive_of, spec_of, monkeypatch):
+    """They were acknowledged: their group is left to recovery, not sealed without them."""
+    encode = SlabEncoder.encode
+
+    def broken(self, frames, records, slab, *arguments):
+        if slab == 1:
+            raise MemoryError
+        return encode(self, frames, records, slab, *arguments)
+
+    monkeypatch.setattr(SlabEncoder, "encode", broken)
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), pool, settings(store_within_ms=20, sync_interval_ms=20))
+    drive.submit(*range(6))
+    drive.until(lambda: drive.acquisition.durable_watermark == 6)
+    drive.submit(6, 7)
+    drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
+    drive.finish()
+    monkeypatch.undo()
+    recovery = recover_store(drive.path, pool, threads=2)
+    assert recovery.frames_kept >= 6
+    assert np.array_equal(drive.read()[:6], drive.expected(range(6)))
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_files_that_cannot_be_prepared_are_found_out_at_the_end_at_the_latest(tmp_path, shared_pool, drive_of, spec_of, frames):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=1), shared_pool, settings())
+    drive.submit(*range(4))
+    drive.still()
+    failpoints.set_hook("shard.before_preallocate", lambda: (_ for _ in ()).throw(EIO))
+    try:
+        for slab in range(2, 2 + frames):
+            drive.submit(4 * slab)
+        drive.finish()
+    finally:
+        failpoints.set_hook("shard.before_preallocate", None)
+    assert isinstance(drive.acquisition.error, StorageError)
+    assert np.array_equal(drive.read()[:4], drive.expected(range(4)))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_pool_that_dies_while_frames_are_staged_gives_each_pixel_back_once(tmp_path, drive_of, spec_of):
+    pool = WorkerPool(1)
+    pool.start()
+    failpoints.set_hook("staging.before_write", lambda: (_ for _ in ()).throw(SystemExit("killed")))
+    try:
+        drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), pool, settings(store_within_ms=4))
+        drive.submit(0, 1, 2)
+        drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
+    finally:
+        failpoints.set_hook("staging.before_write", None)
+    assert drive.finish().frames_lost == 3, "and finish has counted every release"
+    assert drive.acquisition.thread_died
+
+
+def test_a_writer_s_flush_says_when_it_cannot_end(tmp_path, spec_of, failing):
+    failing("staging.before_write", EIO)
+    with sw.create(tmp_path / "a.zarr", spec_of(chunk=4), store_within_ms=1000) as writer:
+        writer.append(np.zeros((4, 6), np.uint16))
+        with pytest.raises(StorageError, match="no room"):
+            writer.flush()
+    assert writer.receipt.frames_durable == 1

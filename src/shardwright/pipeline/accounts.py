@@ -41,7 +41,7 @@ class Accounts:
 
     def expect(self, records: np.ndarray) -> None:
         """Frames that are known to have come once, though they are not stored: their sequences are missing, not unknown."""
-        self.seen.stop = max(self.seen.stop, int(records["sequence"].max(initial=-1)) + 1)
+        self.seen.stop = max(self.seen.stop, int(records["sequence"].astype(np.int64).max(initial=-1)) + 1)
         self.received_extent = max(self.received_extent, int(records["position"].max(initial=-1)) // self.frames_per_step + 1)
 
     def store(self, sequences: np.ndarray) -> None:

@@ -73,6 +73,8 @@ class Acquisition(Outcomes):
         try:
             self._restore(restored)
         except BaseException:
+            while self.in_flight and self._pool.alive():
+                self.poll(0.1)  # nobody may write any more when the files are closed
             self._keeper.stop()
             self._keeper.join()
             raise
@@ -129,6 +131,8 @@ class Acquisition(Outcomes):
 
     def new_client(self) -> int:
         """Another client takes over: its epoch. Writes the manifest: not in the ingest thread. Raises ``StorageError`` or ``FencedError``."""
+        if self.state is not AcquisitionState.OPEN:
+            raise ResumeError(f"{self.path} is being ended", got=self.state.value)
         return self.folder.count_client()
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
@@ -202,6 +206,12 @@ class Acquisition(Outcomes):
         self._flush_goal = self.accounts.seen.value
         self._advance()
 
+    @property
+    def flush_is_stuck(self) -> bool:
+        """Whether a flush waits for frames that nothing under way can make durable: their slab is not full, and they cannot be staged."""
+        waiting = self.accounts.durable.value < self._flush_goal
+        return waiting and not self.in_flight and not self._ledger.busy and not self._pending and not self.unrecorded_frames and not self._desk.usable
+
     def finish(self) -> None:
         """No more frames: incomplete slabs are closed with fill value, every shard is sealed. Keep calling ``poll`` until the state is SEALED."""
         self._finish_asked = True
@@ -231,7 +241,7 @@ class Acquisition(Outcomes):
         if self.error is not None and not self._finish_asked:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
             self.accounts.frames_by_fate[Fate.LOST] += sequences.size
-        self._released.append(sequences)
+        self._released.append(sequences[descriptors["flags"] == 0])
 
     def _advance(self) -> None:
         """Go as far as rows, groups and clocks allow; called after every change."""
@@ -255,7 +265,7 @@ class Acquisition(Outcomes):
         if self.state is AcquisitionState.OPEN:
             self.state = AcquisitionState.FINISHING
             for group in list(self._groups.by_number.values()):
-                if group.state is GroupState.OPEN:
+                if group.state is GroupState.OPEN and self.error is None:
                     self._close_group(group)
             self._groups.discard_prepared()
         if self._store_retry_s is not None and time.monotonic() >= self._store_retry_s:
@@ -293,6 +303,8 @@ class Acquisition(Outcomes):
         done = set(found.whole_slabs)
         group = Group(found.files.group, files, slabs_left=found.slabs - len(done), done_slabs=done, frames=found.frames)
         self._groups.restore(group)
+        for slab, filled in found.holes.items():
+            self._groups.holes.remember(slab, filled)
         if found.sealing_begun:
             self._close_group(group)
         else:

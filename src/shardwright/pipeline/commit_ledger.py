@@ -40,6 +40,11 @@ class CommitLedger:
     def committing(self) -> bool:
         return self._in_commit is not None
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits for a sync."""
+        return bool(self._pending) or self._in_commit is not None
+
     def commits(self, key: int) -> bool:
         """Whether this place is being synced."""
         return self._in_commit is not None and key in self._in_commit

@@ -57,9 +57,9 @@ class Failing(FrameFlow):
         for batch in self._pending:
             self._lose(batch.records[batch.first :])
         self._pending.clear()
-        self._doomed += [self._table.close(slab) for slab in self._table.incomplete()]
+        self._doomed.update(self._table.close(slab) for slab in self._table.incomplete())
         for group in self._groups.by_number.values():
-            self._doomed += group.waiting
+            self._doomed.update(group.waiting)
             group.waiting = []
 
     def _usable(self, group: Group) -> bool:
@@ -69,7 +69,7 @@ class Failing(FrameFlow):
         """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
         if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
             return
-        for row in self._doomed:
+        for row in sorted(self._doomed):
             self._lose_row(row)
         self._doomed.clear()
         if self._keeper_dead:
@@ -99,7 +99,7 @@ class Failing(FrameFlow):
         self.state = AcquisitionState.FAILED
 
     def _give_up(self, group: Group) -> None:
-        if group.state is GroupState.SEALING:
+        if group.state is GroupState.SEALING and group.retry_s is None:
             return  # its report comes
         if group.frames and self._usable(group):
             group.state = GroupState.SEALING
@@ -126,6 +126,9 @@ class Failing(FrameFlow):
         filled, staged = self._table.filled(row), self._table.staging_slot[row] >= 0
         if (filled & staged).any():
             self._leaves_something = True
+            group = self._groups.by_number.get(self.grid.group_of_slab(int(self._table.slab[row])))
+            if group is not None:
+                group.sound = False  # sealed without them it would be closed, and recovery take them for stored
             self._released.append(self._table.sequences[row][filled & staged])
         self._lose(self._table.records[row][filled & ~staged])
         self._table.free(row)
@@ -142,7 +145,11 @@ class Failing(FrameFlow):
             self._fail(WorkerError(f"a worker thread died: {self._pool.failure!r}"))
         if self.in_flight and self._pool.ended():
             rows = np.flatnonzero((self._tasks_left > 0) | (self._desk.tasks > 0))
-            self._doomed += rows.tolist()
+            for row in rows.tolist():
+                self._doomed.add(row)
+                group = self._groups.by_number.get(self.grid.group_of_slab(int(self._table.slab[row])))
+                if group is not None:
+                    group.sound = False  # a slab of it is half written
             self._tasks_left[:] = 0
             self._desk.tasks[:] = 0
             self._rows_in_flight = 0

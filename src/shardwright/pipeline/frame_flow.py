@@ -97,7 +97,7 @@ class FrameFlow(ABC):
         self._pending: deque[_Batch] = deque()
         self._tasks_left = np.zeros(limits.rows, np.int64)
         self._waits_for_stage: set[int] = set()  # rows that are stored while a frame of theirs is still being staged
-        self._doomed: list[int] = []  # rows to give up once nobody reads their pixels
+        self._doomed: set[int] = set()  # rows to give up once nobody reads their pixels
         self._rows_in_flight = 0
         self.unrecorded_frames = 0  # that the frame log does not have yet
         self._rows_starved = False  # a slab waits for a row
@@ -195,7 +195,12 @@ class FrameFlow(ABC):
             self._rows_starved = False
             return True
         self._rows_starved = True
-        under_way = self._rows_in_flight > 0 or self._ledger.rows_to_come or any(group.waiting for group in self._groups.by_number.values())
+        under_way = (
+            self._rows_in_flight > 0
+            or bool(self._waits_for_stage)
+            or self._ledger.rows_to_come
+            or any(group.waiting for group in self._groups.by_number.values())
+        )
         if not under_way and (oldest := self._table.oldest()) is not None:
             self._close_slab(oldest)
         return False
@@ -217,6 +222,8 @@ class FrameFlow(ABC):
         group.state = GroupState.CLOSING
         for slab in self._table.incomplete_of_group(group.number):
             self._close_slab(slab)
+            if self.error is not None:
+                return  # closing it showed that its files are no good
         for slab in slabs_of_group(self._encoder.layout, group.number):
             if slab not in group.done_slabs:
                 self._groups.holes.remember(slab, None)
@@ -226,7 +233,7 @@ class FrameFlow(ABC):
     def _dispatch(self, row: int) -> None:
         """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a disk that is another's."""
         if self.state is AcquisitionState.FAILING:
-            self._doomed.append(row)
+            self._doomed.add(row)
             return
         slab = int(self._table.slab[row])
         group = self._groups.by_number[self.grid.group_of_slab(slab)]

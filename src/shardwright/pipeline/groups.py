@@ -245,12 +245,11 @@ class Groups:
         self._on_event("io_error", {"group": group.number, "reason": str(error), "then": "the shard is rewritten to a new file"})
         return True
 
-    def rewrite(self, group: Group, stored_slabs: set[int]) -> None:
-        """Move to new files, once no worker is at the old ones. ``stored_slabs``: whose frames were acknowledged."""
-        if group.rewriting and not group.rewrite_asked:
-            group.rewrite_asked = True
-            group.failed_files = group.files
-            group.files = self._keeper.rewrite(group.number, group.files.result(), stored_slabs, spill=group.spilled)
+    def rewrite(self, group: Group, stored_slabs: set[int], held_slabs: set[int]) -> None:
+        """Move to new files, once no worker is at the old ones. ``stored_slabs`` were acknowledged; of these ``held_slabs`` are encoded again."""
+        group.rewrite_asked = True
+        group.failed_files = group.files
+        group.files = self._keeper.rewrite(group.number, group.files.result(), stored_slabs, held_slabs, spill=group.spilled)
 
     def rewritten(self, group: Group, error: Exception | None) -> None:
         """The keeper is done: with new files, or (``error``) the old ones are all there is, and hold what they hold."""

@@ -150,8 +150,8 @@ class ShardKeeper:
         self._commands.put(run)
         return future
 
-    def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], *, spill: bool) -> Future[GroupFiles]:
-        """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``."""
+    def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], *, spill: bool) -> Future[GroupFiles]:
+        """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``. ``held_slabs`` cannot be lost."""
         future = self._promise()
 
         def run() -> None:
@@ -161,7 +161,9 @@ class ShardKeeper:
                 self.folder.may_rename()
                 if old.renamed:
                     raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
-                files, lost = rewrite_group(self._layout, old, stored_slabs, lambda: self._create(group, spill=spill, suffix=REWRITE_SUFFIX))
+                files, lost = rewrite_group(
+                    self._layout, old, stored_slabs, held_slabs, lambda: self._create(group, spill=spill, suffix=REWRITE_SUFFIX)
+                )
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
                 if lost.size:
                     self._log(BlockKind.EVENTS, -1, lost)
@@ -199,17 +201,21 @@ class ShardKeeper:
         """Seal the files of a group, then let the frame log have its frames; reports ``GroupSealed``."""
 
         def run() -> None:
-            held = files.result()
+            shards, renamed, error = 0, False, None
             try:
-                sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename))
-                self._log(BlockKind.GROUP, group, held.frame_records())
-                self.folder.log.sync()
-                self.folder.may_rename()
-                held.delete_journal()
-            except Exception as error:  # noqa: BLE001  (travels in the report)
-                self._report(GroupSealed(group, 0, held.renamed, self._explained(error)))
-            else:
-                self._report(GroupSealed(group, sum(s.path is not None for s in sealed), held.renamed, None))
+                held = files.result()
+                try:
+                    sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename))
+                    self._log(BlockKind.GROUP, group, held.frame_records())
+                    self.folder.log.sync()
+                    self.folder.may_rename()
+                    held.delete_journal()
+                    shards = sum(s.path is not None for s in sealed)
+                finally:
+                    renamed = held.renamed
+            except Exception as failure:  # noqa: BLE001  (travels in the report)
+                error = self._explained(failure)
+            self._report(GroupSealed(group, shards, renamed, error))
 
         self._commands.put(run)
 

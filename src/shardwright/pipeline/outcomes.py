@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import LostFramesError, StorageError, StorageFullError, WorkerError
+from shardwright.model.errors import LostFramesError, StorageFullError, WorkerError
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
 from .encoding import SlabDone, StageDone
@@ -154,7 +154,7 @@ class Outcomes(Failing):
         if report.error is not None:
             group.failed_rows.add(row)
             if not self._groups.note_io_error(group, report.error) or self.state is AcquisitionState.FAILING:
-                group.sound = group.sound and not isinstance(report.error, StorageError)
+                group.sound = False  # a slab of it is half written
                 self._fail(report.error)
         if self._tasks_left[row]:
             return
@@ -166,7 +166,7 @@ class Outcomes(Failing):
             group.failed_rows.discard(row)
             group.waiting.append(row)  # its frames are still here: into the new files
         else:
-            self._doomed.append(row)
+            self._doomed.add(row)
         self._after_slab(group)
 
     def _after_slab(self, group: Group) -> None:
@@ -178,9 +178,12 @@ class Outcomes(Failing):
     def _rewrite_if_idle(self, group: Group) -> None:
         """Once nobody is at the old files. What is not durable and still held is encoded again; the rest has to be read back."""
         if group.rewriting and group.in_flight == 0 and not self._ledger.commits(group.number) and self.state is not AcquisitionState.FAILING:
-            group.waiting += self._ledger.take(group.number).rows if self._keeps_frames else []
+            if group.rewrite_asked:
+                return
             stored = group.done_slabs - {int(self._table.slab[row]) for row in group.waiting}
-            self._groups.rewrite(group, stored)
+            held = self._ledger.take(group.number).rows if self._keeps_frames else []
+            group.waiting += held
+            self._groups.rewrite(group, stored, {int(self._table.slab[row]) for row in held})
 
     def _slab_stored(self, group: Group, row: int) -> None:
         if self._desk.tasks[row]:
@@ -278,7 +281,7 @@ class Outcomes(Failing):
     def _group_sealed(self, report: GroupSealed) -> None:
         group = self._groups.by_number[report.group]
         if report.error is not None:
-            if self._groups.waits_to_seal(group, time.monotonic(), report.error):
+            if self.state is not AcquisitionState.FAILING and self._groups.waits_to_seal(group, time.monotonic(), report.error):
                 return
             group.state = GroupState.CLOSING
             if report.renamed or not self._rewrite(group, report.error):

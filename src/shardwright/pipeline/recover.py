@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import ShardFormatError
+from shardwright.model.errors import LockedError, ShardFormatError
 from shardwright.model.fates import Fate
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
@@ -111,6 +111,8 @@ def remove_leftovers(path: Path) -> Recovery:
     """Only for ``is_leftover``. A store that was never finished being made goes whole. Raises ``LockedError``, ``StorageError``."""
     lock = StoreLock.take(path / WORKSPACE / "lock")
     try:
+        if not is_leftover(path):
+            raise LockedError(f"{path} has just been begun by another writer")
         begun = (path / "zarr.json").exists()
         with storage_errors("remove", path):
             reach("leftovers.before_remove")

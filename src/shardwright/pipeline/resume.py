@@ -29,7 +29,7 @@ from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import storage_errors, sync_directory
+from shardwright.storage.files import make_directories, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
 from .accounts import Accounts
@@ -49,13 +49,18 @@ if TYPE_CHECKING:
     from .settings import WriteSettings
 
 
+DAMAGED = ".shardwright.damaged"  # beside the workspace
+
+
 @dataclass(frozen=True)
 class RestoredGroup:
-    """``slabs``: of the group in all; ``whole_slabs``: stored. ``sealing_begun``: some of its shards have their final names, so it takes no more."""
+    """``slabs``: of the group in all; ``whole_slabs``: stored. ``holes``: of these, the places that have a frame where some have none.
+    ``sealing_begun``: some of its shards have their final names, so it takes no more."""
 
     files: GroupFiles
     slabs: int
     whole_slabs: list[int]
+    holes: dict[int, np.ndarray]
     frames: int
     sealing_begun: bool
 
@@ -204,6 +209,15 @@ def facts_of(placement: Placement, key: str, journal: GroupJournal | None, file:
     return FileFacts(fact, working=placement.working(key).exists(), final=placement.final(key).exists(), holds=holds)
 
 
+def _set_aside(placement: Placement, path: Path) -> None:
+    """Out of the workspace, which goes when the store is finished."""
+    folder = placement.root / DAMAGED
+    make_directories(folder)
+    with storage_errors("set aside", path):
+        reach("recover.before_set_aside")
+        path.replace(folder / path.name)
+
+
 class _Finder:
     """Fills ``restored`` from the disk, group by group."""
 
@@ -224,6 +238,7 @@ class _Finder:
         self._read_staging()
         self._folder.log.sync()
         self._count_shards()
+        self._make_room()
 
     def _read_log(self) -> None:
         """Frames of sealed groups, and frames that were settled without being stored."""
@@ -288,8 +303,7 @@ class _Finder:
         try:
             return GroupJournal.open(path, layout, self._folder.manifest.identity_bytes, number)
         except ShardFormatError:
-            with storage_errors("set aside", path):
-                path.replace(path.with_name(f"{path.name}.damaged"))
+            _set_aside(placement, path)
             return None
 
     def _decide(self, placement: Placement, number: int, file: int, journal: GroupJournal | None, report: GroupReport) -> Action:
@@ -298,8 +312,7 @@ class _Finder:
         action = decide(facts_of(placement, key, journal, file))
         report.actions[key] = action.value
         if action is Action.SET_ASIDE:
-            with storage_errors("set aside", working):
-                working.replace(working.with_name(f"{working.name}.damaged"))
+            _set_aside(placement, working)
         elif action is Action.SEALED:
             self._delete(working)
             sync_directory(final.parent)  # the rename may not have been durable
@@ -346,7 +359,10 @@ class _Finder:
         accounts.stored_bytes += sum(int(e["nbytes"][g & (e["offset"] != ABSENT)].sum()) for e, g in zip(found.entries, found.good, strict=True))
         slabs = files.journal.layout.slabs
         self._whole[files.group] = {places.slab for places in whole}
-        self._restored.groups.append(RestoredGroup(files, slabs, sorted(self._whole[files.group]), report.frames_kept, begun))
+        filled = {places.slab: found.record_valid[places.slot_layer] for places in whole}
+        grid = self._layout.grid
+        holes = {slab: here for slab, here in filled.items() if here.sum() < grid.frames_in_slab(slab)}
+        self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, report.frames_kept, begun))
 
     def _read_staging(self) -> None:
         """Staged frames whose slab is not stored: the others are in their chunks."""
@@ -375,6 +391,14 @@ class _Finder:
         group = grid.group_of_slab(slab)
         begun = any(found.files.group == group and found.sealing_begun for found in self._restored.groups)
         return group not in self._restored.closed_groups and not begun and slab not in self._whole.get(group, set())
+
+    def _make_room(self) -> None:
+        """Rows and groups for what was found, whatever they were derived from this time."""
+        grid, restored = self._layout.grid, self._restored
+        slabs = {grid.slab_of_position(position) for position in restored.staged["position"].tolist()} if restored.staged.size else set()
+        groups = {grid.group_of_slab(slab) for slab in slabs} | {found.files.group for found in restored.groups}
+        limits = restored.limits
+        restored.limits = replace(limits, rows=limits.rows + len(slabs), open_groups=max(limits.open_groups, len(groups) + 2))
 
     def _count_shards(self) -> None:
         """For the receipt: what is sealed already, by its size on disk. Nothing is opened: rot in one must not keep the others from coming back."""

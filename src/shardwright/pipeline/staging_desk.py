@@ -44,6 +44,11 @@ class StagingDesk:
         self.tasks = np.zeros(table.slab.size, np.int64)  # of each row that are on their way; the row stays put until they are done
         self.starved = False  # frames waited for a slot the last time
 
+    @property
+    def usable(self) -> bool:
+        """Whether a frame that waits can be staged."""
+        return self.area is not None and not (self.starved and not self._free)
+
     def stage(self, rows: Iterable[int], before_ns: int) -> None:
         """Send frames of these rows that came before ``before_ns`` and are still only in memory."""
         self.starved = False

@@ -22,6 +22,7 @@ from shardwright.model.errors import (
     FrameShapeError,
     LayoutWarning,
     OverloadError,
+    StorageError,
     TimedOutError,
 )
 from shardwright.model.watermark import Watermark
@@ -93,7 +94,12 @@ class Writer:
         self._pool.start()
         try:
             self._acquisition = make(self._pool, self._wake.set)
-            self._ring = FrameRing(self._acquisition.spec, self._acquisition.limits.ring_frames)
+            try:
+                self._ring = FrameRing(self._acquisition.spec, self._acquisition.limits.ring_frames)
+                self._acquisition.settle_missing()  # what the process before this one had appended and not stored
+            except BaseException:
+                self._acquisition.close()
+                raise
         except BaseException:
             self._pool.stop()
             raise
@@ -102,7 +108,6 @@ class Writer:
         self._grid = self._acquisition.grid
         self._dtype = np.dtype(self.spec.dtype)
         self._count = self._acquisition.next_sequence
-        self._acquisition.settle_missing()  # what the process before this one had appended and not stored
         self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
         self._address = np.zeros(1, np.int64)
         self._helper = threading.Thread(target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True)
@@ -170,8 +175,9 @@ class Writer:
             goal = self._count
             self._acquisition.flush()
             while self._acquisition.durable_watermark < goal:
-                if self._acquisition.error is not None:
-                    raise self._acquisition.error
+                self._collect()
+                if self._acquisition.flush_is_stuck:
+                    raise StorageError("frames of an unfinished slab cannot be made durable: there is no room (any more) to stage them")
                 left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
                 if left_s <= 0:
                     durable = self._acquisition.durable_watermark
@@ -185,6 +191,7 @@ class Writer:
                 self._acquisition.finish()
                 while self._acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
                     self._changed.wait(_POLL_S)
+                    self._collect(raising=False)  # the helper does so too, and much sooner, while it lives
                 self._receipt = self._acquisition.receipt()
                 self._ended = True
             self._wake.set()

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from .slab_map import SlabPlaces
 
 
-def rewrite_group(layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], create: Callable[[], GroupFiles]) -> tuple[GroupFiles, np.ndarray]:
-    """(the new files, records of the frames that could not be saved). ``stored_slabs``: those that were acknowledged.
+def rewrite_group(
+    layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], create: Callable[[], GroupFiles]
+) -> tuple[GroupFiles, np.ndarray]:
+    """(the new files, records of the frames that could not be saved). ``stored_slabs`` were acknowledged; of these, frames of ``held_slabs``
+    are still in memory and not lost, even if they cannot be read back.
 
     ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; the old files are then as they were.
     """
@@ -37,7 +40,7 @@ def rewrite_group(layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], 
     except BaseException:
         new.discard()
         raise
-    lost = sorted(stored_slabs - {places.slab for places in saved})
+    lost = sorted(stored_slabs - held_slabs - {places.slab for places in saved})
     lost_layers = [layout.layer_of_slab(slab)[1] for slab in lost]
     records = [found.records[layer][found.record_valid[layer]] for layer in lost_layers]
     return new, np.concatenate([np.zeros(0, found.records.dtype), *records])

@@ -50,14 +50,14 @@ def _call(function: Callable[..., int], *arguments: int | bytes) -> None:
             raise OSError(number, os.strerror(number))
 
 
-def preallocate(descriptor: int, nbytes: int) -> bool:
-    """Reserve real blocks for the first ``nbytes`` of a file. True when the filesystem guarantees them, False when glibc had to write zeros."""
+def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
+    """Reserve real blocks for ``nbytes`` of a file from ``start`` on. True: the filesystem guarantees them; False: glibc had to write zeros."""
     try:
-        _call(_libc.fallocate, descriptor, 0, 0, nbytes)
+        _call(_libc.fallocate, descriptor, 0, start, nbytes)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        os.posix_fallocate(descriptor, 0, nbytes)
+        os.posix_fallocate(descriptor, start, nbytes)
         return False
     return True
 

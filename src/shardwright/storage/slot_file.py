@@ -51,7 +51,8 @@ class SlotFile:
             self.descriptor = os.open(path, flags, 0o644)
             try:
                 reach("shard.before_preallocate")
-                self.guaranteed = preallocate(self.descriptor, nbytes)  # of an existing file: whatever a crash in the middle of sealing cut off
+                size = os.fstat(self.descriptor).st_size  # of an existing file only what sealing had cut off: its gaps stay gone
+                self.guaranteed = size >= nbytes or preallocate(self.descriptor, nbytes - size, start=size)
                 if mode == "mmap":
                     self._map()
                 elif mode == "direct":  # not before: glibc's emulated preallocation writes single bytes
