@@ -134,7 +134,7 @@ m.GroupFiles.delete_journal = lambda self: self.journal.close()
         "staged-frames-forgotten",
         "recovery does not look into the staging area",
         "kills",
-        "import shardwright.pipeline.resume as m\nm._Finder._read_staging = lambda self: None",
+        "import shardwright.pipeline.finder as m\nm.Finder._read_staging = lambda self: None",
     ),
     Mutant(
         "manifest-deleted-last",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+import time
+from functools import partial
 
 import crc32c
 import numpy as np
@@ -15,7 +18,9 @@ import shardwright as sw
 from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError
 from shardwright.model.fates import Fate, Reason
 from shardwright.pipeline.acquisition import AcquisitionState
+from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.recover import recover_store, unfinished_stores
+from shardwright.pipeline.resume import restore
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import failpoints
 
@@ -38,6 +43,15 @@ def crash(tmp_path, shared_pool, drive_of, spec_of):
         return drive, left
 
     return make
+
+
+def still(writer) -> None:
+    """Until the writer's keeper has nothing more to do: a copy takes time."""
+    for _ in range(3):  # what it reports may lead to one more command
+        done = threading.Event()
+        writer._acquisition._keeper._commands.put(done.set)
+        assert done.wait(60)
+        time.sleep(0.1)
 
 
 def read(path) -> np.ndarray:
@@ -95,6 +109,7 @@ def test_a_crash_after_a_crash_while_going_on(crash, shared_pool, tmp_path):
     for position in range(7, 10):
         writer.append(drive.pixels(position))
     writer.flush()
+    still(writer)
     again = tmp_path / "again.zarr"
     shutil.copytree(left, again)
     writer.close()
@@ -361,3 +376,15 @@ def test_a_frame_for_a_hole_of_a_slab_that_was_closed_is_late_after_a_crash_as_w
         writer.append(drive.pixels(2), index=(2,))
         writer.append(drive.pixels(3), index=(3,))
     assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1)
+
+
+def test_frames_that_came_are_known_of_even_if_recovery_dies_once_more(crash, shared_pool):
+    unstaged = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
+    _, left = crash(range(6), codec=None, shard=4, settings=unstaged)
+    with next(left.glob(".shardwright/c.0.0.0.partial")).open("r+b") as file:
+        file.seek(2 * 2 * 4096)
+        file.write(b"\xff")
+    restore(left, partial(Limits.derive, threads=2), unstaged, threads=2).close()  # the torn slab is cleared from the journal
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
+    assert read(left).shape[0] == 6

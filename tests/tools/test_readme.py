@@ -39,7 +39,7 @@ def test_example_of_the_in_process_writer(tmp_path, monkeypatch, capsys):
 def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
     """What a crash after 7 frames leaves is a copy of a store at rest."""
     monkeypatch.chdir(tmp_path)
-    dimensions = [sw.Dimension(name=name, count=count, chunk_size=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
+    dimensions = [sw.Dimension(name=name, count=count, chunk_size=4, shard_size_chunks=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
     frames = [np.full((8, 8), i, np.uint16) for i in range(20)]
     living = sw.create("living.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions))
     for frame in frames[:7]:

@@ -41,8 +41,12 @@ class Accounts:
 
     def expect(self, records: np.ndarray) -> None:
         """Frames that are known to have come once, though they are not stored: their sequences are missing, not unknown."""
-        self.seen.stop = max(self.seen.stop, int(records["sequence"].astype(np.int64).max(initial=-1)) + 1)
-        self.received_extent = max(self.received_extent, int(records["position"].max(initial=-1)) // self.frames_per_step + 1)
+        stop = int(records["sequence"].astype(np.int64).max(initial=-1)) + 1
+        self.expect_up_to(stop, int(records["position"].max(initial=-1)) // self.frames_per_step + 1)
+
+    def expect_up_to(self, stop: int, extent: int) -> None:
+        self.seen.stop = max(self.seen.stop, stop)
+        self.received_extent = max(self.received_extent, extent)
 
     def store(self, sequences: np.ndarray) -> None:
         """Frames that are stored; some may have been before, in the staging area or in files that failed since."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shardwright.shard.group_files import GroupFiles
 
     from .limits import Limits
-    from .resume import Restored, RestoredGroup
+    from .restored import Restored, RestoredGroup
     from .workers import WorkerPool
 
 _SETTLE_ROWS = 4096

@@ -27,8 +27,10 @@ from shardwright.storage.lock import StoreLock
 
 from .acquisition import Acquisition, AcquisitionState
 from .encoding import SlabEncoder
+from .finder import facts_of, journals
 from .limits import Limits
-from .resume import GroupReport, facts_of, journals, open_staging, restore
+from .restored import GroupReport
+from .resume import open_staging, restore
 from .settings import WriteSettings
 from .take_over import spill_workspace
 

@@ -139,6 +139,12 @@ class StoreFolder:
             raise
         return folder
 
+    def remember_seen(self, stop: int, extent: int) -> None:
+        """That frames came which nothing else on disk will tell of. Raises ``StorageError``."""
+        if (stop, extent) != (self.manifest.seen_stop, self.manifest.seen_extent):
+            self.manifest = replace(self.manifest, seen_stop=stop, seen_extent=extent)
+            write_manifest(self.workspace, self.manifest)
+
     def placement(self, *, spill: bool) -> Placement:
         """Where the files of a group go."""
         if not spill or self.manifest.spill_root is None:

@@ -27,7 +27,8 @@ _MAX_BYTES = 16 << 20
 class Manifest:
     """``identity``: 32 hex digits, one for each acquisition ever made. ``writer_epoch`` counts the writers that opened it, ``client_epoch`` the
     clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as JSON values. ``io``: how its shards are filled. ``created_ns``: UTC
-    nanoseconds. ``spill_root``: the second root, None unless there is one.
+    nanoseconds. ``spill_root``: the second root, None unless there is one. ``seen_stop``, ``seen_extent``: frames below this
+    sequence, and places below this index of the first axis, are known to have come once, although recovery has cleared what told of them.
     """
 
     identity: str
@@ -37,6 +38,8 @@ class Manifest:
     io: str
     created_ns: int
     spill_root: str | None = None
+    seen_stop: int = 0
+    seen_extent: int = 0
 
     @property
     def identity_bytes(self) -> bytes:
@@ -52,6 +55,8 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "io": str,
     "created_ns": int,
     "spill_root": (str, type(None)),
+    "seen_stop": int,
+    "seen_extent": int,
 }
 
 

@@ -1,0 +1,262 @@
+"""Finds what an unfinished store holds, file by file, and acts on ``shard.recover``'s table: continue, believe, delete, set aside.
+
+Everything that is found good is synced once. Nothing is deleted before what replaces it is on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.array.grid import Grid
+from shardwright.array.ome import IMAGE_PATH
+from shardwright.model.errors import ShardFormatError
+from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, GroupFiles, Placement
+from shardwright.shard.index import EMPTY as ABSENT
+from shardwright.shard.journal import VALID, GroupJournal, JournalLayout
+from shardwright.shard.open_shard import OpenShard, make_link
+from shardwright.shard.read_back import ReadBack, read_back
+from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import make_directories, storage_errors, sync_directory
+
+from .encoding import SlabEncoder
+from .restored import GroupReport, Restored, RestoredGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.shard.layout import ArrayLayout
+
+
+DAMAGED = ".shardwright.damaged"  # beside the workspace
+
+
+def journals(placement: Placement) -> list[Path]:
+    """The journals in one workspace, by their group's number."""
+    return sorted(placement.workspace.glob(f"[0-9]*{JOURNAL_SUFFIX}"), key=lambda path: int(path.name.removesuffix(JOURNAL_SUFFIX)))
+
+
+def facts_of(placement: Placement, key: str, journal: GroupJournal | None, file: int) -> FileFacts:
+    """What the disk shows of one file of a group; ``journal`` None: it is damaged. Raises ``StorageError``."""
+    holds = False
+    if journal is not None:
+        entries, states = journal.read_chunks(file)
+        holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
+    fact = JournalFact.DAMAGED if journal is None else JournalFact.VALID
+    return FileFacts(fact, working=placement.working(key).exists(), final=placement.final(key).exists(), holds=holds)
+
+
+def _set_aside(placement: Placement, path: Path) -> None:
+    """Out of the workspace, which goes when the store is finished."""
+    folder = placement.root / DAMAGED
+    make_directories(folder)
+    with storage_errors("set aside", path):
+        reach("recover.before_set_aside")
+        path.replace(folder / path.name)
+
+
+class Finder:
+    """Fills ``restored`` from the disk, group by group."""
+
+    def __init__(self, restored: Restored, threads: int, progress: Callable[[int], None] | None) -> None:
+        self._restored = restored
+        self._folder = restored.folder
+        self._threads = threads
+        self._progress = progress
+        self._layout: ArrayLayout = SlabEncoder(restored.spec, Grid.of(restored.spec)).layout
+        self._record_bytes = record_dtype(len(restored.spec.frame_fields)).itemsize
+        self._whole: dict[int, set[int]] = {}  # group -> whole slabs
+
+    def run(self) -> None:
+        manifest = self._folder.manifest
+        self._restored.accounts.expect_up_to(manifest.seen_stop, manifest.seen_extent)
+        self._read_log()
+        for placement in self._folder.placements():
+            if placement.workspace.is_dir():
+                self._find_groups(placement)
+        self._read_staging()
+        self._folder.log.sync()
+        self._count_shards()
+        self._make_room()
+
+    def _read_log(self) -> None:
+        """Frames of sealed groups, and frames that were settled without being stored."""
+        accounts = self._restored.accounts
+        for kind, _, records in self._folder.log.blocks():
+            sequences = records["sequence"].astype(np.int64)
+            stored = kind is BlockKind.GROUP
+            fresh = ~accounts.seen.holds(sequences) if stored else np.ones(sequences.size, np.bool_)
+            again = int((~fresh).sum())  # stored, and told lost later: counted where it was found first
+            accounts.receive(sequences[fresh], records["position"].astype(np.int64)[fresh])
+            if stored:
+                accounts.frames_stored += sequences.size - again
+                accounts.frames_durable += sequences.size - again
+            else:
+                accounts.settle(records)
+            accounts.stored.add(sequences)
+            accounts.durable.add(sequences)
+        self._restored.closed_groups |= self._folder.log.groups
+
+    def _find_groups(self, placement: Placement) -> None:
+        """Look at every file of one workspace: journals lead to their groups, what no journal names goes."""
+        with storage_errors("look into", placement.workspace):
+            names = sorted(entry.name for entry in placement.workspace.iterdir())
+        for name in names:
+            if name.endswith((REWRITE_SUFFIX, ".copy")):
+                self._delete(placement.workspace / name)
+        numbers = [int(path.name.removesuffix(JOURNAL_SUFFIX)) for path in journals(placement)]
+        for number in numbers:
+            self._find_group(placement, number)
+        named = {placement.working(self._layout.shard_key(number, file)) for number in numbers for file in range(self._layout.files_per_group)}
+        for name in names:
+            path = placement.workspace / name
+            if name.startswith("c.") and name.endswith(WORKING_SUFFIX) and path not in named and path.exists():
+                assert decide(FileFacts(JournalFact.NONE, working=True, final=False, holds=False)) is Action.DELETE
+                self._delete(path)
+
+    def _delete(self, path: Path) -> None:
+        with storage_errors("delete", path):
+            reach("recover.before_delete")
+            path.unlink(missing_ok=True)
+
+    def _find_group(self, placement: Placement, number: int) -> None:
+        report = GroupReport(number)
+        self._restored.reports.append(report)
+        journal = self._journal(placement, number)
+        actions = [self._decide(placement, number, file, journal, report) for file in range(self._layout.files_per_group)]
+        if journal is None:
+            return
+        if number in self._restored.closed_groups:
+            journal.delete()  # sealed and logged: only the journal was left
+            return
+        shards = [self._take_up(placement, number, file, action) for file, action in enumerate(actions)]
+        files = GroupFiles(number, placement, shards, journal)
+        lost = {file for file, action in enumerate(actions) if action is Action.LOST}
+        found = read_back(self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress)
+        self._restored.checked_bytes += found.checked_bytes
+        self._take_group(files, found, report, begun=any(action in (Action.SEALED, Action.ALL_FILL) for action in actions))
+
+    def _journal(self, placement: Placement, number: int) -> GroupJournal | None:
+        path = placement.journal(number)
+        layout = JournalLayout.of(self._layout, number, self._record_bytes)
+        try:
+            return GroupJournal.open(path, layout, self._folder.manifest.identity_bytes, number)
+        except ShardFormatError:
+            _set_aside(placement, path)
+            return None
+
+    def _decide(self, placement: Placement, number: int, file: int, journal: GroupJournal | None, report: GroupReport) -> Action:
+        key = self._layout.shard_key(number, file)
+        working, final = placement.working(key), placement.final(key)
+        action = decide(facts_of(placement, key, journal, file))
+        report.actions[key] = action.value
+        if action is Action.SET_ASIDE:
+            _set_aside(placement, working)
+        elif action is Action.SEALED:
+            self._delete(working)
+            sync_directory(final.parent)  # the rename may not have been durable
+            if (link := placement.link(key)) is not None:
+                make_link(link, final)
+        return action
+
+    def _take_up(self, placement: Placement, number: int, file: int, action: Action) -> OpenShard | None:
+        """The shard to go on with; None where it has its final name or holds nothing. One that was lost begins anew."""
+        if action not in (Action.CONTINUE, Action.LOST):
+            return None
+        key = self._layout.shard_key(number, file)
+        return OpenShard(
+            self._layout.shard(number, file),
+            placement.working(key),
+            placement.final(key),
+            self._folder.io,
+            link=placement.link(key),
+            existing=action is Action.CONTINUE,
+        )
+
+    def _take_group(self, files: GroupFiles, found: ReadBack, report: GroupReport, *, begun: bool) -> None:
+        whole = found.whole
+        for places in whole:
+            for file, shard in enumerate(files.shards):
+                if shard is not None:
+                    mine = places.file == file
+                    entries = found.entries[file][places.slot[mine]]
+                    shard.entries["offset"][places.entry[mine]] = entries["offset"]
+                    shard.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
+        accounts = self._restored.accounts
+        self._clear_torn(files, found)
+        files.sync()
+        kept = [found.frames_of(places) for places in whole]
+        for records in kept:
+            sequences = records["sequence"].astype(np.int64)
+            accounts.receive(sequences, records["position"].astype(np.int64))
+            accounts.store(sequences)
+            accounts.make_durable(sequences, frames=False)
+        report.take(found)
+        accounts.frames_durable += report.frames_kept
+        accounts.stored_bytes += sum(int(e["nbytes"][g & (e["offset"] != ABSENT)].sum()) for e, g in zip(found.entries, found.good, strict=True))
+        slabs = files.journal.layout.slabs
+        self._whole[files.group] = {places.slab for places in whole}
+        filled = {places.slab: found.record_valid[places.slot_layer] for places in whole}
+        grid = self._layout.grid
+        holes = {slab: here for slab, here in filled.items() if here.sum() < grid.frames_in_slab(slab)}
+        self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, report.frames_kept, begun))
+
+    def _clear_torn(self, files: GroupFiles, found: ReadBack) -> None:
+        """Not stored; but their frames came, and are to be sent again or recorded as lost, even if recovery dies once more."""
+        for places in found.torn:
+            self._restored.accounts.expect(found.frames_of(places))
+        if found.torn:
+            self._folder.remember_seen(self._restored.accounts.seen.stop, self._restored.accounts.received_extent)
+            files.journal.clear_slabs(places.slot_layer for places in found.torn)
+
+    def _read_staging(self) -> None:
+        """Staged frames whose slab is not stored: the others are in their chunks."""
+        staging = self._folder.staging
+        if staging is None:
+            return
+        records, valid = staging.read()
+        slots = [slot for slot in np.flatnonzero(valid).tolist() if self._is_open(int(records["position"][slot]))]
+        slots.sort(key=lambda slot: int(records["sequence"][slot]))
+        staging.sync()
+        restored, accounts = self._restored, self._restored.accounts
+        restored.staged = records[slots]
+        restored.staged["pixels_crc"] = restored.staged["record_crc"] = 0
+        restored.staged_slots = slots
+        restored.staged_addresses = staging.map() + staging.slot_bytes * np.array(slots, np.int64)
+        sequences = restored.staged["sequence"].astype(np.int64)
+        accounts.receive(sequences, restored.staged["position"].astype(np.int64))
+        accounts.store(sequences)
+        accounts.make_durable(sequences, frames=False)
+        accounts.frames_durable += sequences.size
+
+    def _is_open(self, position: int) -> bool:
+        """Whether a position's slab still waits for frames."""
+        grid = self._layout.grid
+        slab = grid.slab_of_position(position)
+        group = grid.group_of_slab(slab)
+        begun = any(found.files.group == group and found.sealing_begun for found in self._restored.groups)
+        return group not in self._restored.closed_groups and not begun and slab not in self._whole.get(group, set())
+
+    def _make_room(self) -> None:
+        """Rows and groups for what was found, whatever they were derived from this time."""
+        grid, restored = self._layout.grid, self._restored
+        slabs = {grid.slab_of_position(position) for position in restored.staged["position"].tolist()} if restored.staged.size else set()
+        groups = {grid.group_of_slab(slab) for slab in slabs} | {found.files.group for found in restored.groups}
+        limits = restored.limits
+        restored.limits = replace(limits, rows=limits.rows + len(slabs), open_groups=max(limits.open_groups, len(groups) + 2))
+
+    def _count_shards(self) -> None:
+        """For the receipt: what is sealed already, by its size on disk. Nothing is opened: rot in one must not keep the others from coming back."""
+        folder = self._folder.path / IMAGE_PATH / "c"
+        accounts = self._restored.accounts
+        with storage_errors("look into", folder):
+            for path in folder.rglob("*") if folder.is_dir() else []:
+                if path.is_file() and path.name.isdigit():
+                    accounts.shards += 1
+                    accounts.stored_bytes += path.stat().st_blocks * 512

@@ -1,0 +1,68 @@
+"""What recovery hands over: the groups to go on with, the staged frames, the account so far, and what it did, for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from shardwright.array.spec import ArraySpec
+    from shardwright.shard.group_files import GroupFiles
+    from shardwright.shard.read_back import ReadBack
+
+    from .accounts import Accounts
+    from .limits import Limits
+    from .store_folder import StoreFolder
+
+
+@dataclass(frozen=True)
+class RestoredGroup:
+    """``slabs``: of the group in all; ``whole_slabs``: stored. ``holes``: of these, the places that have a frame where some have none.
+    ``sealing_begun``: some of its shards have their final names, so it takes no more."""
+
+    files: GroupFiles
+    slabs: int
+    whole_slabs: list[int]
+    holes: dict[int, np.ndarray]
+    frames: int
+    sealing_begun: bool
+
+
+@dataclass
+class GroupReport:
+    """What recovery found of one group, for people."""
+
+    group: int
+    actions: dict[str, str] = field(default_factory=dict)  # shard key -> action
+    frames_kept: int = 0
+    frames_unfinished: int = 0  # journaled, but their slab was not whole: never acknowledged, or staged as well
+    chunks_kept: int = 0
+    chunks_dropped: int = 0
+
+    def take(self, found: ReadBack) -> None:
+        self.frames_kept = sum(found.frames_of(places).size for places in found.whole)
+        self.frames_unfinished = sum(found.frames_of(places).size for places in found.torn)
+        self.chunks_kept, self.chunks_dropped = found.chunks_kept, found.chunks_dropped
+
+
+@dataclass
+class Restored:
+    folder: StoreFolder
+    spec: ArraySpec
+    limits: Limits
+    accounts: Accounts
+    groups: list[RestoredGroup] = field(default_factory=list)
+    closed_groups: set[int] = field(default_factory=set)
+    staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    staged_slots: list[int] = field(default_factory=list)
+    staged_addresses: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    reports: list[GroupReport] = field(default_factory=list)
+    checked_bytes: int = 0
+
+    def close(self) -> None:
+        """Let go of everything; the store stays as it is."""
+        for group in self.groups:
+            group.files.abandon()
+        self.folder.close()
