@@ -73,8 +73,7 @@ class Acquisition(Outcomes):
         try:
             self._restore(restored)
         except BaseException:
-            while self.in_flight and self._pool.alive():
-                self.poll(0.1)  # nobody may write any more when the files are closed
+            self._await_workers()
             self._keeper.stop()
             self._keeper.join()
             raise
@@ -233,8 +232,15 @@ class Acquisition(Outcomes):
     def close(self) -> None:
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
         if self.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
+            self._await_workers()
             self._keeper.stop()
         self._keeper.join()
+        self.folder.close()
+
+    def _await_workers(self) -> None:
+        """Nobody may read or write any more when the files are closed and the staging area is unmapped."""
+        while self.in_flight and self._pool.alive():
+            self.poll(0.1)
 
     def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
         """Frames that come too late for anything: after the end, or after a failure (then they count as lost)."""

@@ -110,7 +110,8 @@ KeeperReport = GroupPrepared | GroupRewritten | GroupSealed | Committed | Record
 
 
 class ShardKeeper:
-    """Owns ``folder`` from now on. Reports go to ``report`` from the keeper's thread."""
+    """The only one at ``folder`` until ``join``; whoever joined closes it, since workers may read the staging area till then. Reports go to
+    ``report`` from the keeper's thread."""
 
     def __init__(self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]) -> None:
         self.folder = folder
@@ -318,8 +319,6 @@ class ShardKeeper:
             self._break_promises(died)
             self._report(KeeperFailed(died, dead=True))
             raise
-        finally:
-            self.folder.close()
 
     def _explained(self, error: Exception) -> Exception:
         """An I/O error because another writer has taken the store over is no disk error: nothing may be rewritten then."""
