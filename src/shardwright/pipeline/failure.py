@@ -16,33 +16,10 @@ from .frame_flow import AcquisitionState, FrameFlow
 from .groups import Group, GroupState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from .keeper import KeeperFailed
-    from .limits import Limits
-    from .settings import WriteSettings
-    from .store_folder import StoreFolder
-    from .workers import WorkerPool
 
 
 class Failing(FrameFlow):
-    def __init__(
-        self,
-        folder: StoreFolder,
-        limits: Limits,
-        pool: WorkerPool,
-        wake: Callable[[], None],
-        settings: WriteSettings,
-        staged_slots: Iterable[int],
-    ) -> None:
-        super().__init__(folder, limits, pool, wake, settings, staged_slots)
-        self.thread_died = False  # a worker or the keeper: whoever runs this process must end it
-        self._store_asked = False
-        self._given_up = False
-        self._leaves_something = False  # files that only recovery can finish
-        self._keeper_dead = False
-        self._sealed_extent = 0
-
     def _fail(self, error: BaseException) -> None:
         """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):

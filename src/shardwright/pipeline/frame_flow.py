@@ -30,7 +30,7 @@ from .assembly import SlabTable
 from .commit_ledger import CommitLedger
 from .encoding import SlabDone, SlabEncoder, SlabTask, StageDone
 from .groups import Group, Groups, GroupState
-from .keeper import KeeperReport, ShardKeeper
+from .keeper import KeeperReport, NotRecorded, ShardKeeper
 from .staging_desk import StagingDesk
 
 if TYPE_CHECKING:
@@ -109,6 +109,18 @@ class FrameFlow(ABC):
         self._ledger = CommitLedger()
         frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
         self.accounts = Accounts(limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1)
+        self.thread_died = False  # a worker or the keeper: whoever runs this process must end it
+        self._store_asked = False
+        self._given_up = False
+        self._leaves_something = False  # files that only recovery can finish
+        self._keeper_dead = False
+        self._sealed_extent = 0
+        self._finish_asked = False
+        self._low_water = False
+        self._flush_goal = 0
+        self._next_stage_s = 0.0
+        self._unrecorded: deque[tuple[float, NotRecorded]] = deque()
+        self._store_retry_s: float | None = None
         self._desk = StagingDesk(folder.staging, staged_slots, self._table, limits.frame_bytes, pool, self._report)
         self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
         self._groups = Groups(self.grid, limits, self._keeper, settings, self._note)

@@ -6,8 +6,6 @@ Part of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner'
 from __future__ import annotations
 
 import time
-from collections import deque
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,33 +28,8 @@ from .keeper import (
     StoreFinished,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from .limits import Limits
-    from .settings import WriteSettings
-    from .store_folder import StoreFolder
-    from .workers import WorkerPool
-
 
 class Outcomes(Failing):
-    def __init__(
-        self,
-        folder: StoreFolder,
-        limits: Limits,
-        pool: WorkerPool,
-        wake: Callable[[], None],
-        settings: WriteSettings,
-        staged_slots: Iterable[int],
-    ) -> None:
-        super().__init__(folder, limits, pool, wake, settings, staged_slots)
-        self._finish_asked = False
-        self._low_water = False
-        self._flush_goal = 0
-        self._next_stage_s = 0.0
-        self._unrecorded: deque[tuple[float, NotRecorded]] = deque()
-        self._store_retry_s: float | None = None
-
     # ------------------------------------------------------------------ staging, commits, flushes
 
     def _stage_and_commit(self, now_s: float) -> None:
