@@ -414,8 +414,8 @@ def test_storage_that_fails_later_is_a_typed_failure(tmp_path, shared_pool, driv
     assert drive.acquisition.state is AcquisitionState.FAILED
     assert isinstance(drive.acquisition.error, StorageError)
     assert "Input/output error" in str(drive.acquisition.error)
-    seen = drive.read()
-    assert np.array_equal(seen, drive.expected(range(16))[: len(seen)])
+    for frame, expected in zip(drive.read(), drive.expected(range(16)), strict=False):
+        assert np.array_equal(frame, expected) or not frame.any(), "right, or left to recovery and fill until then"
     assert open_descriptors() == descriptors, "files of unsealed shards are closed"
 
 

@@ -288,6 +288,7 @@ def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(tm
         drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, QUICK)
         drive.submit(*range(4))
         drive.until(lambda: drive.acquisition.stored_watermark == 4)
+        drive.still()  # the second group is prepared
         full[0] = True
         drive.submit(*range(4, 19))
         drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
