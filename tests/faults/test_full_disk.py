@@ -125,16 +125,24 @@ def test_fail_seals_what_was_acknowledged_wherever_the_disk_fills_up(trial, numb
     assert set(ended) == {"refused", "failed", "sealed"}, ended
 
 
-def judge_blocked(trial: Trial, scenario: Scenario) -> str:
+def judge_complete(trial: Trial, scenario: Scenario) -> Outcome | None:
+    """Refused (None) or sealed, with every frame at its place and nothing left to recover."""
     outcome = trial.run(scenario)
     if outcome.refused is not None:
         assert outcome.refused["code"] == "storage_full"
-        return "refused"
+        return None
     left = trial.recover()
     evidence = judge(trial.path, (scenario, outcome))
     assert outcome.error is None, outcome.error
     assert (left, outcome.state, outcome.losses, evidence.missing) == (False, "sealed", [], [])
     judge_account(outcome, evidence)
+    return outcome
+
+
+def judge_blocked(trial: Trial, scenario: Scenario) -> str:
+    outcome = judge_complete(trial, scenario)
+    if outcome is None:
+        return "refused"
     assert leftovers(trial.path) == []
     assert outcome.events.count("disk_full") == outcome.events.count("disk_has_room"), outcome.events
     return "blocked" if "disk_full" in outcome.events else "unnoticed"
@@ -152,15 +160,9 @@ def test_spill_goes_on_in_the_second_root(trial, second_disk, number):
     def judge_spilled(trial: Trial, scenario: Scenario) -> str:
         for path in second_disk.path.glob("*.zarr"):
             shutil.rmtree(path)
-        outcome = trial.run(scenario)
-        if outcome.refused is not None:
-            assert outcome.refused["code"] == "storage_full"
+        outcome = judge_complete(trial, scenario)
+        if outcome is None:
             return "refused"
-        left = trial.recover()
-        evidence = judge(trial.path, (scenario, outcome))
-        assert outcome.error is None, outcome.error
-        assert (left, outcome.state, outcome.losses, evidence.missing) == (False, "sealed", [], [])
-        judge_account(outcome, evidence)
         spilled = [path for path in second_disk.path.glob("*.zarr/**/*") if path.is_file()]
         assert bool(spilled) == ("spilling" in outcome.events), (spilled, outcome.events)
         return "spilled" if spilled else "unnoticed"

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.shard.journal import EMPTY, TORN, VALID, GroupJournal, JournalLayout
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
-from shardwright.storage import failpoints
 
 from .sidecars import ARRAY, GRID, IDENTITY, LAST_GROUP, LAYOUT, RECORD, chunk_entry, frame_record, put, seed_of
 from .test_layout import grids, slabs_of_group
@@ -276,22 +275,6 @@ def test_delete_closes_and_removes(journal, path):
     journal.delete()
     assert not path.exists()
     assert open_descriptors() == before - 1
-
-
-@pytest.fixture
-def failing():
-    points = []
-
-    def fail(name: str, number: int = errno.EIO) -> None:
-        def hook() -> None:
-            raise OSError(number, os.strerror(number))
-
-        points.append(name)
-        failpoints.set_hook(name, hook)
-
-    yield fail
-    for name in points:
-        failpoints.set_hook(name, None)
 
 
 @pytest.mark.parametrize("point", ["journal.before_create", "journal.before_preallocate", "journal.before_header", "journal.before_sync"])

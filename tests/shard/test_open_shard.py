@@ -13,7 +13,6 @@ from shardwright.model.errors import OutputExistsError, StorageError, StorageFul
 from shardwright.shard.index import EMPTY, INDEX_ENTRY, decode_index
 from shardwright.shard.layout import PAGE_BYTES, ShardLayout
 from shardwright.shard.open_shard import OpenShard
-from shardwright.storage import failpoints
 from shardwright.storage.slot_file import resolve_io
 
 MODES = ["mmap", "pwrite"]  # direct is the same but for O_DIRECT, and tmpfs has none: test_seal_direct asks for it
@@ -28,23 +27,6 @@ def open_descriptors() -> int:
 def paths(tmp_path):
     (tmp_path / "work").mkdir()
     return tmp_path / "work" / "c.0.partial", tmp_path / "array" / "c" / "0"
-
-
-@pytest.fixture
-def failing():
-    """Make a failpoint raise; all are taken back at the end."""
-    points = []
-
-    def fail(name: str, number: int = errno.EIO) -> None:
-        def hook() -> None:
-            raise OSError(number, os.strerror(number))
-
-        points.append(name)
-        failpoints.set_hook(name, hook)
-
-    yield fail
-    for name in points:
-        failpoints.set_hook(name, None)
 
 
 def fill(shard: OpenShard, chunks: dict[int, bytes], entry_of=lambda slot: slot) -> None:

@@ -14,7 +14,6 @@ import pytest
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.staging import StagingArea
-from shardwright.storage import failpoints
 
 from .sidecars import IDENTITY, RECORD, frame_record, put, seed_of
 
@@ -143,22 +142,6 @@ def test_any_flipped_bit_of_the_header_page_is_found(staging, path):
         with pytest.raises(ShardFormatError):
             StagingArea.open(path, *SHAPE)
         put(staging, bit // 8, data[bit // 8 : bit // 8 + 1])
-
-
-@pytest.fixture
-def failing():
-    points = []
-
-    def fail(name: str, number: int = errno.EIO) -> None:
-        def hook() -> None:
-            raise OSError(number, os.strerror(number))
-
-        points.append(name)
-        failpoints.set_hook(name, hook)
-
-    yield fail
-    for name in points:
-        failpoints.set_hook(name, None)
 
 
 @pytest.mark.parametrize("point", ["staging.before_create", "staging.before_preallocate", "staging.before_header", "staging.before_sync"])

@@ -74,10 +74,6 @@ class SlabTable:
         self._collecting[slab] = row
         return True
 
-    def row_of(self, slab: int) -> int:
-        """The row that collects ``slab``."""
-        return self._collecting[slab]
-
     def oldest(self) -> int | None:
         """The incomplete slab that comes first in acquisition order."""
         return min(self._collecting, default=None)

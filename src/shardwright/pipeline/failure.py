@@ -40,7 +40,7 @@ class Failing(FrameFlow):
             group.waiting = []
 
     def _usable(self, group: Group) -> bool:
-        return group.sound and not group.rewriting and group.files.done() and group.files.exception() is None
+        return group.sound and not group.rewriting and group.ready
 
     def _failing_step(self) -> None:
         """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
@@ -103,9 +103,7 @@ class Failing(FrameFlow):
         filled, staged = self._table.filled(row), self._table.staging_slot[row] >= 0
         if (filled & staged).any():
             self._leaves_something = True
-            group = self._groups.by_number.get(self.grid.group_of_slab(int(self._table.slab[row])))
-            if group is not None:
-                group.sound = False  # sealed without them it would be closed, and recovery take them for stored
+            self._group_of_row(row).sound = False  # sealed without them it would be closed, and recovery take them for stored
             self._released.append(self._table.sequences[row][filled & staged])
         self._lose(self._table.records[row][filled & ~staged])
         self._table.free(row)
@@ -124,9 +122,7 @@ class Failing(FrameFlow):
             rows = np.flatnonzero((self._tasks_left > 0) | (self._desk.tasks > 0))
             for row in rows.tolist():
                 self._doomed.add(row)
-                group = self._groups.by_number.get(self.grid.group_of_slab(int(self._table.slab[row])))
-                if group is not None:
-                    group.sound = False  # a slab of it is half written
+                self._group_of_row(row).sound = False  # a slab of it is half written
             self._tasks_left[:] = 0
             self._desk.tasks[:] = 0
             self._rows_in_flight = 0

@@ -69,7 +69,7 @@ class _Batch:
 
 
 class FrameFlow(ABC):
-    """Takes ``folder`` over: its keeper's thread closes it."""
+    """Takes ``folder`` over; ``Acquisition.close`` closes it."""
 
     def __init__(
         self,
@@ -140,12 +140,16 @@ class FrameFlow(ABC):
         self._reports.put(report)
         self._wake()
 
+    def _group_of_row(self, row: int) -> Group:
+        """A row that is in use belongs to a group that is not sealed yet."""
+        return self._groups.by_number[self.grid.group_of_slab(int(self._table.slab[row]))]
+
     def _note(self, event: str, facts: dict[str, Any]) -> None:
         self._events.append((event, facts))
 
     @abstractmethod
     def _fail(self, error: BaseException) -> None:
-        """Take nothing more in, save what is sound (``outcomes``)."""
+        """Take nothing more in, save what is sound (``failure``)."""
 
     # ------------------------------------------------------------------ frames to slabs
 
@@ -248,7 +252,7 @@ class FrameFlow(ABC):
             self._doomed.add(row)
             return
         slab = int(self._table.slab[row])
-        group = self._groups.by_number[self.grid.group_of_slab(slab)]
+        group = self._group_of_row(row)
         self._table.records["slab_frames"][row] = int(self._table.frames[row]) % (1 << 16)
         group.done_slabs.add(slab)
         group.slabs_left -= 1

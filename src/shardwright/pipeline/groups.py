@@ -63,6 +63,16 @@ class Group:
     waited_to_seal: bool = False
     spilled: bool = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether its files are there."""
+        return self.files.done() and self.files.exception() is None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why its files could not be made, once that is known."""
+        return self.files.exception() if self.files.done() else None
+
 
 class Groups:
     """``on_event`` takes (name, facts)."""
@@ -122,8 +132,7 @@ class Groups:
         if len(self.by_number) >= self._limits.open_groups:
             return False
         prepared = self._prepared.pop(number, None)
-        usable = prepared is not None and not (prepared.files.done() and prepared.files.exception() is not None)
-        self.by_number[number] = prepared if usable and prepared is not None else self._new(number)
+        self.by_number[number] = self._new(number) if prepared is None or prepared.failure is not None else prepared
         following = self._grid.next_group(number)
         if following is not None and following not in self.by_number and following not in self._prepared and not self.is_closed(following):
             self.discard_prepared()
@@ -136,14 +145,13 @@ class Groups:
             return None
         return self.by_number[min(self.by_number)]
 
-    def sealed(self, number: int) -> Group:
+    def sealed(self, number: int) -> None:
         """A group's files carry their final names."""
         group = self.by_number.pop(number)
         if group.waited_to_seal:
             self._has_room_again(group)
         self._note_closed(number)
         self.visible.seal(number)
-        return group
 
     def discard_prepared(self) -> None:
         for group in self._prepared.values():
@@ -181,13 +189,11 @@ class Groups:
 
     def fails_for_want_of_room(self, group: Group) -> BaseException | None:
         """With policy ``fail``: why, as soon as it is known, before any frame of the group is acknowledged."""
-        error = group.files.exception() if group.files.done() else None
-        return error if self._settings.on_full == "fail" and isinstance(error, StorageFullError) else None
+        return group.failure if self._settings.on_full == "fail" and isinstance(group.failure, StorageFullError) else None
 
-    def may_stage(self, number: int) -> bool:
+    def may_stage(self, group: Group) -> bool:
         """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it must be sure that they get there."""
-        group = self.by_number[number]
-        return self._settings.on_full != "fail" or (group.files.done() and group.files.exception() is None)
+        return self._settings.on_full != "fail" or group.ready
 
     def waits_to_seal(self, group: Group, now_s: float, error: BaseException) -> bool:
         """Sealing needs a little room as well (folders, the frame log); even the ballast was not enough. False when that ends the acquisition."""

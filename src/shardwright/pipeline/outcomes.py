@@ -46,13 +46,13 @@ class Outcomes(Failing):
 
     def _rows_that_wait(self) -> list[int]:
         """Rows whose frames are only in memory: slabs that collect, and slabs that wait for files."""
-        collecting = [row for row in self._table.collecting_rows() if self._groups.may_stage(self.grid.group_of_slab(int(self._table.slab[row])))]
-        waiting = [row for number, group in self._groups.by_number.items() if self._groups.may_stage(number) for row in group.waiting]
+        collecting = [row for row in self._table.collecting_rows() if self._groups.may_stage(self._group_of_row(row))]
+        waiting = [row for group in self._groups.by_number.values() if self._groups.may_stage(group) for row in group.waiting]
         return collecting + waiting
 
     def _ring_waits_for_commit(self) -> bool:
         """With durability ``durable`` pixels come back at a commit: do not let half the ring wait for the next one."""
-        return self._ledger.releases_waiting > max(1, (self.limits.ring_frames - self.limits.held_frames) // 2)
+        return self._keeps_frames and self._ledger.releases_waiting > max(1, (self.limits.ring_frames - self.limits.held_frames) // 2)
 
     def _commit(self) -> None:
         groups = self._groups.by_number
@@ -121,7 +121,7 @@ class Outcomes(Failing):
         row = report.row
         if self._tasks_left[row] <= 0:
             return  # given up with a dead pool
-        group = self._groups.by_number[self.grid.group_of_slab(int(self._table.slab[row]))]
+        group = self._group_of_row(row)
         self.accounts.stored_bytes += report.stored_bytes
         self._tasks_left[row] -= 1
         if report.error is not None:
@@ -150,13 +150,13 @@ class Outcomes(Failing):
 
     def _rewrite_if_idle(self, group: Group) -> None:
         """Once nobody is at the old files. What is not durable and still held is encoded again; the rest has to be read back."""
-        if group.rewriting and group.in_flight == 0 and not self._ledger.commits(group.number) and self.state is not AcquisitionState.FAILING:
-            if group.rewrite_asked:
-                return
-            stored = group.done_slabs - {int(self._table.slab[row]) for row in group.waiting}
-            held = self._ledger.take(group.number).rows if self._keeps_frames else []
-            group.waiting += held
-            self._groups.rewrite(group, stored, {int(self._table.slab[row]) for row in held})
+        begun = not group.rewriting or group.rewrite_asked or self.state is AcquisitionState.FAILING
+        if begun or group.in_flight or self._ledger.commits(group.number):
+            return
+        stored = group.done_slabs - {int(self._table.slab[row]) for row in group.waiting}
+        held = self._ledger.take(group.number).rows if self._keeps_frames else []
+        group.waiting += held
+        self._groups.rewrite(group, stored, {int(self._table.slab[row]) for row in held})
 
     def _slab_stored(self, group: Group, row: int) -> None:
         if self._desk.tasks[row]:
@@ -183,7 +183,7 @@ class Outcomes(Failing):
             self._note("staging_failed", {"reason": str(report.error), "then": "frames are stored when their slab is full"})
         if row in self._waits_for_stage and not self._desk.tasks[row]:
             self._waits_for_stage.discard(row)
-            group = self._groups.by_number[self.grid.group_of_slab(int(self._table.slab[row]))]
+            group = self._group_of_row(row)
             group.in_flight -= 1
             self._slab_stored(group, row)
             self._after_slab(group)

@@ -1,0 +1,27 @@
+"""What the tests of this room share: a failpoint that raises."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from shardwright.storage import failpoints
+
+
+@pytest.fixture
+def failing():
+    """Make a failpoint raise; all are taken back at the end."""
+    points = []
+
+    def fail(name: str, number: int = errno.EIO) -> None:
+        def hook() -> None:
+            raise OSError(number, os.strerror(number))
+
+        points.append(name)
+        failpoints.set_hook(name, hook)
+
+    yield fail
+    for name in points:
+        failpoints.set_hook(name, None)
