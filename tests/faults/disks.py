@@ -83,6 +83,7 @@ class LoopDisk:
     def __init__(self, format_name: str = "ext4", nbytes: int = 0) -> None:
         need_root()
         need_tools(FORMATS[format_name][0])
+        self.format_name = format_name
         self._format = FORMATS[format_name]
         self._nbytes = max(nbytes, LEAST_BYTES[format_name])
         self._folder = Path(tempfile.mkdtemp(prefix="sw-disk-", dir=MEMORY if MEMORY.is_dir() else None))

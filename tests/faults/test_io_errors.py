@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardwright.shard.group_files import WORKSPACE
+from shardwright.shard.manifest import MANIFEST_NAME
+
 from .disks import FaultyDisk, need_tools
 from .judge import judge, judge_account, leftovers
 from .moments import calls_of, every_call, fault_at, first_and_last, spread, try_each
@@ -48,9 +51,17 @@ def judge_run(path: Path, scenario: Scenario, outcome: Outcome) -> str:
         judge_account(outcome, evidence)
         lost = {sequence for first, last, _ in outcome.losses for sequence in range(first, last + 1)}
         assert set(evidence.missing) == lost, "each hole was reported, and only holes were"
-        if not any(fault.times == FOR_EVER or fault.point == "workspace.before_remove" for fault in scenario.faults):  # what cannot be deleted stays
-            assert leftovers(path) == []
+        if leftovers(path):
+            judge_leftovers(path, scenario)
     return outcome.state
+
+
+def judge_leftovers(path: Path, scenario: Scenario) -> None:
+    """What could not be deleted, or not durably, stays, known to be of no use; recovery at the next start removes it."""
+    assert any(fault.times == FOR_EVER or fault.point in ("workspace.before_remove", "directory.before_sync") for fault in scenario.faults)
+    assert not (path / WORKSPACE / MANIFEST_NAME).exists(), "only what is done with may stay"
+    assert recover_here(path) is None
+    assert leftovers(path) == []
 
 
 def fail_at(rig: Rig, folder: Path, moments: list[tuple[str, int]], *, times: int = 1, **settings) -> dict[str, int]:

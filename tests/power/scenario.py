@@ -57,7 +57,7 @@ class Scenario:
             seed=seed,
             filesystem=filesystem,
             mount_options="" if filesystem == "xfs" or rng.integers(2) else "commit=1",
-            io=choose("mmap", "pwrite", "direct", "direct"),
+            io=choose("pwrite" if filesystem == "btrfs" else "mmap", "pwrite", "direct", "direct"),
             codec=choose("none", "lz4", "zstd"),
             index_location=choose("end", "end", "start"),
             sync_interval_ms=choose(20, 60, 200),

@@ -304,6 +304,43 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_usable(path, failing):
         assert log.groups == {0, 1, 2}
 
 
+@pytest.mark.parametrize("point", ["log.before_append", "log.before_payload", "log.before_clear"])
+def test_a_write_that_finds_no_room_can_be_tried_again(path, failing, point):
+    """Even with smaller blocks than the one that did not fit: nothing of that one comes back."""
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    log.append(GROUP, 0, records(10))
+    for failed_at in ("log.before_payload", point):
+        failing(failed_at, errno.ENOSPC)
+        with pytest.raises(StorageFullError):
+            log.append(GROUP, 1, records(1000))
+        failpoints.set_hook(failed_at, None)
+    log.append(EVENTS, -1, records(2))
+    log.append(GROUP, 1, records(3))
+    log.sync()
+    log.close()
+    for log in reopened(path):
+        assert log.torn_bytes == 0
+        assert contents(log) == [(GROUP, 0, records(10).tobytes()), (EVENTS, -1, records(2).tobytes()), (GROUP, 1, records(3).tobytes())]
+
+
+@pytest.mark.parametrize("point", ["log.before_sync", "log.before_clear_sync"])
+def test_a_sync_that_finds_no_room_is_final(path, failing, point):
+    """What it was to write may be gone, and the next sync would say OK."""
+    log = FrameLog.create(path, RECORD, IDENTITY)
+    failing("log.before_payload", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        log.append(GROUP, 1, records(1000))
+    failpoints.set_hook("log.before_payload", None)
+    failing(point, errno.ENOSPC)
+    with pytest.raises(StorageFullError):  # noqa: PT012
+        log.append(GROUP, 1, records(1000))
+        log.sync()
+    failpoints.set_hook(point, None)
+    with pytest.raises(StorageError, match="failed before"):
+        log.append(GROUP, 2, records(1))
+    log.close()
+
+
 @pytest.mark.parametrize("point", ["log.before_append", "log.before_sync"])
 def test_a_failed_log_stays_failed(path, failing, point):
     log = FrameLog.create(path, RECORD, IDENTITY)

@@ -94,7 +94,7 @@ def test_seal_byte_for_byte(paths, mode, at_start):
 def test_seal_direct(paths):
     working, final = paths
     layout = ShardLayout(5, 4, SLOT_BYTES, False)
-    if resolve_io("auto", working.parent) != "direct":
+    if resolve_io("auto", [working.parent]) != "direct":
         pytest.skip(f"NOT TESTED: the filesystem of {working.parent} has no O_DIRECT")
     shard = OpenShard(layout, working, final, "direct")
     fill(shard, CHUNKS)

@@ -34,7 +34,8 @@ class Output(_Section):
     root: Folder = Field(description="Folder that holds the stores; relative paths count from this file's folder.")
     io: IoMode = Field(
         default="auto",
-        description="How shards are written: direct (past the page cache), mmap, pwrite (network filesystems); auto tries direct, else mmap.",
+        description="How shards are written: direct (past the page cache), mmap (not on copy-on-write or network filesystems), pwrite; auto: the "
+        "first that this filesystem takes, in the order direct, mmap, pwrite.",
     )
     create: bool = Field(default=False, description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.")
     spill_root: Folder | None = Field(

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
-from shardwright.model.errors import BudgetError
+from shardwright.model.errors import BudgetError, StorageError
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
+from shardwright.storage.slot_file import resolve_io
 
 from .durability import SafetyCost, disk_warnings, ring_warnings, room_warnings
 from .quantities import format_bytes
@@ -152,6 +153,8 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     )
     _refuse_what_does_not_fit(loaded, plan)
     spill_root = config.output.spill_root
+    if config.output.io == "mmap":
+        _refuse_an_unsafe_mapping(loaded, [_nearest_existing(folder) for folder in (root, spill_root) if folder is not None])
     return replace(
         plan,
         warnings=(
@@ -212,6 +215,13 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
             got=format_bytes(plan.disk_free_bytes),
             hint="Free some space, or make shard_size_chunks, ring_frames or output.ballast smaller.",
         )
+
+
+def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None:
+    try:
+        resolve_io("mmap", folders)
+    except StorageError as error:
+        raise loaded.source.error(("output", "io"), error.message, expected="auto, direct or pwrite", got="mmap") from None
 
 
 def shard_files_per_frame(grid: Grid) -> float:

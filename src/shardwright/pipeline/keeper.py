@@ -139,9 +139,10 @@ class ShardKeeper:
             if future.done():
                 return
             try:
+                if not spill:
+                    self._restore_ballast()
                 files = self._create(group, spill=spill)
                 free_bytes = self.folder.free_bytes()
-                self._refill_ballast()
             except Exception as error:  # noqa: BLE001  (travels in the future)
                 future.set_exception(self._explained(error))
             else:
@@ -358,7 +359,11 @@ class ShardKeeper:
             self._ballast_given = True
             return work()
 
-    def _refill_ballast(self) -> None:
-        """There is room again: hold some back once more."""
+    def _restore_ballast(self) -> None:
+        """What sealing took on a full disk is held back again before another group begins: it would have nothing to be sealed with."""
         if self._ballast_given:
-            self._ballast_given = not self.folder.ballast.fill()
+            if not self.folder.ballast.fill():
+                raise StorageFullError(
+                    f"no room below {self.folder.path} to hold back for sealing another shard", hint="Free some space on this filesystem"
+                )
+            self._ballast_given = False

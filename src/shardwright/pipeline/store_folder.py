@@ -101,13 +101,17 @@ class StoreFolder:
             lock = StoreLock.take(workspace / "lock")
             opened: list[FrameLog | StagingArea] = []
             try:
+                roots = [workspace]
+                if settings.spill_root is not None:
+                    make_directories(settings.spill_root)
+                    roots.append(settings.spill_root)
                 identity = secrets.token_bytes(IDENTITY_BYTES)
                 manifest = Manifest(
                     identity=identity.hex(),
                     writer_epoch=1,
                     client_epoch=1,
                     spec=spec.model_dump(mode="json"),
-                    io=resolve_io(settings.io, workspace),
+                    io=resolve_io(settings.io, roots),
                     created_ns=time.time_ns(),
                     spill_root=None if settings.spill_root is None else str(settings.spill_root),
                 )

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import crc32c
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import preallocate, storage_errors, sync_directory
 
@@ -72,7 +72,7 @@ class FrameLog:
     """Made by ``create`` or ``open``. Owns the descriptor and the end of the log.
 
     ``rows`` counts the records of all blocks, ``groups`` the groups that have a block. ``torn_bytes``: what ``open`` found behind the last whole
-    block; it is overwritten with zeros before the first ``append``. After a write or sync that failed nothing more is written.
+    block; it is overwritten with zeros before the next ``append``. After a write or sync that failed nothing more is written, but for a full disk.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[np.void], identity: bytes, descriptor: int) -> None:
@@ -125,7 +125,7 @@ class FrameLog:
         return log
 
     def append(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
-        """One block: records (dtype[n]), ``group`` -1 for events. Raises ``StorageFullError`` (nothing is written then) or ``StorageError``."""
+        """One block: records (dtype[n]), ``group`` -1 for events. Raises ``StorageFullError`` (no block then) or ``StorageError``."""
         assert records.dtype == self._dtype, "this log's records"
         assert records.size <= MAX_BLOCK_ROWS, "no group has so many frames"
         payload = np.ascontiguousarray(records).view(np.uint8).data
@@ -139,6 +139,9 @@ class FrameLog:
                 self._write(memoryview(self._block_header(kind, group, records.size, payload)), self._end)
                 reach("log.before_payload")
                 self._write(payload, self._end + BLOCK_HEADER_BYTES)
+        except StorageFullError:  # a copy-on-write filesystem may need room even here; nothing was synced, so the place can be written again
+            self._torn_end = max(self._torn_end, self._end + nbytes)
+            raise
         except StorageError as error:
             self._failure = error
             raise
@@ -162,13 +165,7 @@ class FrameLog:
     def sync(self) -> None:
         """Everything appended so far is durable after this."""
         self._check_usable()
-        try:
-            with storage_errors("sync", self.path):
-                reach("log.before_sync")
-                os.fdatasync(self._descriptor)
-        except StorageError as error:
-            self._failure = error  # the next sync would say that all is well
-            raise
+        self._sync("log.before_sync")
 
     def blocks(self) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
         """(kind, group, records) of every block in order, in pieces of at most 65,536 records.
@@ -214,6 +211,15 @@ class FrameLog:
                 os.ftruncate(self._descriptor, size)  # what was taken of the last free blocks
                 raise
         self.preallocated_bytes = nbytes
+
+    def _sync(self, point: str) -> None:
+        try:
+            with storage_errors("sync", self.path):
+                reach(point)
+                os.fdatasync(self._descriptor)
+        except StorageError as error:
+            self._failure = error  # the next sync would say that all is well
+            raise
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -296,8 +302,7 @@ class FrameLog:
             reach("log.before_clear")
             for place in range(self._end, self._torn_end, EXTENT_BYTES):
                 self._write(memoryview(bytes(min(EXTENT_BYTES, self._torn_end - place))), place)
-            reach("log.before_clear_sync")
-            os.fdatasync(self._descriptor)
+            self._sync("log.before_clear_sync")
         self._torn_end = self._end
 
     def _write(self, data: memoryview, place: int) -> None:

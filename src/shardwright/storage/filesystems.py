@@ -1,4 +1,5 @@
-"""What kind of filesystem a folder lies on: whether a sync there means a disk of this machine. Linux, by the magic numbers of statfs(2)."""
+"""What kind of filesystem a folder lies on: whether a sync there means a disk of this machine, whether preallocated blocks are the ones that are
+written. Linux, by the magic numbers of statfs(2)."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ _REMOTE = {
     0x786F4256: "vboxsf",
     0x65735546: "fuse",
 }
+_COPY_ON_WRITE = {0x9123683E: "btrfs", 0x2FC12FC1: "zfs", 0xCA451A4E: "bcachefs", 0x3434: "nilfs2"}
 _IN_MEMORY = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,6 +47,13 @@ def remote_filesystem(path: Path) -> str | None:
 def memory_filesystem(path: Path) -> str | None:
     """``tmpfs`` or ``ramfs`` where ``path`` lies in memory, which no sync makes durable. Raises ``StorageError``."""
     return _IN_MEMORY.get(_magic(path))
+
+
+def unmappable_filesystem(path: Path) -> str | None:
+    """The name of a filesystem on which a store into a mapping can fail although its blocks were preallocated, which ends the process by SIGBUS:
+    copy-on-write ones (a full disk), network ones (a server that is gone). None where a mapping is safe. Raises ``StorageError``."""
+    magic = _magic(path)
+    return _COPY_ON_WRITE.get(magic) or _REMOTE.get(magic)
 
 
 def same_filesystem(one: Path, other: Path) -> bool:
