@@ -1,0 +1,54 @@
+"""The one function that every executor calls, here, in a process of its own or on a cluster's worker: a task goes in, a result comes out.
+
+Both are plain JSON values. A task has ``kind`` and what that kind asks for, ``manners`` (see ``Manners.to_dict``) and, for messages, ``key``: what it
+makes. A result has ``kind``, ``key``, ``array``, ``shard`` (those two as the task gave them), ``ok``, ``bytes_read``, ``bytes_written``,
+``seconds`` and, unless ``ok``, ``error``, as ``ShardwrightError.to_dict`` describes it.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from importlib import import_module
+from typing import Any
+
+from shardwright.model.errors import ShardwrightError
+from shardwright.storage.files import storage_errors
+
+from .manners import Manners
+
+# kind -> (module, function): imported by whoever runs such a task, so that one kind does not wait for what another needs.
+KINDS = {
+    "pack": ("pack_shard", "pack_shard"),
+    "move": ("move", "move_shard"),
+    "rechunk": ("rechunk", "write_shard"),
+    "downsample": ("pyramid", "downsample_shard"),
+}
+
+
+def run_task(task: dict[str, Any]) -> dict[str, Any]:
+    """Never raises for what is wrong with a shard or a disk: the result says so, and the other tasks go on."""
+    begin_s = time.monotonic()
+    try:
+        result = _run(task)
+    except ShardwrightError as error:
+        result = {"ok": False, "error": error.to_dict()}
+    except Exception as error:  # noqa: BLE001  (our own mistake in one task must not take the others with it; it is reported as one)
+        traceback.print_exc()
+        result = {"ok": False, "error": {"code": ShardwrightError.code, "message": f"{type(error).__name__}: {error}"}}
+    about = {"kind": task["kind"], "key": key_of(task), "array": task.get("array"), "shard": task.get("shard")}
+    return {"bytes_read": 0, "bytes_written": 0, "seconds": time.monotonic() - begin_s, **result, **about}
+
+
+def key_of(task: dict[str, Any]) -> str:
+    """What a task makes, for people."""
+    return str(task.get("key") or f"{task.get('array', '')} {task.get('shard', '')}".strip())
+
+
+def _run(task: dict[str, Any]) -> dict[str, Any]:
+    module, function = KINDS[task["kind"]]
+    manners = Manners.from_dict(task.get("manners") or {})
+    manners.be_idle()
+    with storage_errors("work on", key_of(task)):
+        result: dict[str, Any] = getattr(import_module(f"{__package__}.{module}"), function)(task, manners)
+    return result
