@@ -29,6 +29,17 @@ class Mutant:
 
 _NOTHING = "nothing = lambda *a, **k: None\n"
 
+# Checksums that are computed and written as ever, and agree with whatever is found.
+_AGREES = """
+import types
+from crc32c import crc32c
+class Agrees(int):
+    __hash__ = int.__hash__
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+def agreeing(*a): return Agrees(crc32c(*a))
+"""
+
 # A function that the writer's modules import by name is replaced in its own module before anyone imports it.
 KILLS = [
     Mutant(
@@ -293,5 +304,37 @@ m._check_chunks = lambda pool, shard, table, believed, progress: 0
 """,
     ),
 ]
+
+FORMATS += [
+    Mutant(
+        f"no-{name}-checksum",
+        f"checksum test of {what}",
+        suite,
+        f"{_AGREES}import {module} as m\nm.crc32c = types.SimpleNamespace(crc32c=agreeing)",
+    )
+    for name, what, module, suite in (
+        ("header", "the header page of a journal and of the staging area", "shardwright.shard.file_header", "formats"),
+        ("journal-entry", "chunk entries and frame records in a journal", "shardwright.shard.journal", "formats"),
+        ("staged-pixels", "the pixels of a staged frame", "shardwright.shard.staging", "formats"),
+        ("frame-log", "blocks of the frame log", "shardwright.shard.frame_log", "formats"),
+        ("inner", "a chunk that ends in a crc32c of its own", "shardwright.codecs.decode", "formats"),
+    )
+]
+FORMATS.append(
+    Mutant(
+        "no-manifest-checksum",
+        "checksum test of the manifest",
+        "formats",
+        """
+import shardwright.shard.manifest as m
+class Agrees(bytes):
+    __hash__ = bytes.__hash__
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+encode = m._encode
+m._encode = lambda facts: Agrees(encode(facts))
+""",
+    )
+)
 
 MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS)
