@@ -22,6 +22,7 @@ EXCEPTIONS = {
     "storage/files.py:rename_without_replacing": "its callers have the point",
     "storage/ring.py:Ring.__init__": "memory, no filesystem",
     "storage/ring.py:_allocate": "memory, no filesystem",
+    "storage/working_file.py:WorkingFile._write_all": "its callers have the point",
     "storage/slot_file.py:_takes_direct_writes": "a probe before the store holds anything; its failure is an answer",
     "shard/frame_log.py:FrameLog._write": "its callers have the point",
     "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",

@@ -43,19 +43,22 @@ class CodecParameters:
 
     @classmethod
     def of(cls, spec: ArraySpec, chunk_bytes: int) -> CodecParameters:
-        codec = spec.codec
+        return cls.of_codec(spec.codec, itemsize=spec.itemsize, checksum=spec.chunk_checksum, chunk_bytes=chunk_bytes)
+
+    @classmethod
+    def of_codec(cls, codec: Blosc | Zstd | Gzip | None, *, itemsize: int, checksum: bool, chunk_bytes: int) -> CodecParameters:
         kind, compressor, format_number, level, filter_number = KIND_NONE, 0, 0, 0, FILTER_NONE
         if isinstance(codec, Blosc):
             kind = KIND_BLOSC
             compressor = BLOSC_COMPRESSORS[codec.cname]
             format_number = BLOSC_FORMATS[compressor]
             level = _blosc_level(compressor, codec.clevel)
-            filter_number = FILTERS[codec.shuffle] if spec.itemsize > 1 or codec.shuffle == "bitshuffle" else FILTER_NONE
+            filter_number = FILTERS[codec.shuffle] if itemsize > 1 or codec.shuffle == "bitshuffle" else FILTER_NONE
         elif isinstance(codec, Zstd):
             kind, level = KIND_ZSTD, codec.level
         elif isinstance(codec, Gzip):
             kind, level = KIND_GZIP, codec.level
-        return cls(kind, compressor, format_number, level, filter_number, spec.itemsize, spec.chunk_checksum, chunk_bytes)
+        return cls(kind, compressor, format_number, level, filter_number, itemsize, checksum, chunk_bytes)
 
     @property
     def block_bytes(self) -> int:

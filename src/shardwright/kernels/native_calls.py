@@ -33,6 +33,8 @@ memcpy = _declare("memcpy", _I64, _I64, _I64, _I64)  # to, from, bytes
 memcmp = _declare("memcmp", _I32, _I64, _I64, _I64)
 memset = _declare("memset", _I64, _I64, _I32, _I64)  # to, byte, bytes
 pwrite = _declare("pwrite", _I64, _I32, _I64, _I64, _I64)  # descriptor, from, bytes, offset
+pread = _declare("pread", _I64, _I32, _I64, _I64, _I64)  # descriptor, to, bytes, offset
+posix_fadvise = _declare("posix_fadvise", _I32, _I32, _I64, _I64, _I32)  # descriptor, offset, bytes, advice
 errno_location = _declare("__errno_location", _I64)
 
 

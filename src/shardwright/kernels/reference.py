@@ -202,6 +202,15 @@ def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> Non
     file[offset : offset + len(padded)] = padded
 
 
+# ------------------------------------------------------------------ reading
+
+
+def read_ranges(file: bytes, offsets: Sequence[int], nbytes: Sequence[int], crcs: Sequence[int]) -> list[tuple[bytes, int]]:
+    """(bytes, crc that goes on from the one given) of each range."""
+    pieces = [file[offset : offset + count] for offset, count in zip(offsets, nbytes, strict=True)]
+    return [(piece, crc32c(piece, crc)) for piece, crc in zip(pieces, crcs, strict=True)]
+
+
 # ------------------------------------------------------------------ journal and staging area
 
 

@@ -16,6 +16,7 @@ from shardwright.shard.index import EMPTY, decode_index
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
+    from typing import Self
 
     from .store import StoredArray
 
@@ -38,7 +39,7 @@ class ShardFile:
             self.close()
             raise ShardFormatError(f"{path} is not a regular file")
 
-    def __enter__(self) -> ShardFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -46,6 +47,9 @@ class ShardFile:
 
     def close(self) -> None:
         os.close(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
 
     @property
     def index_offset(self) -> int:

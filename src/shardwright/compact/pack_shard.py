@@ -1,0 +1,145 @@
+"""One shard packed in place: its chunks copied (or recoded) to a working file, read back from the disk and compared, put in the old file's place.
+
+    source ──▶ working file ──▶ sync ──▶ read back ──▶ source untouched? ──▶ rename ──▶ directory sync
+
+Until the rename the shard is what it was, and whatever fails leaves it so and no working file behind. What is compared is the crc32c of every chunk:
+of the bytes as they came from the source, and of those that the disk gives back.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.kernels.read import checksum_ranges
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.read.store import parse_array
+from shardwright.shard.index import encode_index
+from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehind
+
+from .recode import denser_codec, recode_chunks
+from .source import PackedBytes, SourceShard, parts_between
+from .work_folder import file_of_shard, working_path
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from shardwright.codecs.parameters import CodecParameters
+
+    from .manners import Manners
+    from .packing import Packing
+
+    UInt32s = npt.NDArray[np.uint32]
+
+
+def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
+    """``task``: array (its folder), shard (coordinates), order, recompress (None, or see ``recode.denser_codec``), threads (that recode, default 1).
+
+    The result has bytes_read and bytes_written (what came from the source and went into the new file; reading back is not counted), gain_bytes (what
+    the file got shorter), chunks, chunks_recoded, and skipped: the shard was packed in that order already.
+    Raises ``ShardFormatError`` for a shard that cannot be packed, ``ConfigError``, ``StorageError`` when it could not be done or does not read back.
+    """
+    begin_s = time.monotonic()
+    array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
+    if len(shard) != len(array.shape) or not array.contains_shard(shard):
+        raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}")
+    recompress = task.get("recompress")
+    codec = None if recompress is None else denser_codec(array, recompress)
+    with SourceShard(array, shard) as source:
+        before = after = source.packing(task["order"])
+        packed_already, recoded = before.matches(source.file_bytes), 0
+        if codec is not None or not packed_already:
+            after, recoded = _pack(source, before, codec, manners, int(task.get("threads") or 1))
+        skipped = packed_already and not recoded
+        return {
+            "ok": True,
+            "skipped": skipped,
+            "bytes_read": source.index_bytes if skipped and codec is None else source.index_bytes + before.live_bytes,
+            "bytes_written": 0 if skipped else after.file_bytes,
+            "gain_bytes": source.file_bytes - after.file_bytes,
+            "chunks": len(before.chunks),
+            "chunks_recoded": recoded,
+            "seconds": time.monotonic() - begin_s,
+        }
+
+
+def _pack(source: SourceShard, packing: Packing, codec: CodecParameters | None, manners: Manners, threads: int) -> tuple[Packing, int]:
+    """Make the new file and let it take the old one's place; returns its packing and how many chunks were recoded.
+
+    A shard that was packed already and of which no chunk got smaller stays.
+    """
+    file = file_of_shard(source.array, source.key)
+    chunks = PackedBytes(source, packing)
+    with WorkingFile(working_path(file, source.key), packing.file_bytes, source.status) as working:
+        with WriteBehind(working, packing.data_start) as out:
+            if codec is None:
+                after, recoded, crcs = packing, 0, _copy(chunks, out, manners)
+            else:
+                after, recoded, crcs = recode_chunks(chunks, packing, codec, out.append, manners.take, threads)
+        if codec is not None and not recoded and packing.matches(source.file_bytes):
+            return packing, 0
+        working.write(after.index_offset, encode_index(after.entries()))
+        working.finish(after.file_bytes)
+        check_copy(working, after, crcs, manners)
+        _check_untouched(source, packing, chunks.crcs)
+        working.replace(file)
+    return after, recoded
+
+
+def _copy(chunks: PackedBytes, out: WriteBehind, manners: Manners) -> UInt32s:
+    """The crc32c of each chunk as it came from the source."""
+    while chunks.left_bytes:
+        room = out.room
+        manners.take(min(room.size, chunks.left_bytes))
+        out.advance(chunks.read_into(room))
+    return chunks.crcs
+
+
+def check_copy(working: WorkingFile, packing: Packing, crcs: UInt32s, manners: Manners) -> None:
+    """Hold what the disk gives back against what was written. Raises ``StorageError`` naming the first chunk that differs, or the index."""
+    starts = packing.target_offset
+    ends = starts + packing.nbytes
+    found = np.zeros(len(crcs), np.uint32)
+    index = bytearray(encode_index(packing.entries()))
+    expected_index = bytes(index)
+    for offset, piece in working.read_pieces():
+        manners.take(piece.size)
+        stop = offset + piece.size
+        part = parts_between(starts, ends, offset, stop)
+        begin, end = np.maximum(starts[part], offset), np.minimum(ends[part], stop)
+        checksum_ranges(piece.ctypes.data + begin - offset, end - begin, found[part])
+        first, last = max(packing.index_offset, offset), min(packing.index_offset + packing.index_bytes, stop)
+        if first < last:
+            index[first - packing.index_offset : last - packing.index_offset] = piece[first - offset : last - offset].tobytes()
+    for i in np.flatnonzero(found != crcs).tolist():
+        raise _not_read_back(packing, f"chunk {packing.name(i)}", f"crc32c {crcs[i]:08x}", f"{found[i]:08x}")
+    if index != expected_index:
+        raise _not_read_back(packing, "the index", "the bytes that were written", "others")
+
+
+def _not_read_back(packing: Packing, what: str, expected: str, got: str) -> StorageError:
+    return StorageError(
+        f"{what} of the packed {packing.path} does not read back as it was written",
+        expected=expected,
+        got=got,
+        hint="The shard is left as it is. Look after the disk before anything else is written to it",
+    )
+
+
+def _check_untouched(source: SourceShard, packing: Packing, crcs: UInt32s) -> None:
+    """Raises ``StorageError`` when somebody wrote to the shard, or put another in its place, while it was copied; names the first changed chunk."""
+    if source.is_as_it_was():
+        return
+    again = PackedBytes(source, packing)
+    room = np.empty(PIECE_BYTES, np.uint8)
+    while again.left_bytes:
+        again.read_into(room)
+    changed = [packing.name(i) for i in np.flatnonzero(again.crcs != crcs).tolist()]
+    raise StorageError(
+        f"{packing.path} was changed while it was packed",
+        got=f"another chunk {changed[0]}" if changed else None,
+        hint="The shard is left as it is. Compact a store only when nothing else writes to it",
+    )

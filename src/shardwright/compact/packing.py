@@ -1,0 +1,135 @@
+"""Where every chunk of a shard goes when it is packed: pure arithmetic on index entries that have been checked.
+
+    index at the end:    | chunk | chunk | ... | chunk | index |
+    index at the start:  | index | chunk | chunk | ... | chunk |
+
+Chunks follow each other in the chosen order without gaps; those that are absent stay absent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.read.shard_file import ShardFile, check_entries
+from shardwright.shard.index import EMPTY, empty_index
+
+from .order import chunk_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.read.store import StoredArray
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The plan for one shard. The arrays have one element for each live chunk, in the order in which they are written.
+
+    chunks          chunk numbers, row-major
+    source_offset   where the chunk is now
+    nbytes          its encoded bytes
+    gap_bytes       unused bytes before and between the chunks as they are now: what packing saves
+    """
+
+    array: StoredArray
+    shard: tuple[int, ...]
+    chunks: Int64s
+    source_offset: Int64s
+    nbytes: Int64s
+    gap_bytes: int
+
+    @classmethod
+    def of(cls, array: StoredArray, shard_coordinates: tuple[int, ...], entries: npt.NDArray[np.void], order: str) -> Packing:
+        """``entries``: INDEX_ENTRY[chunks], without faults (``sound_entries``). Raises ``ConfigError`` for an unknown order."""
+        chunks = chunk_order(order, array.shard_chunks)
+        chunks = chunks[entries["offset"][chunks] != EMPTY]
+        offsets, nbytes = entries["offset"][chunks].astype(np.int64), entries["nbytes"][chunks].astype(np.int64)
+        data_start = array.index_bytes if array.index_location == "start" else 0
+        data_end = int((offsets + nbytes).max(initial=data_start))
+        return cls(array, shard_coordinates, chunks, offsets, nbytes, data_end - data_start - int(nbytes.sum()))
+
+    def with_sizes(self, nbytes: Int64s) -> Packing:
+        """The plan for chunks of other sizes, as they are after they were encoded anew."""
+        return replace(self, nbytes=nbytes)
+
+    @property
+    def path(self) -> Path:
+        """The shard, as the store names it."""
+        return self.array.path / self.array.shard_key(self.shard)
+
+    def name(self, i: int) -> str:
+        """For messages: the coordinates of the i-th chunk in the array's grid of inner chunks."""
+        return "/".join(map(str, self.array.chunk_coordinates(self.shard, int(self.chunks[i]))))
+
+    @property
+    def data_start(self) -> int:
+        return self.array.index_bytes if self.array.index_location == "start" else 0
+
+    @property
+    def live_bytes(self) -> int:
+        return int(self.nbytes.sum())
+
+    @property
+    def data_end(self) -> int:
+        return self.data_start + self.live_bytes
+
+    @property
+    def target_offset(self) -> Int64s:
+        """Where each chunk will be."""
+        ends: Int64s = self.data_start + np.cumsum(self.nbytes)
+        return ends - self.nbytes
+
+    @property
+    def index_bytes(self) -> int:
+        return self.array.index_bytes
+
+    @property
+    def index_offset(self) -> int:
+        return 0 if self.array.index_location == "start" else self.data_end
+
+    @property
+    def file_bytes(self) -> int:
+        return self.live_bytes + self.index_bytes
+
+    def entries(self) -> npt.NDArray[np.void]:
+        """INDEX_ENTRY[chunks] of the packed shard."""
+        entries = empty_index(self.array.chunks_per_shard)
+        entries["offset"][self.chunks] = self.target_offset
+        entries["nbytes"][self.chunks] = self.nbytes
+        return entries
+
+    def matches(self, file_bytes: int) -> bool:
+        """Whether a file of this size is packed already: every chunk is where it would go, and nothing else is in the file."""
+        return file_bytes == self.file_bytes and bool(np.array_equal(self.source_offset, self.target_offset))
+
+
+def is_packed(array: StoredArray, shard_coordinates: tuple[int, ...], entries: npt.NDArray[np.void], file_bytes: int, order: str) -> bool:
+    """Whether a shard file of ``file_bytes`` with these (sound) entries is packed in this order."""
+    return Packing.of(array, shard_coordinates, entries, order).matches(file_bytes)
+
+
+def sound_entries(file: ShardFile, shard_coordinates: tuple[int, ...]) -> npt.NDArray[np.void]:
+    """INDEX_ENTRY[chunks] of an open shard, every entry sound. Raises ``ShardFormatError`` naming the first that is not, ``StorageError``."""
+    entries = file.read_index()
+    faults = check_entries(file.array, shard_coordinates, entries, file.data_range).faults
+    if faults:
+        chunk, fault = faults[0]
+        raise chunk_error(file.array, shard_coordinates, chunk, fault, more=len(faults) - 1)
+    return entries
+
+
+def chunk_error(array: StoredArray, shard_coordinates: tuple[int, ...], chunk: int, what: str, *, more: int = 0) -> ShardFormatError:
+    """The error that names a chunk (its coordinates in the array's grid of inner chunks) and its shard."""
+    name = "/".join(map(str, array.chunk_coordinates(shard_coordinates, chunk)))
+    others = f" (and {more} more)" if more else ""
+    return ShardFormatError(
+        f"chunk {name} of {array.path / array.shard_key(shard_coordinates)}: {what}{others}",
+        hint="The shard is left as it is; `shardwright verify` tells what else is wrong with it",
+    )

@@ -1,0 +1,177 @@
+"""Chunks decoded and encoded anew, denser, within what the array's metadata already covers: no reader needs to be told.
+
+    blosc array     any compressor, level and filter of Blosc: each chunk's own header says how to decode it
+    zstd, gzip      another level
+
+Each new chunk is decoded again and its values compared before it is taken. A chunk that would not get smaller stays as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+import numpy as np
+
+from shardwright.array.spec import Blosc, Gzip, Zstd
+from shardwright.codecs.decode import decode_chunk_into
+from shardwright.codecs.parameters import CodecParameters
+from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.encode import encode_chunks
+from shardwright.model.errors import CodecError, ConfigError, ShardFormatError
+
+from .packing import Packing, chunk_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from shardwright.read.store import StoredArray
+
+    from .source import PackedBytes
+
+    UInt8s = npt.NDArray[np.uint8]
+    UInt32s = npt.NDArray[np.uint32]
+
+DEFAULT_LEVEL = 5
+_BATCH_BYTES = 32 << 20  # encoded bytes that are read, and at most held, at once; never less than one chunk
+
+
+def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
+    """``wish``: cname (of Blosc; for other arrays their own codec's name), clevel and shuffle (None: as usual, as the array's metadata says).
+
+    Raises ``ConfigError`` for what this array's metadata does not cover.
+    """
+    compressor, level = array.codecs.compressor, wish.get("clevel")
+    level = DEFAULT_LEVEL if level is None else level
+    try:
+        codec = _codec(array, str(wish["cname"]), level, wish.get("shuffle"))
+    except ValueError as error:
+        raise ConfigError(f"cannot recompress with {wish['cname']}:{level}: {' '.join(str(error).split())}") from None
+    if codec is None:
+        covered = {None: "nothing: it has no compressor", "blosc": "lz4, lz4hc, zlib or zstd, inside blosc"}.get(
+            compressor, f"{compressor} of any level"
+        )
+        raise ConfigError(f"the metadata of {array.path} does not cover this codec", expected=covered, got=wish["cname"])
+    return CodecParameters.of_codec(codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes)
+
+
+def _codec(array: StoredArray, cname: str, level: int, shuffle: str | None) -> Blosc | Zstd | Gzip | None:
+    """None: not covered. Raises ``ValueError`` for a level or filter that does not exist."""
+    compressor = array.codecs.compressor
+    if compressor == "blosc" and cname in ("lz4", "lz4hc", "zlib", "zstd"):
+        return Blosc.model_validate({"cname": cname, "clevel": level, "shuffle": shuffle or _shuffle_of(array)})
+    if compressor == cname == "zstd":
+        return Zstd.model_validate({"level": level})
+    if compressor == cname == "gzip":
+        return Gzip.model_validate({"level": level})
+    return None
+
+
+def _shuffle_of(array: StoredArray) -> str:
+    """The filter that the array's metadata names."""
+    for codec in array.codec_metadata:
+        if isinstance(codec, dict) and codec["name"] == "blosc":
+            return str(codec.get("configuration", {}).get("shuffle", "shuffle"))
+    return "shuffle"
+
+
+class Recoder:
+    """Belongs to one thread: compressor states and one decoded, one encoded and one checked chunk, used again and again."""
+
+    def __init__(self, array: StoredArray, codec: CodecParameters) -> None:
+        self._array = array
+        self._codec = codec
+        self._contexts = CompressorContexts()
+        self._decoded, self._again = np.empty(array.chunk_bytes, np.uint8), np.empty(array.chunk_bytes, np.uint8)
+        self._encoded = np.empty(codec.max_encoded_bytes, np.uint8)
+        self._scratch = np.empty(codec.scratch_bytes, np.uint8)
+
+    def recode(self, chunk: UInt8s) -> UInt8s:
+        """The chunk's new bytes, or ``chunk`` itself when they would not be fewer. Raises ``ShardFormatError`` when it does not decode."""
+        decode_chunk_into(chunk.data, self._array.codecs, self._decoded)
+        new = self._encode()
+        if new.size >= chunk.size:
+            return chunk
+        decode_chunk_into(new.data, self._array.codecs, self._again)
+        if not np.array_equal(self._again, self._decoded):
+            raise CodecError("a chunk that was encoded anew does not decode to the same values")
+        return new.copy()
+
+    def _encode(self) -> UInt8s:
+        """The decoded chunk, encoded. To the kernel it is one frame of one row."""
+        chunk_bytes = self._array.chunk_bytes
+        nbytes = np.zeros(1, np.int64)
+        encode_chunks(
+            np.array([self._decoded.ctypes.data], np.int64),
+            chunk_bytes,
+            np.array([[0, 0, 1, chunk_bytes]], np.int64),
+            np.array([self._encoded.ctypes.data], np.int64),
+            self._encoded.size,
+            1,
+            chunk_bytes,
+            self._codec.as_array(),
+            self._codec.block_bytes,
+            True,  # a chunk that is there stays there, even when all of it is fill value
+            np.zeros(1, np.uint8),  # never read: the row is as long as the frame
+            self._contexts.addresses,
+            self._scratch,
+            nbytes,
+            np.zeros(1, np.uint8),
+            np.zeros(1, np.uint32),
+        )
+        return self._encoded[: int(nbytes[0])]
+
+    def close(self) -> None:
+        self._contexts.close()
+
+
+def recode_chunks(
+    chunks: PackedBytes, packing: Packing, codec: CodecParameters, put: Callable[[UInt8s], None], take: Callable[[int], None], threads: int
+) -> tuple[Packing, int, UInt32s]:
+    """Every chunk of a shard, recoded and handed to ``put`` in the order of ``packing``; returns the packing as it has become, how many chunks
+    changed, and the crc32c of each as it was handed over.
+
+    ``take`` is asked before bytes are read. Raises ``ShardFormatError`` naming a chunk that does not decode, ``StorageError``.
+    """
+    nbytes, recoded, crcs = packing.nbytes.copy(), 0, np.zeros(len(packing.chunks), np.uint32)
+    recoders: list[Recoder] = []
+    of_thread = threading.local()
+
+    def begin_thread() -> None:
+        of_thread.recoder = Recoder(packing.array, codec)
+        recoders.append(of_thread.recoder)
+
+    def recode(i: int, chunk: UInt8s) -> UInt8s:
+        try:
+            new: UInt8s = of_thread.recoder.recode(chunk)
+        except (ShardFormatError, CodecError) as error:
+            raise chunk_error(packing.array, packing.shard, int(packing.chunks[i]), str(error)) from error
+        return new
+
+    try:
+        with ThreadPoolExecutor(threads, "shardwright-recode", begin_thread) as pool:
+            for first, stop in _batches(packing):
+                batch = np.empty(int(packing.nbytes[first:stop].sum()), np.uint8)
+                take(batch.size)
+                chunks.read_into(batch)
+                old = np.split(batch, np.cumsum(packing.nbytes[first:stop])[:-1])
+                for i, new in enumerate(pool.map(recode, range(first, stop), old), first):
+                    recoded += new.size < nbytes[i]
+                    nbytes[i], crcs[i] = new.size, crc32c.crc32c(new.data)
+                    put(new)
+    finally:
+        for recoder in recoders:
+            recoder.close()
+    return packing.with_sizes(nbytes), int(recoded), crcs
+
+
+def _batches(packing: Packing) -> list[tuple[int, int]]:
+    """[first, stop) of chunks that are worked on at once."""
+    batch = (np.cumsum(packing.nbytes) - packing.nbytes) // _BATCH_BYTES
+    edges = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(batch)]
+    return [(first, stop) for first, stop in pairwise(edges) if stop > first]

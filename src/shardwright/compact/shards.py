@@ -1,0 +1,137 @@
+"""Which shards of a store may be compacted: the sealed ones. A store may still be written to while its first shards are compacted.
+
+Work in progress keeps a journal, or a shard without its final name, for each group of shards that is not sealed whole (``.shardwright/``, here and
+beside spilled shards). A group's journal is made before any shard of the group has its final name, and goes only after all have theirs; so the
+shards are listed first and the journals after them: what has a name and no journal is sealed for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.array.grid import Grid
+from shardwright.array.spec import ArraySpec
+from shardwright.codecs.parameters import CodecParameters
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.group_files import IMAGE_FOLDER, JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, WORKSPACE, Placement
+from shardwright.shard.layout import ArrayLayout
+from shardwright.shard.manifest import MANIFEST_NAME, Manifest, read_manifest
+from shardwright.storage.files import storage_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardwright.read.store import Store, StoredArray
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard file of a store."""
+
+    array: StoredArray
+    coordinates: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        return self.array.shard_key(self.coordinates)
+
+    @property
+    def path(self) -> Path:
+        """As the store names it."""
+        return self.array.path / self.key
+
+
+@dataclass
+class ShardList:
+    """``sealed``: may be touched. ``open``: still being written, to be skipped and named. ``unknown``: path -> why it is no shard of the array."""
+
+    sealed: list[Shard] = field(default_factory=list)
+    open: list[Shard] = field(default_factory=list)
+    unknown: dict[Path, str] = field(default_factory=dict)
+
+
+def sealed_shards(store: Store) -> ShardList:
+    """All shard files of the store (or the one that it was opened by). Raises ``ShardFormatError`` when the work in progress cannot be understood:
+    then nothing may be touched. ``StorageError``."""
+    found = ShardList()
+    shards = list(_shard_files(store, found))
+    in_progress, open_keys = _open_keys(store)
+    for shard in shards:
+        if shard.array.path == _image_of(store) and shard.key in open_keys:
+            found.open.append(shard)
+        elif shard.array.contains_shard(shard.coordinates):
+            found.sealed.append(shard)
+        elif in_progress:
+            found.open.append(shard)  # sealed, but the array's shape does not cover it yet
+        else:
+            found.unknown[shard.path] = f"outside the grid of {shard.array.grid_shape} shards that the shape {shard.array.shape} covers"
+    return found
+
+
+def _shard_files(store: Store, found: ShardList) -> Iterator[Shard]:
+    for array in store.arrays:
+        if store.shard is not None:
+            yield Shard(array, store.shard)
+            continue
+        for key, coordinates in array.shard_files():
+            if coordinates is None:
+                found.unknown[array.path / key] = "not a chunk key of this array"
+            else:
+                yield Shard(array, coordinates)
+
+
+def _root_of(store: Store) -> Path:
+    """The folder of the acquisition; a store may have been opened by its array or by one shard."""
+    return store.root if store.group is not None else store.root.parent
+
+
+def _image_of(store: Store) -> Path:
+    return _root_of(store) / IMAGE_FOLDER
+
+
+def _open_keys(store: Store) -> tuple[bool, set[str]]:
+    """Whether an acquisition is at work in the store, and the keys of the image's shards whose groups are not sealed."""
+    root = _root_of(store)
+    manifest = _manifest_of(root / WORKSPACE)
+    if manifest is None:
+        return False, set()
+    spec = _spec_of(root, manifest)
+    grid = Grid.of(spec)
+    parameters = CodecParameters.of(spec, grid.chunk_bytes)
+    layout = ArrayLayout.of(grid, parameters.max_encoded_bytes, spec.index_location == "start")
+    placements = [Placement(root)]
+    if manifest.spill_root is not None:
+        placements.append(Placement(root, Path(manifest.spill_root) / root.name))
+    keys: set[str] = set()
+    names = [name.removesuffix(REWRITE_SUFFIX) for placement in placements for name in _names(placement.workspace)]
+    for name in names:
+        number = name.removesuffix(JOURNAL_SUFFIX)
+        if name.endswith(JOURNAL_SUFFIX) and number.isdecimal():
+            keys |= {layout.shard_key(int(number), file) for file in range(layout.files_per_group)}
+        elif name.endswith(WORKING_SUFFIX):
+            keys.add(name.removesuffix(WORKING_SUFFIX).replace(".", "/"))
+    return True, keys
+
+
+def _manifest_of(workspace: Path) -> Manifest | None:
+    """None when nothing is in progress: there is no workspace, or one without a manifest, which never took a frame or is done with."""
+    try:
+        return read_manifest(workspace)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+
+
+def _spec_of(root: Path, manifest: Manifest) -> ArraySpec:
+    try:
+        return ArraySpec.model_validate(manifest.spec)
+    except ValueError as error:
+        raise ShardFormatError(f"{root / WORKSPACE / MANIFEST_NAME} describes no array: {error}") from None
+
+
+def _names(workspace: Path) -> list[str]:
+    with storage_errors("look into", workspace):
+        return [path.name for path in workspace.iterdir()] if workspace.is_dir() else []

@@ -1,0 +1,249 @@
+"""The file that is to take another one's place: preallocated, filled front to back in pieces, synced, read back from the disk, renamed.
+
+    create ──▶ write_piece ... ──▶ write ──▶ finish ──▶ read_pieces ──▶ replace
+                     (any failure on the way: discard; the old file was never touched)
+
+Pieces go past the page cache where the filesystem offers O_DIRECT: fresh page cache is dear, and nobody will read the file soon. Elsewhere they go
+through it and are dropped from it after the sync, so that what is read back comes from the disk either way. Two page-aligned buffers a thread, used
+again and again: while one is filled (or checked), the other is on its way to (or from) the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.errors import StorageError
+
+from .failpoints import reach
+from .files import preallocate, storage_errors, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    Buffer = npt.NDArray[np.uint8]
+
+BLOCK_BYTES = 4096  # what O_DIRECT wants of offsets, lengths and addresses
+PIECE_BYTES = 8 << 20
+_of_this_thread = threading.local()
+
+
+def _buffers() -> tuple[Buffer, Buffer]:
+    """The two of this thread, page-aligned: uint8[PIECE_BYTES] each."""
+    held: tuple[Buffer, Buffer] | None = getattr(_of_this_thread, "buffers", None)
+    if held is None:
+        held = _of_this_thread.buffers = (
+            np.frombuffer(mmap.mmap(-1, PIECE_BYTES), np.uint8),
+            np.frombuffer(mmap.mmap(-1, PIECE_BYTES), np.uint8),
+        )
+    return held
+
+
+class WorkingFile:
+    """Owns the descriptor and, until ``replace``, the name ``path``. A context manager: leaving it before ``replace`` deletes the file."""
+
+    def __init__(self, path: Path, nbytes: int, like: os.stat_result) -> None:
+        """``nbytes``: as long as it may become. It gets the mode and owner of ``like``. Raises ``StorageFullError``, ``StorageError``."""
+        self.path = path
+        with storage_errors("preallocate", path):
+            reach("compact.before_create")
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                own = os.fstat(self._descriptor)
+                if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+                    os.fchown(self._descriptor, like.st_uid, like.st_gid)
+                os.fchmod(self._descriptor, like.st_mode & 0o7777)
+                reach("compact.before_preallocate")
+                preallocate(self._descriptor, max(1, -(-nbytes // BLOCK_BYTES)) * BLOCK_BYTES)
+                self._direct = self._set_direct(True)
+            except BaseException:
+                self.discard()
+                raise
+
+    def _set_direct(self, direct: bool) -> bool:
+        """Whether it could be set."""
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)
+        except OSError:
+            return False
+        return True
+
+    def write_piece(self, offset: int, piece: memoryview) -> None:
+        """Whole blocks to a block's edge. Raises ``StorageError``."""
+        with storage_errors("write", self.path):
+            reach("compact.before_write")
+            try:
+                self._write_all(offset, piece)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._direct = not self._set_direct(False)  # it takes the flag and refuses the write: some network filesystems
+                self._write_all(offset, piece)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Something small (the index) anywhere, once all pieces are written. Raises ``StorageError``."""
+        with storage_errors("write", self.path):
+            reach("compact.before_index")
+            self._set_direct(False)
+            self._write_all(offset, memoryview(data))
+
+    def _write_all(self, offset: int, data: memoryview) -> None:
+        while data:
+            count = os.pwrite(self._descriptor, data, offset)
+            data, offset = data[count:], offset + count
+
+    def finish(self, nbytes: int) -> None:
+        """Cut it to its length and make its bytes durable. Once. Raises ``StorageError``."""
+        with storage_errors("sync", self.path):
+            reach("compact.before_truncate")
+            os.ftruncate(self._descriptor, nbytes)
+            reach("compact.before_sync")
+            os.fsync(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def read_pieces(self) -> Iterator[tuple[int, Buffer]]:
+        """(offset, bytes) of the whole file as the disk has it, piece by piece; a piece is valid until the next one is asked for."""
+        with storage_errors("read back", self.path):
+            nbytes = os.fstat(self._descriptor).st_size
+            descriptor = _open_direct(self.path)
+        try:
+            with ThreadPoolExecutor(1, "shardwright-read-back") as reader:
+                ahead: list[Future[Buffer]] = []
+                for number, offset in enumerate(range(0, nbytes + PIECE_BYTES, PIECE_BYTES)):
+                    arrived = ahead.pop().result() if ahead else None
+                    if offset < nbytes:
+                        buffer = _buffers()[number % 2]
+                        ahead.append(reader.submit(self._read_piece, descriptor, offset, min(PIECE_BYTES, nbytes - offset), buffer))
+                    if arrived is not None:
+                        yield offset - PIECE_BYTES, arrived
+        finally:
+            os.close(descriptor)
+
+    def _read_piece(self, descriptor: int, offset: int, nbytes: int, buffer: Buffer) -> Buffer:
+        done = 0
+        with storage_errors("read back", self.path):
+            reach("compact.before_read_back")
+            while done < nbytes:
+                count = os.preadv(descriptor, [buffer[done:].data], offset + done)
+                if count == 0:
+                    raise StorageError(
+                        f"{self.path} was cut while it was read back", expected=f"{offset + nbytes} bytes", got=f"{offset + done} bytes"
+                    )
+                done += count
+        return buffer[:nbytes]
+
+    def replace(self, target: Path) -> None:
+        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open keeps the old. ``StorageError``."""
+        with storage_errors("replace", target):
+            reach("compact.before_replace")
+            self.path.replace(target)
+        self.path = target
+        self._close()
+        sync_directory(target.parent)
+
+    def discard(self) -> None:
+        """Delete it. Never raises: what stays is a leftover that the next run clears."""
+        if self._descriptor >= 0:
+            self._close()
+            with suppress(OSError):
+                reach("compact.before_discard")
+                self.path.unlink()
+
+    def _close(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> WorkingFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.discard()
+
+
+def _open_direct(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+class WriteBehind:
+    """Bytes that follow each other into a working file from offset ``start`` on: while one buffer is filled, the other is written.
+
+    A context manager of one thread; leaving it without an error writes what is left, padded with zeros to a whole block.
+    """
+
+    def __init__(self, file: WorkingFile, start: int) -> None:
+        self._file = file
+        self._base = start // BLOCK_BYTES * BLOCK_BYTES  # file offset of the buffer's first byte
+        self._filled = start - self._base
+        self._current = 0
+        self._writer = ThreadPoolExecutor(1, "shardwright-write-behind")
+        self._on_its_way: Future[None] | None = None
+        _buffers()[0][: self._filled] = 0
+
+    @property
+    def position(self) -> int:
+        """Where the next byte goes in the file."""
+        return self._base + self._filled
+
+    @property
+    def room(self) -> Buffer:
+        """The free part of the buffer, never empty: the caller fills some of its front and tells by ``advance``."""
+        return _buffers()[self._current][self._filled :]
+
+    def advance(self, nbytes: int) -> None:
+        """Raises ``StorageError`` of a write that was on its way."""
+        self._filled += nbytes
+        assert self._filled <= PIECE_BYTES, "no more than there was room"
+        if self._filled == PIECE_BYTES:
+            self._send()
+
+    def append(self, data: Buffer) -> None:
+        """Copy ``data`` in, however long."""
+        while data.size:
+            count = min(data.size, self.room.size)
+            self.room[:count] = data[:count]
+            self.advance(count)
+            data = data[count:]
+
+    def _send(self) -> None:
+        self._wait()
+        padded = -(-self._filled // BLOCK_BYTES) * BLOCK_BYTES
+        buffer = _buffers()[self._current]
+        buffer[self._filled : padded] = 0
+        self._on_its_way = self._writer.submit(self._file.write_piece, self._base, buffer[:padded].data)
+        self._base += self._filled
+        self._filled = 0
+        self._current = 1 - self._current
+
+    def _wait(self) -> None:
+        if self._on_its_way is not None:
+            done, self._on_its_way = self._on_its_way, None
+            done.result()
+
+    def __enter__(self) -> WriteBehind:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                if self._filled:
+                    self._send()
+                self._wait()
+        finally:
+            self._writer.shutdown()
