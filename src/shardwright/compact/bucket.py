@@ -1,0 +1,245 @@
+"""A bucket of an object store that speaks S3 as a destination, by obstore. Endpoint and credentials come from the environment, as ``AWS_…``.
+
+Small objects are put on condition that the key is new (``If-None-Match: *``). Large ones are sent in parts under a name of their own, then copied
+within the store on the same condition: an upload in parts has none. Some servers check that condition without locking, and a copy is limited
+to 5 GiB; what keeps two jobs apart in every case is the claim, a small object, and a server that does not keep that condition is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ConfigError, OutputExistsError, StorageError
+from shardwright.storage.failpoints import reach
+
+from .destination import CLAIM_KEY, WORK_PREFIX, Claim, check_size, claimed_by_another, exists_already, key_exists, part_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from obstore.store import S3Store
+
+    from .destination import Part
+
+MULTIPART_FROM_BYTES = 64 << 20
+_PART_BYTES = 16 << 20
+_MAX_PARTS = 9000  # S3 takes 10,000
+_PARTS_IN_FLIGHT = 3
+_MAX_COPY_BYTES = 5 << 30
+RETRY_VARIABLE = "SHARDWRIGHT_S3_RETRY_S"
+_DEFAULT_RETRY_S = 60.0
+_REQUEST_TIMEOUT = timedelta(minutes=5)  # of one part on a slow line
+# Without one of these obstore asks a cloud machine's metadata service, which on a rig nobody answers.
+_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_METADATA_ENDPOINT",
+)
+
+
+class Bucket:
+    """See ``Destination``. ``url``: s3://BUCKET or s3://BUCKET/PREFIX; the bucket must exist. Raises ``ConfigError`` naming what is not set."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._store = _connect(self.url)
+
+    def claim(self, token: str) -> bool:
+        if (held := self._read_claim()) is not None:
+            if held.token != token:
+                raise claimed_by_another(self.url, held)
+            self._delete_parts()
+            return False
+        self._check_empty()
+        data = Claim.of_this_process(token).encode()
+        try:
+            self.put_new(CLAIM_KEY, iter((data,)), len(data))
+        except OutputExistsError:
+            held = self._read_claim()
+            if held is not None and held.token != token:
+                raise claimed_by_another(self.url, held) from None
+        try:
+            self._check_conditions_are_kept(data)
+            self._check_empty()  # another job may have come and gone between the look and the claim
+        except BaseException:
+            self.release(token)
+            raise
+        return True
+
+    def release(self, token: str) -> None:
+        held = self._read_claim()
+        if held is not None and held.token == token:
+            self._delete_parts()
+            self.delete(CLAIM_KEY)
+
+    def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
+        if nbytes <= MULTIPART_FROM_BYTES:
+            data = b"".join(parts)
+            check_size(self.url, key, nbytes, len(data))
+            with self._errors("write", key):
+                reach("compact.before_put_object")
+                self._api.put(self._store, key, data, mode="create", use_multipart=False)
+        elif self.size(key) is not None:
+            raise key_exists(self.url, key)
+        else:
+            self._put_in_parts(key, parts, nbytes)
+
+    def read(self, key: str, offset: int, nbytes: int) -> bytes:
+        with self._errors("read", key):
+            return bytes(self._api.get_range(self._store, key, start=offset, length=nbytes))
+
+    def size(self, key: str) -> int | None:
+        with self._errors("look at", key):
+            try:
+                return int(self._api.head(self._store, key)["size"])
+            except FileNotFoundError:
+                return None
+
+    def delete(self, key: str) -> None:
+        with self._errors("delete", key):
+            reach("compact.before_delete_object")
+            try:
+                self._api.delete(self._store, key)
+            except FileNotFoundError:
+                return
+
+    def _put_in_parts(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
+        copied = nbytes <= _MAX_COPY_BYTES
+        target = part_key(key, secrets.token_hex(4)) if copied else key
+        part_bytes = max(_PART_BYTES, -(-nbytes // _MAX_PARTS))
+        counted = _Counted(self.url, key, parts, nbytes)
+        with self._errors("write", key):
+            reach("compact.before_put_parts")
+            self._api.put(self._store, target, counted, use_multipart=True, chunk_size=part_bytes, max_concurrency=_PARTS_IN_FLIGHT)
+            if copied:
+                try:
+                    reach("compact.before_copy_object")
+                    self._api.copy(self._store, target, key, overwrite=False)
+                finally:
+                    self.delete(target)
+
+    def _read_claim(self) -> Claim | None:
+        with self._errors("read", CLAIM_KEY):
+            try:
+                data = bytes(self._api.get(self._store, CLAIM_KEY).bytes())
+            except FileNotFoundError:
+                return None
+        return Claim.decode(self.url, data)
+
+    def _check_empty(self) -> None:
+        for key in self._keys(None):
+            if not key.startswith(f"{WORK_PREFIX}/"):
+                raise exists_already(self.url, key)
+
+    def _check_conditions_are_kept(self, claim: bytes) -> None:
+        try:
+            self.put_new(CLAIM_KEY, iter((claim,)), len(claim))
+        except OutputExistsError:
+            return
+        raise StorageError(
+            f"the object store of {self.url} overwrites a key although it was told not to (If-None-Match): two jobs could destroy each other's work",
+            hint="Use a store that keeps conditional puts",
+        )
+
+    def _delete_parts(self) -> None:
+        for key in list(self._keys(WORK_PREFIX)):
+            if key != CLAIM_KEY:
+                self.delete(key)
+
+    def _keys(self, prefix: str | None) -> Iterator[str]:
+        with self._errors("list", prefix or ""):
+            for batch in self._api.list(self._store, prefix):
+                for found in batch:
+                    yield str(found["path"])
+
+    @property
+    def _api(self) -> Any:
+        import obstore
+
+        return obstore
+
+    @contextmanager
+    def _errors(self, operation: str, key: str) -> Iterator[None]:
+        """obstore's errors as ours: what was tried on what, the first line of the reason, and what to set."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+
+        try:
+            yield
+        except AlreadyExistsError as error:
+            raise key_exists(self.url, key) from error
+        except (BaseError, FileNotFoundError) as error:
+            reason = str(error).partition("\n")[0]
+            if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+                hint = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may do with this bucket"
+            elif isinstance(error, FileNotFoundError):
+                hint = "Is there such a bucket? It is not made for you"
+            elif "builder error" in reason:
+                hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
+            else:
+                hint = f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. It was tried again for {_retry_s():g} s ({RETRY_VARIABLE})"
+            raise StorageError(f"cannot {operation} {self.url}/{key}: {reason}", hint=hint) from error
+
+
+class _Counted:
+    """The parts of one object, which must add up to its size: checked before the upload is completed."""
+
+    def __init__(self, url: str, key: str, parts: Iterator[Part], nbytes: int) -> None:
+        self._about = url, key, nbytes
+        self._parts = parts
+        self._come = 0
+
+    def __iter__(self) -> Iterator[Part]:
+        return self
+
+    def __next__(self) -> Part:
+        try:
+            part = next(self._parts)
+        except StopIteration:
+            check_size(*self._about, self._come)
+            raise
+        self._come += len(part)
+        return part
+
+
+def _connect(url: str) -> S3Store:
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import S3Store
+    except ImportError:
+        raise ConfigError(f"{url} needs the package obstore", hint="pip install 'shardwright[s3]'") from None
+    if not any(map(os.environ.get, _CREDENTIALS)):
+        raise ConfigError(
+            f"no credentials for {url}",
+            expected=f"one of {', '.join(_CREDENTIALS)} in the environment",
+            hint="Usually AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY",
+        )
+    settings: dict[str, Any] = {}
+    if "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
+        settings["copy_if_not_exists"] = "multipart"
+    allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes")
+    try:
+        return S3Store.from_url(
+            url,
+            client_options={"timeout": _REQUEST_TIMEOUT, "allow_http": allow_http},
+            retry_config={"retry_timeout": timedelta(seconds=_retry_s()), "max_retries": 1000, "backoff": {"max_backoff": timedelta(seconds=5)}},
+            **settings,
+        )
+    except (BaseError, ValueError) as error:
+        raise ConfigError(
+            f"cannot use {url}: {str(error).partition(chr(10))[0]}", expected="s3://BUCKET/PREFIX and AWS_… in the environment"
+        ) from error
+
+
+def _retry_s() -> float:
+    text = os.environ.get(RETRY_VARIABLE, str(_DEFAULT_RETRY_S))
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        raise ConfigError(f"{RETRY_VARIABLE} is no number of seconds", got=repr(text)) from None

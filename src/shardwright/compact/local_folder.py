@@ -1,0 +1,149 @@
+"""A folder as a destination: files are written beside their names, synced, and renamed without replacing anything."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import OutputExistsError, StorageError
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import make_directories, preallocate, read_range, rename_without_replacing, storage_errors, sync_directory
+
+from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, Claim, check_size, claimed_by_another, exists_already, key_exists, part_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .destination import Part
+
+
+class LocalFolder:
+    """See ``Destination``. ``root`` need not exist; ``claim`` makes it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def url(self) -> str:
+        return str(self.root)
+
+    def claim(self, token: str) -> bool:
+        if (held := self._read_claim()) is not None:
+            if held.token != token:
+                raise claimed_by_another(self.url, held)
+            self._delete_parts()
+            return False
+        self._check_empty()
+        make_directories(self.root / WORK_PREFIX)
+        data = Claim.of_this_process(token).encode()
+        try:
+            self.put_new(CLAIM_KEY, iter((data,)), len(data))
+        except OutputExistsError:
+            if (held := self._read_claim()) is None:
+                raise
+            raise claimed_by_another(self.url, held) from None
+        try:
+            self._check_empty()  # another job may have come and gone between the look and the claim
+        except OutputExistsError:
+            self.release(token)
+            raise
+        return True
+
+    def release(self, token: str) -> None:
+        held = self._read_claim()
+        if held is None or held.token != token:
+            return
+        self._delete_parts()
+        self.delete(CLAIM_KEY)
+        with storage_errors("remove", self.root / WORK_PREFIX):
+            reach("compact.before_remove_work_folder")
+            try:
+                (self.root / WORK_PREFIX).rmdir()
+            except OSError:
+                return  # somebody else's file is in it
+        sync_directory(self.root)
+
+    def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
+        path, part = self.root / key, self.root / part_key(key, secrets.token_hex(4))
+        make_directories(path.parent)
+        make_directories(part.parent)
+        with storage_errors("write", path):
+            if os.path.lexists(path):
+                raise key_exists(self.url, key)
+            try:
+                check_size(self.url, key, nbytes, _write(part, parts, nbytes))
+                reach("compact.before_put_rename")
+                rename_without_replacing(part, path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+        sync_directory(path.parent)
+
+    def read(self, key: str, offset: int, nbytes: int) -> bytes:
+        return read_range(self.root / key, offset, nbytes)
+
+    def size(self, key: str) -> int | None:
+        path = self.root / key
+        with storage_errors("look at", path):
+            try:
+                return path.stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def delete(self, key: str) -> None:
+        path = self.root / key
+        with storage_errors("delete", path):
+            reach("compact.before_delete")
+            path.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+    def _read_claim(self) -> Claim | None:
+        path = self.root / CLAIM_KEY
+        with storage_errors("read", path):
+            try:
+                return Claim.decode(self.url, path.read_bytes())
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def _check_empty(self) -> None:
+        with storage_errors("list", self.root):
+            if self.root.is_dir():
+                found = sorted(path.name for path in self.root.iterdir() if path.name != WORK_PREFIX)
+                if found:
+                    raise exists_already(self.url, found[0])
+            elif os.path.lexists(self.root):
+                raise exists_already(self.url, "a file")
+
+    def _delete_parts(self) -> None:
+        folder = self.root / WORK_PREFIX
+        with storage_errors("clear", folder):
+            for path in folder.glob(f"*{PART_SUFFIX}"):
+                reach("compact.before_delete_part")
+                path.unlink(missing_ok=True)
+
+
+def _write(path: Path, parts: Iterator[Part], nbytes: int) -> int:
+    """A whole file, synced and out of the page cache, so that what is read next comes from the disk. The bytes that came."""
+    reach("compact.before_put_open")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        if nbytes:
+            reach("compact.before_put_allocate")
+            preallocate(descriptor, nbytes)
+        offset = 0
+        for part in parts:
+            view = memoryview(part)
+            if offset + len(view) > nbytes:
+                raise StorageError(f"cannot write {path}: more came than its {nbytes} bytes")
+            while view:
+                reach("compact.before_put_write")
+                count = os.pwrite(descriptor, view, offset)
+                view, offset = view[count:], offset + count
+        reach("compact.before_put_sync")
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+    return offset
