@@ -95,6 +95,8 @@ class LocalFolder:
     def delete(self, key: str) -> None:
         path = self.root / key
         with storage_errors("delete", path):
+            if not os.path.lexists(path):
+                return
             reach("compact.before_delete")
             path.unlink(missing_ok=True)
         sync_directory(path.parent)

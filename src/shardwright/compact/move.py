@@ -1,0 +1,192 @@
+"""One file of a store sent to a destination and proved there: a shard packed on its way, anything else as it is.
+
+A shard is read in the order in which it will lie, sent in parts as it is read, and read back. What came back is compared, crc32c by crc32c, with what
+was read from the source: each chunk and the index of a shard, the whole of another file. Memory is a few parts, whatever the shard's size.
+
+Nothing is deleted here; ``move_store`` does that when everything has arrived.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.kernels.read import checksum_ranges
+from shardwright.model.errors import OutputExistsError, StorageError
+from shardwright.read.store import parse_array
+from shardwright.shard.index import encode_index
+from shardwright.storage.files import storage_errors
+
+from .destination import open_destination
+from .source import PackedBytes, SourceShard, parts_between
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .destination import Destination, Part
+    from .manners import Manners
+    from .packing import Int64s, Packing
+
+PART_BYTES = 8 << 20
+
+
+def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
+    """Task: {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is the path of what is sent.
+
+    The result adds ``nbytes`` (at the destination), ``source`` ([size, mtime_ns] of the file that was sent) and ``skipped``: it was there
+    already, and was only verified. The destination must be claimed. Raises ``StorageError``, ``ShardFormatError`` or ``OutputExistsError``; a
+    key whose bytes came back wrong is then deleted.
+    """
+    destination, key, path = open_destination(task["destination"]), task["key"], Path(task["file"])
+    with _unchanged(path) as source:
+        if "shard" not in task:
+            with storage_errors("read", path), path.open("rb", buffering=0) as file:
+                sizes = np.array(source[:1] if source[0] else [], np.int64)
+                consignment = Consignment(key, sizes, lambda: _file_parts(file.fileno(), source[0]), lambda _: str(path))
+                return {**_deliver(consignment, destination, manners), "source": source}
+        array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
+        with SourceShard(array, shard) as shard_file:
+            return {**_deliver(_packed(key, shard_file, shard_file.packing(task["order"])), destination, manners), "source": source}
+
+
+@dataclass(frozen=True)
+class Consignment:
+    """What one key will hold. ``sizes``: bytes of its segments, each checked on its own; ``parts`` reads all of them, in pieces cut anywhere.
+
+    ``name``: of a segment, for people.
+    """
+
+    key: str
+    sizes: Int64s
+    parts: Callable[[], Iterator[Part]]
+    name: Callable[[int], str]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.sizes.sum())
+
+
+class SegmentChecksums:
+    """crc32c of each segment of a stream that comes in pieces cut anywhere. ``sizes`` are in bytes, none is 0."""
+
+    def __init__(self, sizes: Int64s) -> None:
+        self._ends = np.cumsum(sizes)
+        self._starts = self._ends - sizes
+        self._values = np.zeros(len(sizes), np.uint32)
+        self._position = 0
+
+    def add(self, piece: Part) -> None:
+        start, stop = self._position, self._position + len(piece)
+        part = parts_between(self._starts, self._ends, start, stop)
+        begin, end = np.maximum(self._starts[part], start), np.minimum(self._ends[part], stop)
+        checksum_ranges(np.frombuffer(piece, np.uint8).ctypes.data + begin - start, end - begin, self._values[part])
+        self._position = stop
+
+    def first_difference(self, other: SegmentChecksums) -> int | None:
+        different = np.flatnonzero(self._values != other._values)
+        return int(different[0]) if len(different) else None
+
+
+def _deliver(consignment: Consignment, destination: Destination, manners: Manners) -> dict[str, Any]:
+    """Send it unless it is there, and verify it in either case."""
+    key, nbytes = consignment.key, consignment.nbytes
+    if destination.size(key) == nbytes:
+        sent = SegmentChecksums(consignment.sizes)
+        for part in consignment.parts():
+            manners.take(len(part))
+            sent.add(part)
+        if _first_wrong(consignment, sent, destination, manners) is None:
+            return {"ok": True, "skipped": True, "nbytes": nbytes, "bytes_read": 2 * nbytes, "bytes_written": 0}
+    destination.delete(key)  # the claim is ours, so this is what an earlier run left, of a source that was another then
+    sent = SegmentChecksums(consignment.sizes)
+    try:
+        destination.put_new(key, _watched(consignment.parts(), sent, manners), nbytes)
+    except OutputExistsError:  # the answer to our own put was lost and it was sent again, or the task was: what is there will be verified
+        if destination.size(key) != nbytes:
+            raise
+    segment = _first_wrong(consignment, sent, destination, manners)
+    if segment is not None:
+        destination.delete(key)
+        raise StorageError(
+            f"{consignment.name(segment)} came back from {destination.url} with other bytes than were sent",
+            hint="The source is left as it is. Look after what stores the destination before anything else is sent there",
+        )
+    return {"ok": True, "skipped": False, "nbytes": nbytes, "bytes_read": 2 * nbytes, "bytes_written": nbytes}
+
+
+def _watched(parts: Iterator[Part], checksums: SegmentChecksums, manners: Manners) -> Iterator[Part]:
+    for part in parts:
+        manners.take(len(part))
+        checksums.add(part)
+        yield part
+
+
+def _first_wrong(consignment: Consignment, sent: SegmentChecksums, destination: Destination, manners: Manners) -> int | None:
+    """Read back: the first segment whose bytes are not those of the source."""
+    stored = SegmentChecksums(consignment.sizes)
+    for offset in range(0, consignment.nbytes, PART_BYTES):
+        wanted = min(PART_BYTES, consignment.nbytes - offset)
+        manners.take(wanted)
+        data = destination.read(consignment.key, offset, wanted)
+        if len(data) != wanted:
+            raise StorageError(
+                f"{destination.url}/{consignment.key} is shorter than what was sent", expected=consignment.nbytes, got=offset + len(data)
+            )
+        stored.add(data)
+    return sent.first_difference(stored)
+
+
+def _packed(key: str, source: SourceShard, packing: Packing) -> Consignment:
+    index = encode_index(packing.entries())
+    at_start = packing.array.index_location == "start"
+
+    def parts() -> Iterator[Part]:
+        if at_start:
+            yield index
+        yield from _chunk_parts(source, packing)
+        if not at_start:
+            yield index
+
+    def name(segment: int) -> str:
+        rank = segment - 1 if at_start else segment
+        return f"chunk {packing.name(rank)} of {packing.path}" if 0 <= rank < len(packing.chunks) else f"the index of {packing.path}"
+
+    sizes = np.insert(packing.nbytes, 0 if at_start else len(packing.nbytes), len(index))
+    return Consignment(key, sizes, parts, name)
+
+
+def _chunk_parts(source: SourceShard, packing: Packing) -> Iterator[Part]:
+    """The chunks as they will follow each other. A part, once given away, is not touched again."""
+    chunks = PackedBytes(source, packing)
+    while chunks.left_bytes:
+        part = bytearray(min(PART_BYTES, chunks.left_bytes))
+        chunks.read_into(np.frombuffer(part, np.uint8))
+        yield part
+
+
+def _file_parts(descriptor: int, nbytes: int) -> Iterator[Part]:
+    offset = 0
+    while offset < nbytes and (part := os.pread(descriptor, min(PART_BYTES, nbytes - offset), offset)):
+        yield part
+        offset += len(part)
+
+
+@contextmanager
+def _unchanged(path: Path) -> Iterator[list[int]]:
+    """[size, mtime_ns] of a file, which must not change meanwhile: then what was sent may be of neither state."""
+    source = identify(path)
+    yield source
+    if identify(path) != source:
+        raise StorageError(f"{path} was changed while it was sent", hint="Run the job again when nothing else works on this store")
+
+
+def identify(path: Path) -> list[int]:
+    """[size, mtime_ns] of the file behind a path: what tells that it is still the one that was sent."""
+    with storage_errors("look at", path):
+        status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

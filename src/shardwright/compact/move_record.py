@@ -1,0 +1,124 @@
+"""What a move job remembers on the source's side, so that it may be killed at any moment: two files in STORE/.compact/ for each destination.
+
+    move.HASH.json    the job's token, whether its claim was made at an empty place, and, once all has arrived, every file that was sent
+    move.HASH.sent    a JSON line for each file that was sent and verified; losing the last of them costs verifying those again
+
+From the moment that the list stands in move.HASH.json, durably, nothing more is sent: what is left is deleting, if that was asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import replace_file, storage_errors, sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PREFIX = "move."
+
+
+@dataclass(frozen=True)
+class SentFile:
+    """``source``: [size, mtime_ns] of the file as it was sent; ``nbytes``: what it became at the destination. ``order``: of a shard's chunks."""
+
+    key: str
+    source: list[int]
+    nbytes: int
+    order: str | None
+
+
+@dataclass
+class MoveRecord:
+    """Owned by the job that holds the store's move lock."""
+
+    folder: Path
+    destination: str
+    token: str
+    claimed: bool = False
+    complete: bool = False
+    sent: dict[str, SentFile] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, destination: str) -> MoveRecord:
+        """What an earlier job to this destination left, or a new one, which is on disk before anything is claimed by its token."""
+        found = cls.find(folder, destination)
+        if found is not None:
+            return found
+        record = cls(folder, destination, secrets.token_hex(16))
+        record.save()
+        return record
+
+    @classmethod
+    def find(cls, folder: Path, destination: str) -> MoveRecord | None:
+        """Raises ``ShardFormatError`` when it is damaged, ``StorageError``."""
+        record = cls(folder, destination, "")
+        text = _read(record._path)
+        if text is None:
+            return None
+        try:
+            facts = json.loads(text)
+            record.token, record.claimed, record.complete = str(facts["token"]), bool(facts["claimed"]), bool(facts["complete"])
+            lines = facts["sent"] if record.complete else _whole_lines(_read(record._log_path) or "")
+            record.sent = {sent.key: sent for sent in (SentFile(**line) for line in lines)}
+        except (ValueError, TypeError, KeyError) as error:
+            raise ShardFormatError(
+                f"{record._path} is damaged: {error!r}", hint="Delete it, and what the unfinished job has left at the destination"
+            ) from None
+        return record
+
+    def add(self, sent: SentFile) -> None:
+        self.sent[sent.key] = sent
+        with storage_errors("write", self._log_path), self._log_path.open("a", encoding="utf-8") as log:
+            reach("compact.before_record")
+            log.write(json.dumps(asdict(sent)) + "\n")
+
+    def save(self) -> None:
+        """Durably. The list is in it only when it is complete."""
+        facts: dict[str, Any] = {"destination": self.destination, "token": self.token, "claimed": self.claimed, "complete": self.complete}
+        if self.complete:
+            facts["sent"] = [asdict(sent) for sent in self.sent.values()]
+        replace_file(self._path, json.dumps(facts).encode())
+
+    def delete(self) -> None:
+        """The log first: without the other file it means nothing."""
+        for path in (self._log_path, self._path):
+            with storage_errors("delete", path):
+                reach("compact.before_delete_record")
+                path.unlink(missing_ok=True)
+        sync_directory(self.folder)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"{PREFIX}{hashlib.sha256(self.destination.encode()).hexdigest()[:16]}.json"
+
+    @property
+    def _log_path(self) -> Path:
+        return self._path.with_suffix(".sent")
+
+
+def _read(path: Path) -> str | None:
+    with storage_errors("read", path):
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise StorageError(f"{path} is damaged: {error}") from None
+
+
+def _whole_lines(text: str) -> list[dict[str, Any]]:
+    """A job that was killed, or a power cut, may leave a torn line, also in the middle once another job has gone on: it is passed over."""
+    lines = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return [line for line in lines if isinstance(line, dict)]

@@ -1,0 +1,328 @@
+"""A whole store packed into another place: every file of it, shard by shard, verified, and only then, if asked for, deleted here.
+
+    lock, claim ──▶ shards ──▶ frame table and other files ──▶ zarr.json, the deepest first ──▶ record: complete ──▶ claim released
+                                                                                                                        │ with move
+                                            folders ◀── shards and other files ◀── zarr.json, the highest first ◀───────┘
+
+Readers find a store by its zarr.json. So nobody sees one at the destination before all of its shards are there, and nobody opens the source while its
+shards vanish. A phase begins only when all of the one before has arrived; a job that is killed goes on where it was (see ``move_record``).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
+from shardwright.read.store import Store, open_store
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import make_directories, storage_errors, sync_directory
+from shardwright.storage.lock import StoreLock
+
+from .destination import CLAIM_KEY, open_destination
+from .local_folder import LocalFolder
+from .manners import Manners
+from .move import identify
+from .move_record import MoveRecord, SentFile
+from .work_folder import LOCK_NAME, WORK_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from .destination import Destination
+
+    Execute = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]  # run_task on each task, results as they come
+
+METADATA_NAME = "zarr.json"
+MOVE_LOCK_NAME = "move.lock"  # beside the lock of an array's other jobs, which is taken as well
+
+
+@dataclass(frozen=True)
+class MoveOptions:
+    """``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is there and verified. ``order``: of the chunks in a shard."""
+
+    destination: str
+    delete_source: bool = False
+    order: str = "row_major"
+    manners: Manners = field(default_factory=Manners)
+
+
+@dataclass(frozen=True)
+class MoveReport:
+    """``verified``: files that an earlier, unfinished job had sent and this one only verified; ``finished``: those it had verified as well.
+
+    ``deleted``, ``kept``: source files, with ``kept`` those that came or were changed after they were sent.
+    """
+
+    store: str
+    destination: str
+    complete: bool = False
+    sent: int = 0
+    verified: int = 0
+    finished: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    deleted: int = 0
+    kept: tuple[str, ...] = ()
+    failures: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.complete and not self.kept
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """What has to be sent, in phases. ``nbytes``: of the source's files."""
+
+    store: Store
+    phases: tuple[list[dict[str, Any]], ...]
+    nbytes: int
+
+
+def move_store(path: Path, options: MoveOptions, execute: Execute, on_result: Callable[[dict[str, Any]], None] = lambda _: None) -> MoveReport:
+    """Send a store; goes on with what an earlier job to the same destination left. A file that fails is in ``failures``; its phase goes on.
+
+    Raises before anything is sent: ``LockedError`` for a store that is still being written or worked on, and for a destination that another job
+    writes to; ``OutputExistsError``; ``ConfigError``; ``ShardFormatError``; ``StorageError``.
+    """
+    path = path.absolute()
+    destination = open_destination(options.destination)
+    if (path / ".shardwright").exists():
+        raise LockedError(
+            f"{path} is still being written, or its acquisition ended without sealing all shards",
+            hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
+        )
+    with _locked(path, MOVE_LOCK_NAME):
+        record = MoveRecord.find(path / WORK_FOLDER, destination.url)
+        report = MoveReport(str(path), destination.url)
+        if record is None or not record.complete or not _all_there(record, destination):
+            plan = plan_move(path, options)
+            with ExitStack() as locks:
+                for array in plan.store.arrays:
+                    locks.enter_context(_locked(array.path, LOCK_NAME))
+                record = _claimed_record(path / WORK_FOLDER, destination)
+                report = _send(plan, record, destination, options, execute, on_result)
+            if not report.complete:
+                return report
+        destination.release(record.token)
+        deleted, kept = _delete_source(path, record, destination) if options.delete_source else (0, [])
+        gone = options.delete_source and not kept
+        if gone:
+            _remove_empty_folders(path)
+        record.delete()
+    if gone:
+        _remove_empty_folders(path)  # the last one, in which the record was
+    return MoveReport(**{**vars(report), "complete": True, "deleted": deleted, "kept": tuple(kept)})
+
+
+def plan_move(path: Path, options: MoveOptions) -> MovePlan:
+    """Every file of a store as a task. Changes nothing. Raises as ``open_store`` does, and for what cannot travel."""
+    store = open_store(path)
+    destination = open_destination(options.destination)
+    if store.root != path or (options.delete_source and (path.parent / METADATA_NAME).exists()):
+        raise ConfigError(f"{path} is a part of a store", hint="A store moves as a whole: give its folder")
+    if isinstance(destination, LocalFolder) and destination.root.resolve().is_relative_to(store.root.resolve()):
+        raise ConfigError(f"the destination {destination.url} lies in the store itself", hint="Choose a folder outside of it")
+    shards: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    metadata: list[dict[str, Any]] = []
+    nbytes = 0
+    for file in _files(store.root):
+        key = file.relative_to(store.root).as_posix()
+        nbytes += identify(file)[0]
+        task = {"kind": "move", "destination": destination.url, "key": key, "file": str(file), "manners": options.manners.to_dict()}
+        place = _shard_of(store, file)
+        if place is not None:
+            shards.append(task | place | {"order": options.order})
+        else:
+            (metadata if file.name == METADATA_NAME else others).append(task)
+    depths = sorted({_depth(task["key"]) for task in metadata}, reverse=True)
+    return MovePlan(store, (shards, others, *([task for task in metadata if _depth(task["key"]) == depth] for depth in depths)), nbytes)
+
+
+def _depth(key: str) -> int:
+    return key.count("/")
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Every regular file and link to one, but for what jobs keep. Raises ``StorageError`` for what is neither file nor folder."""
+    for folder, folders, names in os.walk(root, onerror=_raise):
+        folders[:] = sorted(name for name in folders if name != WORK_FOLDER)
+        for name in folders:
+            if (Path(folder) / name).is_symlink():
+                raise StorageError(f"{Path(folder) / name} is a link to a folder; a store is moved with links to files only")
+        for name in sorted(names):
+            path = Path(folder) / name
+            if not path.is_file():
+                what = "a link to a file that is not there: is the second root mounted?" if path.is_symlink() else "neither a file nor a folder"
+                raise StorageError(f"{path} is {what}")
+            yield path
+
+
+def _raise(error: OSError) -> None:
+    with storage_errors("list", str(error.filename)):
+        raise error
+
+
+def _shard_of(store: Store, file: Path) -> dict[str, Any] | None:
+    """Which shard a file is. One outside of its array's grid holds nothing that is read, and travels as it is."""
+    for array in store.arrays:
+        if file.is_relative_to(array.path):
+            coordinates = array.coordinates_of(file.relative_to(array.path).as_posix())
+            if coordinates is not None and array.contains_shard(coordinates):
+                return {"array": str(array.path), "shard": list(coordinates)}
+    return None
+
+
+@contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+    """The lock in a work folder, and the folder gone at the end if nothing else is in it."""
+    if not folder.is_dir():
+        raise StorageError(f"no such store: {folder}")
+    make_directories(folder / WORK_FOLDER)
+    lock = StoreLock.take(folder / WORK_FOLDER / name)
+    try:
+        yield
+    finally:
+        lock.delete()
+        with suppress(OSError):  # not empty: another job's, or a record of ours
+            reach("compact.before_remove_work_folder")
+            (folder / WORK_FOLDER).rmdir()
+
+
+def _claimed_record(folder: Path, destination: Destination) -> MoveRecord:
+    """The record of this job, its claim made. One that says complete is of an output that is not there any more, and means nothing."""
+    record = MoveRecord.find(folder, destination.url)
+    if record is not None and record.complete:
+        record.delete()
+    record = MoveRecord.open(folder, destination.url)
+    if not record.claimed:
+        destination.release(record.token)  # of a job killed before it knew that the place was empty
+    try:
+        if destination.claim(record.token):
+            record.sent = {}  # nothing is there, also if somebody has cleared it since
+    except (OutputExistsError, LockedError):
+        if not record.claimed:
+            record.delete()
+        raise
+    if not record.claimed:
+        record.claimed = True
+        record.save()
+    return record
+
+
+def _send(
+    plan: MovePlan, record: MoveRecord, destination: Destination, options: MoveOptions, execute: Execute, on_result: Callable[[dict[str, Any]], None]
+) -> MoveReport:
+    sent = verified = finished = bytes_read = bytes_written = 0
+    failures: list[dict[str, Any]] = []
+    wanted, given_up = set(), False
+    for phase in plan.phases:
+        wanted |= {task["key"] for task in phase}
+        tasks = [task for task in phase if not _is_finished(task, record, destination)]
+        finished += len(phase) - len(tasks)
+        for task in tasks:
+            record.sent.pop(task["key"], None)
+        for result in execute(task for task in tasks if not given_up):
+            on_result(result)
+            bytes_read += result["bytes_read"]
+            bytes_written += result["bytes_written"]
+            if not result["ok"]:
+                failures.append({"key": result["key"], "error": result["error"]})
+                given_up = given_up or not _can_go_on(destination)
+                continue
+            verified, sent = verified + result["skipped"], sent + (not result["skipped"])
+            record.add(SentFile(result["key"], result["source"], result["nbytes"], options.order if result["shard"] else None))
+        if failures or not wanted <= record.sent.keys():
+            break
+    else:
+        record.sent = {key: file for key, file in record.sent.items() if key in wanted}
+        record.complete = True
+        record.save()
+    return MoveReport(
+        str(plan.store.root), destination.url, record.complete, sent, verified, finished, bytes_read, bytes_written, failures=tuple(failures)
+    )
+
+
+def _can_go_on(destination: Destination) -> bool:
+    """Whether a failure was one file's. Where the destination does not answer, or the claim is gone, every other file would fail as well."""
+    try:
+        return destination.size(CLAIM_KEY) is not None
+    except StorageError:
+        return False
+
+
+def _is_finished(task: dict[str, Any], record: MoveRecord, destination: Destination) -> bool:
+    """Sent and verified by an earlier job, and both sides are still as they were then."""
+    sent = record.sent.get(task["key"])
+    if sent is None or sent.order != task.get("order"):
+        return False
+    return sent.source == identify(Path(task["file"])) and destination.size(sent.key) == sent.nbytes
+
+
+def _all_there(record: MoveRecord, destination: Destination) -> bool:
+    return all(destination.size(sent.key) == sent.nbytes for sent in record.sent.values())
+
+
+def _delete_source(root: Path, record: MoveRecord, destination: Destination) -> tuple[int, list[str]]:
+    """Delete what was sent: how many files, and instead of that which ones are not as they were sent. Then nothing at all is deleted."""
+    kept = [file.relative_to(root).as_posix() for file in _remaining(root) if not _may_go(root, file, record, destination)]
+    if kept:
+        return 0, kept
+    metadata = sorted((key for key in record.sent if Path(key).name == METADATA_NAME), key=_depth)
+    others = [key for key in record.sent if Path(key).name != METADATA_NAME]
+    deleted = 0
+    for keys in (metadata, others):
+        for key in keys:
+            deleted += _delete(root, key)
+        for folder in {(root / key).parent for key in keys}:
+            if folder.is_dir():
+                sync_directory(folder)  # no shard vanishes, also after a power cut, before nobody can open the store any more
+    return deleted, []
+
+
+def _remaining(root: Path) -> Iterator[Path]:
+    """Files and links below a store, but for what jobs keep; links also when what they led to is deleted."""
+    for folder, folders, names in os.walk(root, onerror=_raise):
+        folders[:] = sorted(name for name in folders if name != WORK_FOLDER)
+        yield from (Path(folder) / name for name in sorted(names))
+
+
+def _may_go(root: Path, file: Path, record: MoveRecord, destination: Destination) -> bool:
+    sent = record.sent.get(file.relative_to(root).as_posix())
+    if sent is None or destination.size(sent.key) != sent.nbytes:
+        return False
+    return not file.exists() or identify(file) == sent.source
+
+
+def _delete(root: Path, key: str) -> bool:
+    """Of a spilled shard the file behind the link as well, and the folders there that are empty then."""
+    path = root / key
+    with storage_errors("delete", path):
+        if not os.path.lexists(path):
+            return False
+        target = path.resolve()
+        reach("compact.before_delete_source")
+        if path.is_symlink() and target.parts[-len(Path(key).parts) :] == Path(key).parts:
+            target.unlink(missing_ok=True)
+            for folder in target.parents[: len(Path(key).parts)]:
+                with suppress(OSError):  # not empty yet
+                    folder.rmdir()
+        path.unlink()
+    return True
+
+
+def _remove_empty_folders(root: Path) -> None:
+    for folder, _, _ in os.walk(root, topdown=False):
+        with suppress(OSError):  # something is in it that was not sent, for instance another job's work folder
+            reach("compact.before_remove_source_folder")
+            Path(folder).rmdir()
+    if not root.exists():
+        sync_directory(root.parent)

@@ -1,0 +1,422 @@
+"""A whole store sent to a folder and to a real S3 server, packed on the way; jobs that race, die and go on; servers that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+
+import shardwright as sw
+from shardwright.compact import bucket, move, move_store
+from shardwright.compact.destination import CLAIM_KEY, open_destination
+from shardwright.compact.manners import Manners
+from shardwright.compact.move_store import MoveOptions
+from shardwright.compact.tasks import run_task
+from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError
+from shardwright.read.inspect import inspect_shards
+from shardwright.read.store import open_store
+from shardwright.read.verify import verify_store
+from shardwright.storage import failpoints
+
+from .object_store import BUCKET
+
+FRAMES = 20
+PIXELS = np.random.default_rng(7).poisson(300, (FRAMES, 64, 96)).astype(np.uint16)
+POLITE = Manners(idle=False)  # a test that made itself idle would slow down those after it
+
+
+def execute(tasks):
+    return map(run_task, tasks)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """An acquisition with gaps and a frame table, a level beside it, attributes, and a shard that was spilled."""
+    folder = tmp_path_factory.mktemp("rig")
+    dimensions = [
+        sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=3),
+        sw.Dimension(name="y", count=64, chunk_size=32, shard_size_chunks=2),
+        sw.Dimension(name="x", count=96, chunk_size=32, shard_size_chunks=3),
+    ]
+    with sw.create(folder / "embryo.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions, attributes={"mouse": 12})) as writer:
+        for frame in PIXELS:
+            writer.append(frame)
+    path = folder / "embryo.ome.zarr"
+    shape = (FRAMES, 32, 48)
+    level = zarr.create_array(path / "1", shape=shape, shards=(20, 32, 48), chunks=(5, 32, 48), dtype="uint16", dimension_names=["t", "y", "x"])
+    level[...] = PIXELS[:, ::2, ::2]
+    metadata = json.loads((path / "zarr.json").read_text())
+    scale = metadata["attributes"]["ome"]["multiscales"][0]
+    scale["datasets"].append({"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [1, 2, 2]}]})
+    (path / "zarr.json").write_text(json.dumps(metadata))
+    return path
+
+
+@pytest.fixture
+def store(original, tmp_path):
+    """A copy of it, one shard behind a symbolic link on another disk."""
+    path = tmp_path / "rig" / original.name
+    shutil.copytree(original, path)
+    spilled = tmp_path / "spill" / original.name / "0/c/1/0/0"
+    spilled.parent.mkdir(parents=True)
+    (path / "0/c/1/0/0").rename(spilled)
+    (path / "0/c/1/0/0").symlink_to(spilled)
+    return path
+
+
+def files(path):
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def fetched(url, tmp_path):
+    """What lies at a destination, as a folder."""
+    destination = open_destination(url)
+    if "://" not in url:
+        return destination.root
+    copy = tmp_path / "fetched"
+    for key in destination._keys(None):
+        (copy / key).parent.mkdir(parents=True, exist_ok=True)
+        (copy / key).write_bytes(destination.read(key, 0, destination.size(key)))
+    return copy
+
+
+def assert_arrived(url, source_files, tmp_path):
+    copy = fetched(url, tmp_path)
+    assert files(copy).keys() == source_files.keys()
+    assert not any(path.is_symlink() for path in copy.rglob("*"))
+    assert verify_store(copy).ok
+    opened = open_store(copy)
+    assert [shard.gap_bytes for array in opened.arrays for shard in inspect_shards(opened, array)] == [0] * 5
+    group = zarr.open_group(copy, mode="r")
+    np.testing.assert_array_equal(group["0"][...], PIXELS)
+    np.testing.assert_array_equal(group["1"][...], PIXELS[:, ::2, ::2])
+    assert group["0"].attrs["mouse"] == 12
+    for key in source_files:
+        if not key.startswith(("0/c/", "1/c/")):
+            assert (copy / key).read_bytes() == source_files[key]
+
+
+@pytest.mark.parametrize("order", ["row_major", "morton"])
+def test_everything_of_a_store_arrives_packed_and_the_source_stays(store, place, tmp_path, order):
+    before = files(store)
+    report = move_store.move_store(store, MoveOptions(place, order=order, manners=POLITE), execute)
+    assert report.ok
+    assert (report.sent, report.verified, report.deleted) == (len(before), 0, 0)
+    assert_arrived(place, before, tmp_path)
+    assert files(store) == before
+    assert (store / "0/c/1/0/0").is_symlink()
+
+
+def test_readers_read_the_array_from_the_server(store, bucket_url, object_store):
+    move_store.move_store(store, MoveOptions(bucket_url, manners=POLITE), execute)
+    prefix = bucket_url.removeprefix(f"s3://{BUCKET}/")
+    spec = {"driver": "s3", "bucket": BUCKET, "path": f"{prefix}/0/", "endpoint": object_store.endpoint, "aws_region": "us-east-1"}
+    spec["aws_credentials"] = {"type": "environment"}
+    np.testing.assert_array_equal(tensorstore.open({"driver": "zarr3", "kvstore": spec}).result().read().result(), PIXELS)
+    from zarr.storage import ObjectStore as ZarrObjectStore
+
+    array = zarr.open_array(ZarrObjectStore(open_destination(f"{bucket_url}/0")._store, read_only=True), mode="r")
+    np.testing.assert_array_equal(array[...], PIXELS)
+
+
+def test_with_move_the_source_is_deleted_once_all_is_there(store, place, tmp_path):
+    before = files(store)
+    seen = []
+
+    def look():
+        seen.append((open_destination(place).size("zarr.json"), (store / "zarr.json").exists()))
+
+    failpoints.set_hook("compact.before_delete_source", look)
+    try:
+        report = move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
+    finally:
+        failpoints.set_hook("compact.before_delete_source", None)
+    assert report.ok
+    assert report.deleted == len(before) == len(seen)
+    assert seen[0][1]
+    assert not any(group_is_there for _, group_is_there in seen[1:]), "shards vanished below a store that readers could open"
+    assert all(size for size, _ in seen)
+    assert not store.exists()
+    assert not (tmp_path / "spill" / store.name).exists()
+    assert_arrived(place, before, tmp_path)
+
+
+class KilledError(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+@pytest.mark.parametrize("deaths", [8, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, deaths):
+    """At storage calls all over the job: at no moment is anything lost, what the destination shows is whole, and the next run completes."""
+    before = files(store)
+
+    def die_at(number, job, *, count):
+        calls = 0
+
+        def watch(name):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                raise KilledError(name)
+
+        failpoints.watch_all(watch)
+        try:
+            return job()
+        except KilledError:
+            return None
+        finally:
+            failpoints.watch_all(None)
+            count.append(calls)
+
+    def job():
+        return move_store.move_store(store, MoveOptions(str(away), delete_source=True, manners=POLITE), execute)
+
+    away, count = tmp_path / "dry-run", []
+    assert die_at(0, job, count=count).ok
+    for number in range(1, count[0] + 1, max(1, count[0] // deaths)):
+        away = tmp_path / f"away-{number}"
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(original, store)
+        assert die_at(number, job, count=[]) is None
+        if (away / "zarr.json").exists():
+            np.testing.assert_array_equal(zarr.open_group(away, mode="r")["0"][...], PIXELS)
+        if (store / "zarr.json").exists():
+            np.testing.assert_array_equal(zarr.open_group(store, mode="r")["0"][...], PIXELS)
+        assert (away / "zarr.json").exists() or (store / "zarr.json").exists()
+        if any(store.rglob("*.json")):
+            assert job().ok
+        assert not files(store)
+        assert_arrived(str(away), before, tmp_path)
+
+
+def test_finished_files_are_not_sent_again(store, place):
+    calls = []
+
+    def dies_after_three(tasks):
+        for task in tasks:
+            if len(calls) == 3:
+                raise KilledError
+            calls.append(task["key"])
+            yield run_task(task)
+
+    with pytest.raises(KilledError):
+        move_store.move_store(store, MoveOptions(place, manners=POLITE), dies_after_three)
+    run_task({**next(t for t in move_store.plan_move(store, MoveOptions(place, manners=POLITE)).phases[0] if t["key"] not in calls)})
+    again = []
+    report = move_store.move_store(store, MoveOptions(place, manners=POLITE), execute, lambda result: again.append(result["key"]))
+    assert report.ok
+    assert (report.finished, report.verified, report.sent) == (3, 1, len(files(store)) - 4)
+    assert not set(calls) & set(again)
+    assert open_destination(place).size(CLAIM_KEY) is None
+    assert not (store / ".compact").exists()
+
+
+def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path):
+    failing = [{"key": "zarr.json", "ok": False, "error": {"code": "storage", "message": "no"}, "bytes_read": 0, "bytes_written": 0}]
+    options = MoveOptions(place, manners=POLITE)
+    report = move_store.move_store(store, options, lambda tasks: (failing[0] if t["key"] == "zarr.json" else run_task(t) for t in tasks))
+    assert not report.ok
+    assert open_destination(place).size("zarr.json") is None
+    zarr.open_array(store / "0", mode="r+")[3] = 1
+    report = move_store.move_store(store, options, execute)
+    assert (report.ok, report.sent) == (True, 2)
+    assert (zarr.open_array(fetched(place, tmp_path) / "0", mode="r")[3] == 1).all()
+
+
+@pytest.mark.parametrize("place", ["bucket", pytest.param("folder", marks=pytest.mark.slow)], indirect=True)
+def test_of_two_jobs_that_race_one_is_refused_and_the_output_is_one_jobs(original, place, tmp_path):
+    """Two processes, two sources with other pixels, one destination."""
+    sources = []
+    for i in range(2):
+        sources.append(tmp_path / f"rig-{i}" / original.name)
+        shutil.copytree(original, sources[i])
+        zarr.open_array(sources[i] / "0", mode="r+")[...] = i + 1
+    code = """
+import sys
+from pathlib import Path
+from shardwright.compact.move_store import MoveOptions, move_store
+from shardwright.compact.tasks import run_task
+from shardwright.model.errors import LockedError, OutputExistsError
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(move_store(Path(sys.argv[1]), MoveOptions(sys.argv[2]), lambda tasks: map(run_task, tasks)).ok)
+except (LockedError, OutputExistsError) as error:
+    print("refused")
+"""
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", code, source, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for source in sources
+    ]
+    for job in jobs:
+        assert job.stdout.readline() == "ready\n"
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    ended = [job.communicate()[0].strip() for job in jobs]
+    assert sorted(ended) == ["True", "refused"]
+    assert (zarr.open_array(fetched(place, tmp_path) / "0", mode="r")[...] == ended.index("True") + 1).all()
+    assert not (sources[ended.index("refused")] / ".compact").exists()
+
+
+def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_completes(store, mortal_object_store, tmp_path):
+    before, done = files(store), []
+    url = f"s3://{BUCKET}/moved"
+
+    def kills_the_server(tasks):
+        for task in tasks:
+            if len(done) == 2:
+                mortal_object_store.kill()
+            yield run_task(task)
+
+    options = MoveOptions(url, delete_source=True, manners=POLITE)
+    report = move_store.move_store(store, options, kills_the_server, done.append)
+    assert not report.ok
+    assert [result["ok"] for result in done] == [True, True, False], "the other files would have to fail, each after its own retries"
+    assert "cannot look at" in report.failures[0]["error"]["message"]
+    assert "AWS_ENDPOINT_URL" in report.failures[0]["error"]["hint"]
+    assert {key: data for key, data in files(store).items() if not key.startswith(".compact/")} == before
+    with pytest.raises(StorageError, match="AWS_ENDPOINT_URL"):
+        move_store.move_store(store, options, execute)
+    mortal_object_store.start()
+    report = move_store.move_store(store, options, execute)
+    assert report.ok
+    assert report.finished == 2
+    assert not store.exists()
+    assert_arrived(url, before, tmp_path)
+
+
+def test_a_server_that_is_killed_while_a_large_shard_goes_out_in_parts(store, mortal_object_store, monkeypatch):
+    monkeypatch.setattr(bucket, "MULTIPART_FROM_BYTES", 1 << 20)
+    monkeypatch.setattr(bucket, "_PART_BYTES", 5 << 20)
+    destination = open_destination(f"s3://{BUCKET}/large")
+    destination.claim("token")
+
+    def parts():
+        for i in range(6):
+            if i == 3:
+                mortal_object_store.kill()
+            yield bytes(5 << 20)
+
+    with pytest.raises(StorageError, match="0/c/0"):
+        destination.put_new("0/c/0", parts(), 30 << 20)
+    mortal_object_store.start()
+    assert destination.claim("token") is False
+    assert destination.size("0/c/0") is None
+    destination.put_new("0/c/0", (bytes(5 << 20) for _ in range(6)), 30 << 20)
+    assert destination.size("0/c/0") == 30 << 20
+
+
+def test_a_bit_that_flips_at_the_destination_is_found_and_named(store, place, monkeypatch):
+    destination = open_destination(place)
+    kind, flipped = type(destination), []
+    read = kind.read
+
+    def flips(self, key, offset, nbytes):
+        data = bytearray(read(self, key, offset, nbytes))
+        if key == "0/c/0/0/0":
+            flipped.append(key)
+            data[len(data) // 2] ^= 1
+        return bytes(data)
+
+    monkeypatch.setattr(kind, "read", flips)
+    report = move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
+    monkeypatch.undo() if "://" not in place else monkeypatch.setattr(kind, "read", read)
+    assert flipped
+    assert not report.ok
+    assert [failure["key"] for failure in report.failures] == ["0/c/0/0/0"]
+    assert "chunk " in report.failures[0]["error"]["message"]
+    assert destination.size("0/c/0/0/0") is None
+    assert destination.size("0/zarr.json") is None, "a store without one of its shards must not be readable"
+    assert (store / "0/c/0/0/0").exists()
+    assert move_store.move_store(store, MoveOptions(place, manners=POLITE), execute).ok
+
+
+def test_a_bad_chunk_is_named_and_the_rest_is_sent(store, place):
+    with (store / "0/c/0/0/0").open("r+b") as shard:
+        shard.write(b"\xff" * 16)
+    report = move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
+    assert [failure["key"] for failure in report.failures] == ["0/c/0/0/0"]
+    assert report.failures[0]["error"]["code"] == "shard_format"
+    assert report.sent == 4
+    assert (store / "zarr.json").exists()
+
+
+def test_what_cannot_be_moved_is_refused_before_anything_is_sent(store, place, tmp_path):
+    def refused(error: type[ShardwrightError], words: str, path=store, to=place, **options):
+        with pytest.raises(error, match=words):
+            move_store.move_store(path, MoveOptions(to, manners=POLITE, **options), execute)
+        assert not (path / ".compact").exists()
+
+    refused(ConfigError, "lies in the store", to=str(store / "inside"))
+    refused(ConfigError, "part of a store", path=store / "0", delete_source=True)
+    (store / ".shardwright").mkdir()
+    refused(LockedError, "still being written.*shardwright recover")
+    (store / ".shardwright").rmdir()
+    (store / "0/c/9").symlink_to(tmp_path / "unmounted")
+    refused(StorageError, "is the second root mounted")
+    (store / "0/c/9").unlink()
+    open_destination(place).put_new("somebodys", iter([b"data"]), 4)
+    refused(OutputExistsError, "not empty.*somebodys")
+    open_destination(place).delete("somebodys")
+    assert move_store.move_store(store, MoveOptions(place, manners=POLITE), execute).ok
+    refused(OutputExistsError, "not empty")
+
+
+def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def waits(tasks):
+        inside.set()
+        go_on.wait()
+        return execute(tasks)
+
+    first = threading.Thread(target=move_store.move_store, args=(store, MoveOptions(str(tmp_path / "a"), manners=POLITE), waits))
+    first.start()
+    inside.wait()
+    try:
+        with pytest.raises(LockedError, match=str(os.getpid())):
+            move_store.move_store(store, MoveOptions(str(tmp_path / "b"), manners=POLITE), execute)
+    finally:
+        go_on.set()
+        first.join()
+    assert (tmp_path / "a/zarr.json").exists()
+
+
+def test_nothing_is_deleted_when_the_source_changed_after_it_was_sent(store, tmp_path):
+    def changes(tasks):
+        for task in tasks:
+            yield run_task(task)
+            if task["key"] == "zarr.json":
+                (store / "notes.txt").write_text("new")
+
+    report = move_store.move_store(store, MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE), changes)
+    assert report.complete
+    assert not report.ok
+    assert report.kept == ("notes.txt",)
+    assert report.deleted == 0
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["0"][...], PIXELS)
+
+
+def test_a_part_is_all_of_a_shard_that_is_in_memory(store, tmp_path, monkeypatch):
+    """Parts of 1000 bytes: chunks and the index are cut anywhere, and still each is checked."""
+    monkeypatch.setattr(move, "PART_BYTES", 1000)
+    before, sizes = files(store), []
+    watched = move._watched
+
+    def measures(*arguments):
+        for part in watched(*arguments):
+            sizes.append(len(part))
+            yield part
+
+    monkeypatch.setattr(move, "_watched", measures)
+    assert move_store.move_store(store, MoveOptions(str(tmp_path / "away"), manners=POLITE), execute).ok
+    assert max(sizes) == 1000
+    assert_arrived(str(tmp_path / "away"), before, tmp_path)
