@@ -27,7 +27,13 @@ _IOPRIO_SET = {"x86_64": 251, "i686": 289, "aarch64": 30, "riscv64": 30, "ppc64l
 _IOPRIO_WHO_PROCESS, _IOPRIO_CLASS_IDLE = 1, 3 << 13
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_granted: list[Callable[[int], None]] = []  # at most one: who is told of every grant in this process
 _of_this_thread = threading.local()
+
+
+def watch_grants(watcher: Callable[[int], None] | None) -> None:
+    """Call ``watcher`` with the bytes of every grant in this process from now on, from any thread; None: nobody any more."""
+    _granted[:] = [] if watcher is None else [watcher]
 
 
 class TokenBucket:
@@ -90,6 +96,8 @@ class Manners:
             self.sleep(PAUSE_POLL_S)
         if self._bucket is not None:
             self._bucket.take(nbytes)
+        for tell in _granted:
+            tell(nbytes)
 
     def be_idle(self) -> None:
         """The lowest CPU priority and the idle I/O class for this thread and those it starts, unless ``idle`` is False.

@@ -36,8 +36,20 @@ def run_task(task: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  (our own mistake in one task must not take the others with it; it is reported as one)
         traceback.print_exc()
         result = {"ok": False, "error": {"code": ShardwrightError.code, "message": f"{type(error).__name__}: {error}"}}
-    about = {"kind": task["kind"], "key": key_of(task), "array": task.get("array"), "shard": task.get("shard")}
-    return {"bytes_read": 0, "bytes_written": 0, "seconds": time.monotonic() - begin_s, **result, **about}
+    return {**_blank(task), "seconds": time.monotonic() - begin_s, **result, **_about(task)}
+
+
+def failed(task: dict[str, Any], error: ShardwrightError) -> dict[str, Any]:
+    """The result of a task that never came to an end of its own."""
+    return {**_blank(task), "error": error.to_dict()}
+
+
+def _blank(task: dict[str, Any]) -> dict[str, Any]:
+    return {**_about(task), "ok": False, "bytes_read": 0, "bytes_written": 0, "seconds": 0.0}
+
+
+def _about(task: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": task["kind"], "key": key_of(task), "array": task.get("array"), "shard": task.get("shard")}
 
 
 def key_of(task: dict[str, Any]) -> str:

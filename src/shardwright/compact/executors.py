@@ -1,0 +1,233 @@
+"""Where tasks run: in local processes, or on the workers of a dask.distributed cluster. Both call ``run_task`` and give results back as they come.
+
+    tasks ──▶ a bounded number in flight ──▶ run_task in another process ──▶ results, in the order of their completion
+                                                        └── bytes granted by Manners.take (local processes only) ──▶ on_moved(task, nbytes)
+
+A worker that is killed costs only its task's progress: the task is run again elsewhere, and becomes a failed result when it took ``MAX_ATTEMPTS``
+workers with it. Leaving the iterator early (an interrupt, ``close``) ends what is running; tasks are made so that this tears nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shardwright.model.errors import ConfigError, SessionLostError, WorkerError
+from shardwright.storage.failpoints import load_from_environment
+
+from .manners import watch_grants
+from .tasks import failed, run_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Task = dict[str, Any]
+    Result = dict[str, Any]
+
+MAX_ATTEMPTS = 3
+_MAX_DEFAULT_WORKERS = 4  # beyond that a disk is busy, not a processor
+_END_TIMEOUT_S = 10.0  # for a worker to clear up after its task, before it is killed
+_CLUSTER_TIMEOUT_S = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+def _ignore(_task: Task, _nbytes: int) -> None:
+    """Nobody wants to know what a task has moved so far."""
+
+
+class Executor(Protocol):
+    """``workers``: tasks that run at the same time."""
+
+    @property
+    def workers(self) -> int: ...
+
+    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Iterator[Result]: ...
+
+    def close(self) -> None: ...
+
+
+def default_workers() -> int:
+    return min(_MAX_DEFAULT_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def open_executor(*, workers: int | None = None, scheduler: str | None = None) -> Executor:
+    """A cluster where ``scheduler`` names one. Raises ``ConfigError`` or ``SessionLostError`` for one that cannot be used."""
+    return LocalProcesses(workers or default_workers()) if scheduler is None else DaskCluster(scheduler)
+
+
+def run_tasks(tasks: Iterable[Task], *, workers: int | None = None, scheduler: str | None = None) -> Iterator[Result]:
+    """The results of all tasks as they come; ``tasks`` is drawn from only as workers become free."""
+    with contextlib.closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
+        yield from executor.run(tasks)
+
+
+class LocalProcesses:
+    """``workers`` processes of this machine, started as tasks come; they die with this process."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def close(self) -> None:
+        """Nothing is held between runs."""
+
+    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Iterator[Result]:
+        waiting: deque[tuple[Task, int]] = deque()  # tasks whose worker died, with the attempts so far
+        rest = iter(tasks)
+        processes: list[_WorkerProcess] = []
+        try:
+            while True:
+                while len(busy := [worker for worker in processes if worker.task is not None]) < self.workers:
+                    task, attempt = waiting.popleft() if waiting else (next(rest, None), 0)
+                    if task is None:
+                        break
+                    idle = next((worker for worker in processes if worker.task is None), None)
+                    if idle is None:
+                        processes.append(idle := _WorkerProcess())
+                    idle.begin(task, attempt + 1)
+                if not busy:
+                    return
+                for connection in wait([worker.connection for worker in busy]):
+                    worker = next(worker for worker in busy if worker.connection is connection)
+                    task, attempt, message = worker.task, worker.attempt, worker.receive()
+                    if isinstance(message, int):
+                        on_moved(task, message)
+                    elif message is not None:
+                        yield message
+                    else:
+                        processes.remove(worker)
+                        if attempt < MAX_ATTEMPTS:
+                            waiting.append((task, attempt))
+                        else:
+                            yield failed(task, WorkerError(f"a worker process died {attempt} times over this task, {worker.death()}"))
+        finally:
+            for worker in processes:
+                worker.ask_to_end()
+            for worker in processes:
+                worker.end()
+
+
+class _WorkerProcess:
+    """One child process and the task that it has, None when it is idle. Owned by the thread that runs the tasks."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")  # a fork would inherit locks that other threads of ours hold
+        self.connection, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_work, args=(theirs, os.getpid()), name="compact worker", daemon=True)
+        self._process.start()
+        theirs.close()  # so that the connection ends when the child does
+        self.task: Any = None
+        self.attempt = 0
+
+    def begin(self, task: Task, attempt: int) -> None:
+        self.task, self.attempt = task, attempt
+        with contextlib.suppress(BrokenPipeError):  # it is dead: ``receive`` will tell
+            self.connection.send(task)
+
+    def receive(self) -> Result | int | None:
+        """The task's result, or the bytes that it has just moved; None when the process has died instead."""
+        try:
+            message: Result | int = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.end()
+            return None
+        if not isinstance(message, int):
+            self.task = None
+        return message
+
+    def death(self) -> str:
+        code = self._process.exitcode
+        return f"the last time by {signal.Signals(-code).name}" if code is not None and code < 0 else f"the last time with exit code {code}"
+
+    def ask_to_end(self) -> None:
+        self._process.terminate()
+
+    def end(self) -> None:
+        self._process.join(_END_TIMEOUT_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join(_END_TIMEOUT_S)
+        self.connection.close()
+
+
+def _work(connection: Connection, parent: int) -> None:
+    """A child's life: one task after another until the parent ends it, or is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it died before we asked to be told
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGTERM, _leave)
+    load_from_environment()
+    one_at_a_time = threading.Lock()
+
+    def send(message: Result | int) -> None:
+        with one_at_a_time:
+            connection.send(message)
+
+    watch_grants(send)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            send(run_task(connection.recv()))
+
+
+def _leave(number: int, _: object) -> None:
+    """As an exception, so that the task in hand removes its working file."""
+    sys.exit(128 + number)
+
+
+class DaskCluster:
+    """The workers of the dask.distributed scheduler at ``address``: they have shardwright installed and see the same storage under the same paths.
+
+    The scheduler itself runs a killed worker's tasks elsewhere.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            import distributed
+        except ModuleNotFoundError as error:
+            raise ConfigError("--scheduler needs dask.distributed", hint="pip install 'shardwright[cluster]'") from error
+        self._address = address
+        self._distributed: Any = distributed  # its functions are not typed
+        try:
+            self._client = self._distributed.Client(address, timeout=_CLUSTER_TIMEOUT_S, set_as_default=False)
+            self._client.wait_for_workers(1, timeout=_CLUSTER_TIMEOUT_S)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise SessionLostError(
+                f"no dask cluster at {address}: {error}", hint="Start a scheduler and workers, or leave --scheduler out"
+            ) from error
+        self.workers = max(1, sum(worker["nthreads"] for worker in self._client.scheduler_info(n_workers=-1)["workers"].values()))
+
+    def close(self) -> None:
+        """Lets go of what is still to be run; what a worker has begun ends by itself."""
+        self._client.close()
+
+    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Iterator[Result]:
+        rest = iter(tasks)
+        running: dict[Any, Task] = {}  # by the key of the future
+        completed = self._distributed.as_completed()
+        while True:
+            while len(running) < 2 * self.workers and (task := next(rest, None)) is not None:
+                future = self._client.submit(run_task, task, pure=False, retries=MAX_ATTEMPTS)
+                running[future.key] = task
+                completed.add(future)
+            if not running:
+                return
+            future = next(completed)
+            yield self._result(future, running.pop(future.key))
+
+    def _result(self, future: Any, task: Task) -> Result:
+        """Raises ``SessionLostError`` when the scheduler is gone."""
+        if future.status == "cancelled" or self._client.status not in ("running", "connecting"):
+            raise SessionLostError(f"the scheduler at {self._address} is gone", hint="Run the same command again: finished shards are not done again")
+        if future.status == "finished":
+            result: Result = future.result()
+            return result
+        error = future.exception()
+        return failed(task, WorkerError(f"no worker of the cluster could run this task: {type(error).__name__}: {error}"))
