@@ -15,6 +15,7 @@ OWNERS = {
     "blosc2": {"codecs", "kernels"},
     "pydantic": {"array", "config"},
     "yaml": {"config"},
+    "distributed": {"compact"},
     "mmap": {"storage", "client"},
     "typer": {"cli"},
     "rich": {"cli"},

@@ -28,6 +28,7 @@ COMMANDS = {
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
     "recover": ("shardwright.cli.recover", "Bring back what a daemon that was killed left unfinished."),
+    "compact": ("shardwright.cli.compact", "Repack the sealed shards of stores without gaps."),
 }
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import threading
-import time
-from contextlib import contextmanager
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +10,14 @@ import typer
 
 from shardwright.model.errors import ShardwrightError
 
+from .progress import show_progress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardwright.pipeline.recover import Recovery
 
     Outcome = tuple[Path, Recovery | ShardwrightError]
-
-_PLAIN_PROGRESS_INTERVAL_S = 2.0
 
 
 def command(
@@ -49,7 +45,7 @@ def command(
         pool.start()
     try:
         for store in stores:
-            with _progress(store) as on_bytes:
+            with show_progress(f"recover: {store.name}", "checked") as on_bytes:
                 outcome = _recover(store, pool, dry_run=dry_run, take_over=take_over, progress=on_bytes)
             outcomes.append((store, outcome))
             if not as_json:
@@ -99,36 +95,3 @@ def summary(store: Path, result: Recovery | ShardwrightError) -> str:
             f"  chunks: {result.chunks_kept:,} kept, {result.chunks_dropped:,} unfinished or damaged; {format_bytes(result.bytes_checked)} checked",
         ]
     return "\n".join(lines)
-
-
-@contextmanager
-def _progress(store: Path) -> Iterator[Callable[[int], None]]:
-    """Bytes checked so far: a bar on a terminal, a line now and then otherwise; both on standard error. Called from several threads."""
-    if not sys.stderr.isatty():
-        yield _plain_progress(store)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"checking {store.name}", total=None)
-        yield lambda nbytes: bar.advance(task, nbytes)
-
-
-def _plain_progress(store: Path) -> Callable[[int], None]:
-    from shardwright.config.quantities import format_bytes
-
-    lock = threading.Lock()
-    checked, next_s = 0, time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
-
-    def add(nbytes: int) -> None:
-        nonlocal checked, next_s
-        with lock:
-            checked += nbytes
-            if time.monotonic() < next_s:
-                return
-            next_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
-        typer.echo(f"recover: {store.name}: {format_bytes(checked)} checked", err=True)
-
-    return add

@@ -27,10 +27,11 @@ from .manners import watch_grants
 from .tasks import failed, run_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     Task = dict[str, Any]
     Result = dict[str, Any]
+    Results = Generator[Result, None, None]
 
 MAX_ATTEMPTS = 3
 _MAX_DEFAULT_WORKERS = 4  # beyond that a disk is busy, not a processor
@@ -49,7 +50,7 @@ class Executor(Protocol):
     @property
     def workers(self) -> int: ...
 
-    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Iterator[Result]: ...
+    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results: ...
 
     def close(self) -> None: ...
 
@@ -78,7 +79,7 @@ class LocalProcesses:
     def close(self) -> None:
         """Nothing is held between runs."""
 
-    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results:
         waiting: deque[tuple[Task, int]] = deque()  # tasks whose worker died, with the attempts so far
         rest = iter(tasks)
         processes: list[_WorkerProcess] = []
@@ -208,7 +209,7 @@ class DaskCluster:
         """Lets go of what is still to be run; what a worker has begun ends by itself."""
         self._client.close()
 
-    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Iterator[Result]:
+    def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results:
         rest = iter(tasks)
         running: dict[Any, Task] = {}  # by the key of the future
         completed = self._distributed.as_completed()

@@ -1,0 +1,199 @@
+"""``shardwright compact``: the sealed shards of stores repacked, one store after another, and what that saved or what is wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import closing
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shardwright.model.errors import ConfigError, ShardwrightError
+
+from .progress import show_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardwright.compact.executors import Executor
+    from shardwright.compact.job import JobPlan, Options, Report
+
+    Outcome = tuple[Path, JobPlan | Report | ShardwrightError]
+
+_NAMED_AT_MOST = 20  # of each sort, in what is printed for people; --json has all
+
+
+def command(
+    stores: list[Path] = typer.Argument(..., help="Stores, arrays in them, or single shard files.", metavar="STORE..."),
+    order: str = typer.Option("row_major", "--order", help="Order of the chunks in a shard: row_major, column_major or morton."),
+    recompress: str | None = typer.Option(
+        None, "--recompress", metavar="CNAME[:LEVEL]", help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays."
+    ),
+    rate: str | None = typer.Option(None, "--rate", metavar="SIZE", help="At most so many bytes a second, e.g. 50MB."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes that work at the same time. One for each core, at most 4."),
+    scheduler: str | None = typer.Option(None, "--scheduler", metavar="ADDRESS", help="Work on the dask cluster of this scheduler: tcp://host:8786."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only look: say what would be saved, change nothing."),
+    as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
+    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority instead of the lowest."),
+) -> None:
+    """Pack the chunks of sealed shards without gaps. Each new shard is read back and compared before it takes the old one's place at once.
+
+    May be stopped and run again at any point: finished shards are not done again. Shards that are still being written are skipped and named. Exits
+    with 0 when all sealed shards are packed, with 1 when something was left as it is or is wrong (named), and 2 for usage.
+    """
+    from shardwright.compact.job import Options
+    from shardwright.compact.order import ORDERS
+
+    if order not in ORDERS:
+        raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
+    options = Options(order, parse_recompress(recompress), parse_rate(rate), not no_idle)
+    plans = {store.absolute(): _planned(store, options) for store in stores}
+    outcomes: list[Outcome] = list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
+    if as_json:
+        facts = {"ok": not any(map(_bad, outcomes)), "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
+        typer.echo(json.dumps({**facts, **({"total": _total([plan for _, plan in outcomes])} if dry_run else {})}))
+    elif dry_run:
+        for outcome in outcomes:
+            typer.echo(summary(*outcome))
+        if len(outcomes) > 1:
+            typer.echo(f"in total: {_would_do(_total([plan for _, plan in outcomes]))}")
+    if any(map(_bad, outcomes)):
+        raise typer.Exit(1)
+
+
+def parse_recompress(text: str | None) -> dict[str, Any] | None:
+    """``zstd:5`` as ``pack_shard`` takes it; without a level, the usual one. Raises ``ConfigError``."""
+    if text is None:
+        return None
+    cname, _, level = text.partition(":")
+    if not cname or (level and not level.isdecimal()) or text.endswith(":"):
+        raise ConfigError("--recompress is no codec", expected="CNAME or CNAME:LEVEL, such as zstd:5", got=text)
+    return {"cname": cname, "clevel": int(level) if level else None, "shuffle": None}
+
+
+def parse_rate(text: str | None) -> float | None:
+    """Bytes per second. Raises ``ConfigError``."""
+    from shardwright.config.quantities import parse_size_bytes
+
+    if text is None:
+        return None
+    try:
+        return float(parse_size_bytes(int(text) if text.isdecimal() else text.removesuffix("/s")))
+    except ValueError as error:
+        raise ConfigError(f"--rate: {error}", got=text) from None
+
+
+def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
+    """The error of one store keeps no other from being compacted."""
+    from shardwright.compact.job import plan
+    from shardwright.read.store import open_store
+
+    try:
+        return plan(open_store(store), options)
+    except ConfigError:
+        raise
+    except ShardwrightError as error:
+        return error
+
+
+def _run_all(plans: Mapping[Path, JobPlan | ShardwrightError], workers: int | None, scheduler: str | None, *, quiet: bool) -> list[Outcome]:
+    """An interrupt ends it: what was not begun is then not in the list, and the last report says so. No store is begun when one has no room."""
+    from shardwright.compact.executors import open_executor
+    from shardwright.compact.job import Report, check_room
+
+    outcomes: list[Outcome] = []
+    _interrupt_on_signals()
+    with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
+        check_room([plan for plan in plans.values() if not isinstance(plan, ShardwrightError)], executor.workers)
+        for store, plan in plans.items():
+            outcome: Report | ShardwrightError = plan if isinstance(plan, ShardwrightError) else _run(plan, executor)
+            outcomes.append((store, outcome))
+            if not quiet:
+                typer.echo(summary(store, outcome))
+            if isinstance(outcome, Report) and outcome.interrupted:
+                break
+    return outcomes
+
+
+def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
+    from shardwright.compact.job import run
+
+    def note() -> str:
+        return f"paused by {plan.pause_file}" if plan.pause_file.exists() else ""
+
+    try:
+        with show_progress(f"compact: {plan.store.root.name}", "packed", plan.todo_bytes, note) as on_bytes:
+            return run(plan, executor, on_bytes)
+    except ShardwrightError as error:
+        return error
+
+
+def _interrupt_on_signals() -> None:
+    """The first SIGINT or SIGTERM is a ``KeyboardInterrupt``; what is cleared up after it is not disturbed by another."""
+
+    def interrupt(*_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+
+
+def _bad(outcome: Outcome) -> bool:
+    _, result = outcome
+    return isinstance(result, ShardwrightError) or bool(result.failures) or getattr(result, "interrupted", False)
+
+
+def _facts(store: Path, result: JobPlan | Report | ShardwrightError) -> dict[str, Any]:
+    if isinstance(result, ShardwrightError):
+        return {"path": str(store), "ok": False, "error": result.to_dict()}
+    return result.to_dict()
+
+
+def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
+    """What was done to one store, or would be, for people."""
+    from shardwright.compact.job import JobPlan
+
+    if isinstance(result, ShardwrightError):
+        return f"{store}: not compacted: {' '.join(str(result).split())}"
+    facts = result.to_dict()
+    lines = [f"{store}: {_would_do(facts) if isinstance(result, JobPlan) else _done(facts)}"]
+    lines += _some([f"  left as it is: {name}: {' '.join(error['message'].split())}" for name, error in facts["failures"].items()])
+    lines += _some([f"  skipped, still being written: {name}" for name in facts["open"]])
+    lines += _some([f"  no shard: {name}: {reason}" for name, reason in facts["unknown"].items()])
+    return "\n".join(lines)
+
+
+def _would_do(facts: Mapping[str, Any]) -> str:
+    from shardwright.config.quantities import format_bytes
+
+    return (
+        f"{facts['shards_todo']} of {facts['shards']} shards to do, {facts['shards_packed']} packed already;"
+        f" {format_bytes(facts['file_bytes'])} in files ({format_bytes(facts['allocated_bytes'])} on disk), {format_bytes(facts['gap_bytes'])} of it"
+        f" in gaps, {format_bytes(facts['expected_bytes'])} when packed"
+    )
+
+
+def _done(facts: Mapping[str, Any]) -> str:
+    from shardwright.config.quantities import format_bytes
+
+    recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
+    interrupted = f"; INTERRUPTED, {facts['left']} shards left: run the same command again to go on" if facts["interrupted"] else ""
+    return (
+        f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are {format_bytes(facts['gain_bytes'])} shorter;"
+        f" {facts['seconds']:.1f} s{interrupted}"
+    )
+
+
+def _some(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _NAMED_AT_MOST
+    return [*lines[:_NAMED_AT_MOST], *([f"  and {more} more"] if more > 0 else [])]
+
+
+def _total(plans: Sequence[Any]) -> dict[str, int]:
+    facts = [plan.to_dict() for plan in plans if not isinstance(plan, ShardwrightError)]
+    names = ("shards_todo", "shards", "shards_packed", "file_bytes", "allocated_bytes", "gap_bytes", "expected_bytes")
+    return {name: sum(fact[name] for fact in facts) for name in names}

@@ -1,0 +1,93 @@
+"""How far a long command is: a bar on a terminal, a plain line every two seconds in a log; both on standard error, gone or quiet when it is done."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PLAIN_INTERVAL_S = 2.0
+_BAR_INTERVAL_S = 0.5  # how often the note is looked at; the bar draws itself
+
+
+def _nothing() -> str:
+    return ""
+
+
+@contextmanager
+def show_progress(label: str, verb: str, total_bytes: int | None = None, note: Callable[[], str] = _nothing) -> Iterator[Callable[[int], None]]:
+    """Gives a function that takes the bytes newly done, from any thread.
+
+    ``label`` begins each line, ``verb`` says what happens to the bytes (``checked``). With ``total_bytes`` the time left is told. ``note`` is asked
+    now and then for something to add, such as that work is paused.
+    """
+    with (_bar if sys.stderr.isatty() else _lines)(label, verb, total_bytes, note) as add:
+        yield add
+
+
+@contextmanager
+def _bar(label: str, verb: str, total_bytes: int | None, note: Callable[[], str]) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn()]
+    if total_bytes is not None:
+        columns.append(TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{label}, {verb}", total=total_bytes)
+        with _every(_BAR_INTERVAL_S, lambda: bar.update(task, description=f"{label}, {note() or verb}")):
+            yield lambda nbytes: bar.advance(task, nbytes)
+
+
+@contextmanager
+def _lines(label: str, verb: str, total_bytes: int | None, note: Callable[[], str]) -> Iterator[Callable[[int], None]]:
+    count = _Count(total_bytes)
+    with _every(PLAIN_INTERVAL_S, lambda: typer.echo(f"{label}: {count.text(verb)}{', ' if note() else ''}{note()}", err=True)):
+        yield count.add
+
+
+class _Count:
+    """Bytes done since it was made."""
+
+    def __init__(self, total_bytes: int | None) -> None:
+        self._begin_s = time.monotonic()
+        self._total = total_bytes
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self._done += nbytes
+
+    def text(self, verb: str) -> str:
+        from shardwright.config.quantities import format_bytes
+
+        rate = self._done / max(time.monotonic() - self._begin_s, 1e-9)
+        of = "" if self._total is None else f" of {format_bytes(self._total)}"
+        left = "" if self._total is None or not rate else f", {(self._total - self._done) / rate:.0f} s left"
+        return f"{format_bytes(self._done)}{of} {verb}, {format_bytes(rate)}/s{left}"
+
+
+@contextmanager
+def _every(interval_s: float, action: Callable[[], object]) -> Iterator[None]:
+    """Call ``action`` from a thread of its own as long as the block runs."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(interval_s):
+            action()
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
