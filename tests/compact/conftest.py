@@ -1,10 +1,53 @@
-"""The object store that tests send to: one real server for all of them, another for those that kill it."""
+"""Stores as the real writer makes them, a hand in what storage does, and the object store that tests send to: one real server for all of them,
+another for those that kill it."""
 
 from __future__ import annotations
 
+import itertools
+from typing import TYPE_CHECKING
+
 import pytest
 
+import shardwright as sw
+from shardwright.read.store import StoredArray, parse_array
+from shardwright.storage import failpoints
+
 from .object_store import BUCKET, WEED, ObjectStore
+from .stores import FRAMES, frame, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def store_of(tmp_path: Path) -> Callable[..., StoredArray]:
+    """``store_of(spec, ...)``: an acquisition written whole by the real writer; its image array. Arguments of ``create`` may follow."""
+    numbers = itertools.count()
+
+    def write(asked: sw.ArraySpec | None = None, **settings) -> StoredArray:
+        path = tmp_path / f"{next(numbers)}.ome.zarr"
+        with sw.create(path, asked or spec(), **settings) as writer:
+            for i in range(FRAMES):
+                writer.append(frame(i))
+        return parse_array(path / "0")
+
+    return write
+
+
+@pytest.fixture
+def at_point():
+    """``at_point(name, action)``: run ``action`` whenever storage reaches the point; taken back after the test."""
+    names = []
+
+    def hook(name: str, action: Callable[[], None]) -> None:
+        names.append(name)
+        failpoints.set_hook(name, action)
+
+    yield hook
+    for name in names:
+        failpoints.set_hook(name, None)
+    failpoints.watch_all(None)
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     """
     begin_s = time.monotonic()
     array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
-    if len(shard) != len(array.shape) or not array.contains_shard(shard):
+    if len(shard) != len(array.shape) or min(shard, default=0) < 0 or not array.contains_shard(shard):
         raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}")
     recompress = task.get("recompress")
     codec = None if recompress is None else denser_codec(array, recompress)
