@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties.acquisitions import SMALL, acquisitions, bits, expected, pixels, places
+from tests.properties.readers import READERS
 
 import shardwright as sw
 from shardwright.compact.manners import Manners
@@ -22,8 +24,6 @@ from shardwright.read.verify import verify_store
 from shardwright.shard.index import EMPTY
 from shardwright.storage import failpoints, working_file
 
-from ..properties.acquisitions import SMALL, acquisitions, bits, expected, pixels, places
-from ..properties.readers import READERS
 from .stores import leftovers, shard_files, spec, task
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")

@@ -70,5 +70,5 @@ def test_an_entry_that_cannot_be_is_named(array, tmp_path):
     entries[7] = (10, 500)
     entries[8] = (400, 500)
     (tmp_path / "shard").write_bytes(bytes(1000) + encode_index(entries))
-    with ShardFile(array, tmp_path / "shard") as file, pytest.raises(ShardFormatError, match="chunk 1/1/0 of .*c/0/0/0: chunk overlaps chunk 7"):
+    with ShardFile(array, tmp_path / "shard") as file, pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk overlaps chunk 7"):
         sound_entries(file, SHARD)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.properties.readers import READERS
 
 import shardwright as sw
 from shardwright.compact import recode
@@ -10,7 +11,6 @@ from shardwright.read.inspect import inspect_shard
 from shardwright.read.store import parse_array
 from shardwright.read.verify import verify_store
 
-from ..properties.readers import READERS
 from .stores import leftovers, shard_files, spec, task
 
 pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.LayoutWarning")

@@ -14,7 +14,7 @@ def test_one_job_at_a_time(store_of):
     array = store_of()
     with WorkFolder.take(array.path) as work:
         assert work.path == array.path / ".compact"
-        with pytest.raises(LockedError, match="another writer holds .*process"):
+        with pytest.raises(LockedError, match=r"another writer holds .*process"):
             WorkFolder.take(array.path)
     assert not work.path.exists(), "nothing left in it"
     WorkFolder.take(array.path).release()
