@@ -34,7 +34,8 @@ POLITE = Manners(idle=False)  # a test that made itself idle would slow down tho
 
 
 def execute(tasks):
-    return map(run_task, tasks)
+    for task in tasks:
+        yield run_task(task)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +212,13 @@ def test_finished_files_are_not_sent_again(store, place):
         move_store.move_store(store, MoveOptions(place, manners=POLITE), dies_after_three)
     run_task({**next(t for t in move_store.plan_move(store, MoveOptions(place, manners=POLITE)).phases[0] if t["key"] not in calls)})
     again = []
-    report = move_store.move_store(store, MoveOptions(place, manners=POLITE), execute, lambda result: again.append(result["key"]))
+
+    def notes(tasks):
+        for task in tasks:
+            again.append(task["key"])
+            yield run_task(task)
+
+    report = move_store.move_store(store, MoveOptions(place, manners=POLITE), notes)
     assert report.ok
     assert (report.finished, report.verified, report.sent) == (3, 1, len(files(store)) - 4)
     assert not set(calls) & set(again)
@@ -248,7 +255,7 @@ from shardwright.model.errors import LockedError, OutputExistsError
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    print(move_store(Path(sys.argv[1]), MoveOptions(sys.argv[2]), lambda tasks: map(run_task, tasks)).ok)
+    print(move_store(Path(sys.argv[1]), MoveOptions(sys.argv[2]), lambda tasks: (run_task(task) for task in tasks)).ok)
 except (LockedError, OutputExistsError) as error:
     print("refused")
 """
@@ -266,7 +273,7 @@ except (LockedError, OutputExistsError) as error:
     assert not (sources[ended.index("refused")] / ".compact").exists()
 
 
-def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_completes(store, mortal_object_store, tmp_path):
+def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_completes(store, mortal_object_store, monkeypatch, tmp_path):
     before, done = files(store), []
     url = f"s3://{BUCKET}/moved"
 
@@ -274,10 +281,11 @@ def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_comp
         for task in tasks:
             if len(done) == 2:
                 mortal_object_store.kill()
-            yield run_task(task)
+            done.append(run_task(task))
+            yield done[-1]
 
     options = MoveOptions(url, delete_source=True, manners=POLITE)
-    report = move_store.move_store(store, options, kills_the_server, done.append)
+    report = move_store.move_store(store, options, kills_the_server)
     assert not report.ok
     assert [result["ok"] for result in done] == [True, True, False], "the other files would have to fail, each after its own retries"
     assert "cannot look at" in report.failures[0]["error"]["message"]
@@ -286,6 +294,7 @@ def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_comp
     with pytest.raises(StorageError, match="AWS_ENDPOINT_URL"):
         move_store.move_store(store, options, execute)
     mortal_object_store.start()
+    monkeypatch.setenv("SHARDWRIGHT_S3_RETRY_S", "30")  # its volumes come back one by one
     report = move_store.move_store(store, options, execute)
     assert report.ok
     assert report.finished == 2
@@ -308,6 +317,8 @@ def test_a_server_that_is_killed_while_a_large_shard_goes_out_in_parts(store, mo
     with pytest.raises(StorageError, match="0/c/0"):
         destination.put_new("0/c/0", parts(), 30 << 20)
     mortal_object_store.start()
+    monkeypatch.setenv("SHARDWRIGHT_S3_RETRY_S", "30")  # its volumes come back one by one
+    destination = open_destination(f"s3://{BUCKET}/large")
     assert destination.claim("token") is False
     assert destination.size("0/c/0") is None
     destination.put_new("0/c/0", (bytes(5 << 20) for _ in range(6)), 30 << 20)
@@ -376,7 +387,7 @@ def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
     def waits(tasks):
         inside.set()
         go_on.wait()
-        return execute(tasks)
+        yield from execute(tasks)
 
     first = threading.Thread(target=move_store.move_store, args=(store, MoveOptions(str(tmp_path / "a"), manners=POLITE), waits))
     first.start()
@@ -400,7 +411,7 @@ def test_nothing_is_deleted_when_the_source_changed_after_it_was_sent(store, tmp
     report = move_store.move_store(store, MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE), changes)
     assert report.complete
     assert not report.ok
-    assert report.kept == ("notes.txt",)
+    assert report.kept == ["notes.txt"]
     assert report.deleted == 0
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["0"][...], PIXELS)
 
@@ -420,3 +431,27 @@ def test_a_part_is_all_of_a_shard_that_is_in_memory(store, tmp_path, monkeypatch
     assert move_store.move_store(store, MoveOptions(str(tmp_path / "away"), manners=POLITE), execute).ok
     assert max(sizes) == 1000
     assert_arrived(str(tmp_path / "away"), before, tmp_path)
+
+
+def command_line(*arguments, **environment):
+    command = [sys.executable, "-m", "shardwright.cli", "compact", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+def test_the_command_moves_a_store_with_processes_of_its_own(store, bucket_url, tmp_path):
+    before = files(store)
+    done = command_line(store, "--to", bucket_url, "--move", "--workers", "2", "--order", "morton", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["ok"], facts["sent"], facts["deleted"]) == (True, len(before), len(before))
+    assert not store.exists()
+    assert_arrived(bucket_url, before, tmp_path)
+
+
+def test_the_command_refuses_what_makes_no_sense_and_what_is_there(store, tmp_path):
+    for wrong in (["--move"], ["--to", "x", "--recompress", "zstd"], ["--to", "gs://x/y"], ["--to", "s3://x/y"]):
+        refused = command_line(store, *wrong, AWS_ACCESS_KEY_ID="")
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+    refused = command_line(store, "--to", tmp_path)
+    assert refused.returncode == 1
+    assert "nothing is ever overwritten" in refused.stderr

@@ -12,6 +12,7 @@ import typer
 
 from shardwright.model.errors import ConfigError, ShardwrightError
 
+from .compact_to import check_options, send
 from .progress import show_progress
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ def command(
     rate: str | None = typer.Option(None, "--rate", metavar="SIZE", help="At most so many bytes a second, e.g. 50MB."),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Processes that work at the same time. One for each core, at most 4."),
     scheduler: str | None = typer.Option(None, "--scheduler", metavar="ADDRESS", help="Work on the dask cluster of this scheduler: tcp://host:8786."),
+    to: str | None = typer.Option(
+        None, "--to", metavar="DEST", help="Leave the store as it is and write a packed one to DEST, a new folder or s3://BUCKET/PREFIX."
+    ),
+    move: bool = typer.Option(False, "--move", help="With --to: delete the store here once all of it is at DEST and verified."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only look: say what would be saved, change nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
     no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority instead of the lowest."),
@@ -42,13 +47,20 @@ def command(
 
     May be stopped and run again at any point: finished shards are not done again. Shards that are still being written are skipped and named. Exits
     with 0 when all sealed shards are packed, with 1 when something was left as it is or is wrong (named), and 2 for usage.
+
+    With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything else as it is, metadata last. S3 needs
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL in the environment.
     """
     from shardwright.compact.job import Options
     from shardwright.compact.order import ORDERS
 
     if order not in ORDERS:
         raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
+    check_options(stores, to, move=move, recompress=recompress)
     options = Options(order, parse_recompress(recompress), parse_rate(rate), not no_idle)
+    if to is not None and not dry_run:
+        _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
+        return
     plans = {store.absolute(): _planned(store, options) for store in stores}
     outcomes: list[Outcome] = list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
     if as_json:
@@ -61,6 +73,18 @@ def command(
             typer.echo(f"in total: {_would_do(_total([plan for _, plan in outcomes]))}")
     if any(map(_bad, outcomes)):
         raise typer.Exit(1)
+
+
+def _send(store: Path, to: str, options: Options, workers: int | None, scheduler: str | None, *, delete_source: bool, as_json: bool) -> None:
+    from shardwright.compact.executors import open_executor
+    from shardwright.compact.manners import Manners
+    from shardwright.compact.move_store import MoveOptions
+
+    wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
+    _interrupt_on_signals()
+    with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
+        if not send(store.absolute(), wish, executor, bytes_per_s=options.bytes_per_s, as_json=as_json):
+            raise typer.Exit(1)
 
 
 def parse_recompress(text: str | None) -> dict[str, Any] | None:

@@ -242,7 +242,7 @@ def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Ca
     manners = Manners(rate, str(job.pause_file), job.options.idle)
     planned = {_name(job.store, shard.shard.path): shard for shard in job.todo}
     finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options)) for array in job.store.arrays}
-    progress = _ByteCount({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)
+    progress = ByteCount({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)
     tasks = (task_of(key, shard, job.options, manners) for key, shard in planned.items())
     with closing(executor.run(tasks, progress.moved)) as results:
         for result in results:
@@ -269,7 +269,7 @@ def task_of(key: str, planned: PlannedShard, options: Options, manners: Manners)
     }
 
 
-class _ByteCount:
+class ByteCount:
     """Turns the grants of running tasks and the ends of tasks into bytes that add up to the size of all shards, whatever was granted twice."""
 
     def __init__(self, sizes: dict[str, int], on_progress: Callable[[int], None]) -> None:

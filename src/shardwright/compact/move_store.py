@@ -11,7 +11,7 @@ shards vanish. A phase begins only when all of the one before has arrived; a job
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,11 @@ from .move_record import MoveRecord, SentFile
 from .work_folder import LOCK_NAME, WORK_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from .destination import Destination
 
-    Execute = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]  # run_task on each task, results as they come
+    Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]  # run_task on each task, results as they come
 
 METADATA_NAME = "zarr.json"
 MOVE_LOCK_NAME = "move.lock"  # beside the lock of an array's other jobs, which is taken as well
@@ -50,11 +50,12 @@ class MoveOptions:
     manners: Manners = field(default_factory=Manners)
 
 
-@dataclass(frozen=True)
+@dataclass
 class MoveReport:
     """``verified``: files that an earlier, unfinished job had sent and this one only verified; ``finished``: those it had verified as well.
 
-    ``deleted``, ``kept``: source files, with ``kept`` those that came or were changed after they were sent.
+    ``complete``: all is there. ``deleted``: source files. ``kept``: source files that came or were changed after they were sent; then nothing was
+    deleted.
     """
 
     store: str
@@ -65,9 +66,10 @@ class MoveReport:
     finished: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    interrupted: bool = False
     deleted: int = 0
-    kept: tuple[str, ...] = ()
-    failures: tuple[dict[str, Any], ...] = ()
+    kept: list[str] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -76,18 +78,35 @@ class MoveReport:
     def to_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
 
+    def add(self, result: dict[str, Any]) -> None:
+        """Count the result of one task."""
+        self.bytes_read += result["bytes_read"]
+        self.bytes_written += result["bytes_written"]
+        if not result["ok"]:
+            self.failures.append({"key": result["key"], "error": result["error"]})
+        elif result["skipped"]:
+            self.verified += 1
+        else:
+            self.sent += 1
+
 
 @dataclass(frozen=True)
 class MovePlan:
-    """What has to be sent, in phases. ``nbytes``: of the source's files."""
+    """What has to be sent, in phases. ``file_bytes``: by key, of the source's files."""
 
     store: Store
     phases: tuple[list[dict[str, Any]], ...]
-    nbytes: int
+    file_bytes: dict[str, int]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.file_bytes.values())
 
 
-def move_store(path: Path, options: MoveOptions, execute: Execute, on_result: Callable[[dict[str, Any]], None] = lambda _: None) -> MoveReport:
+def move_store(path: Path, options: MoveOptions, execute: Execute) -> MoveReport:
     """Send a store; goes on with what an earlier job to the same destination left. A file that fails is in ``failures``; its phase goes on.
+
+    An interrupt (``KeyboardInterrupt``) while files are sent is told in the report.
 
     Raises before anything is sent: ``LockedError`` for a store that is still being written or worked on, and for a destination that another job
     writes to; ``OutputExistsError``; ``ConfigError``; ``ShardFormatError``; ``StorageError``.
@@ -108,18 +127,19 @@ def move_store(path: Path, options: MoveOptions, execute: Execute, on_result: Ca
                 for array in plan.store.arrays:
                     locks.enter_context(_locked(array.path, LOCK_NAME))
                 record = _claimed_record(path / WORK_FOLDER, destination)
-                report = _send(plan, record, destination, options, execute, on_result)
+                _send(plan, record, destination, execute, report)
             if not report.complete:
                 return report
+        report.complete = True
         destination.release(record.token)
-        deleted, kept = _delete_source(path, record, destination) if options.delete_source else (0, [])
-        gone = options.delete_source and not kept
-        if gone:
-            _remove_empty_folders(path)
+        if options.delete_source:
+            report.deleted, report.kept = _delete_source(path, record, destination)
+            if not report.kept:
+                _remove_empty_folders(path)
         record.delete()
-    if gone:
+    if options.delete_source and not report.kept:
         _remove_empty_folders(path)  # the last one, in which the record was
-    return MoveReport(**{**vars(report), "complete": True, "deleted": deleted, "kept": tuple(kept)})
+    return report
 
 
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
@@ -133,10 +153,10 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     shards: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     metadata: list[dict[str, Any]] = []
-    nbytes = 0
+    file_bytes = {}
     for file in _files(store.root):
         key = file.relative_to(store.root).as_posix()
-        nbytes += identify(file)[0]
+        file_bytes[key] = identify(file)[0]
         task = {"kind": "move", "destination": destination.url, "key": key, "file": str(file), "manners": options.manners.to_dict()}
         place = _shard_of(store, file)
         if place is not None:
@@ -144,7 +164,7 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
         else:
             (metadata if file.name == METADATA_NAME else others).append(task)
     depths = sorted({_depth(task["key"]) for task in metadata}, reverse=True)
-    return MovePlan(store, (shards, others, *([task for task in metadata if _depth(task["key"]) == depth] for depth in depths)), nbytes)
+    return MovePlan(store, (shards, others, *([task for task in metadata if _depth(task["key"]) == depth] for depth in depths)), file_bytes)
 
 
 def _depth(key: str) -> int:
@@ -218,37 +238,37 @@ def _claimed_record(folder: Path, destination: Destination) -> MoveRecord:
     return record
 
 
-def _send(
-    plan: MovePlan, record: MoveRecord, destination: Destination, options: MoveOptions, execute: Execute, on_result: Callable[[dict[str, Any]], None]
-) -> MoveReport:
-    sent = verified = finished = bytes_read = bytes_written = 0
-    failures: list[dict[str, Any]] = []
-    wanted, given_up = set(), False
-    for phase in plan.phases:
-        wanted |= {task["key"] for task in phase}
-        tasks = [task for task in phase if not _is_finished(task, record, destination)]
-        finished += len(phase) - len(tasks)
-        for task in tasks:
-            record.sent.pop(task["key"], None)
-        for result in execute(task for task in tasks if not given_up):
-            on_result(result)
-            bytes_read += result["bytes_read"]
-            bytes_written += result["bytes_written"]
-            if not result["ok"]:
-                failures.append({"key": result["key"], "error": result["error"]})
+def _send(plan: MovePlan, record: MoveRecord, destination: Destination, execute: Execute, report: MoveReport) -> None:
+    """Phase by phase; where one stays incomplete, none of the next begins."""
+    wanted: set[str] = set()
+    try:
+        for phase in plan.phases:
+            wanted |= {task["key"] for task in phase}
+            _send_phase(phase, record, destination, execute, report)
+            if report.failures or not wanted <= record.sent.keys():
+                return
+    except KeyboardInterrupt:
+        report.interrupted = True
+        return
+    record.sent = {key: file for key, file in record.sent.items() if key in wanted}
+    record.complete = True
+    record.save()
+    report.complete = True
+
+
+def _send_phase(phase: list[dict[str, Any]], record: MoveRecord, destination: Destination, execute: Execute, report: MoveReport) -> None:
+    todo = {task["key"]: task for task in phase if not _is_finished(task, record, destination)}
+    report.finished += len(phase) - len(todo)
+    for key in todo:
+        record.sent.pop(key, None)
+    given_up = False
+    with closing(execute(task for task in todo.values() if not given_up)) as results:
+        for result in results:
+            report.add(result)
+            if result["ok"]:
+                record.add(SentFile(result["key"], result["source"], result["nbytes"], todo[result["key"]].get("order")))
+            else:
                 given_up = given_up or not _can_go_on(destination)
-                continue
-            verified, sent = verified + result["skipped"], sent + (not result["skipped"])
-            record.add(SentFile(result["key"], result["source"], result["nbytes"], options.order if result["shard"] else None))
-        if failures or not wanted <= record.sent.keys():
-            break
-    else:
-        record.sent = {key: file for key, file in record.sent.items() if key in wanted}
-        record.complete = True
-        record.save()
-    return MoveReport(
-        str(plan.store.root), destination.url, record.complete, sent, verified, finished, bytes_read, bytes_written, failures=tuple(failures)
-    )
 
 
 def _can_go_on(destination: Destination) -> bool:

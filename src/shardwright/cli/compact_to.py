@@ -1,0 +1,85 @@
+"""``shardwright compact STORE --to DEST``: one store packed into another place, and what became of it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shardwright.model.errors import ConfigError
+
+from .progress import show_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from pathlib import Path
+
+    from shardwright.compact.executors import Executor
+    from shardwright.compact.move_store import MoveOptions, MovePlan, MoveReport
+
+_NAMED_AT_MOST = 20  # in what is printed for people; --json has all
+
+
+def check_options(stores: list[Path], to: str | None, *, move: bool, recompress: str | None) -> None:
+    """Raises ``ConfigError`` for options that do not go together."""
+    if move and to is None:
+        raise ConfigError("--move needs --to DEST", hint="It deletes the source once all of it is at DEST")
+    if to is not None and len(stores) != 1:
+        raise ConfigError("--to takes one store: DEST is the new store", got=f"{len(stores)} stores")
+    if to is not None and recompress is not None:
+        raise ConfigError("--recompress and --to do not go together", hint="Recompress the store in place first, then run it again with --to")
+
+
+def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: float | None, as_json: bool) -> bool:
+    """Send one store and print what became of it. Whether all of it is there (and, if that was asked for, gone here)."""
+    from dataclasses import replace
+
+    from shardwright.compact.manners import Manners
+    from shardwright.compact.move_store import METADATA_NAME, move_store, plan_move
+    from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
+
+    plan: MovePlan | None = None
+    if (store / METADATA_NAME).exists():  # else an earlier job may have begun to delete: then nothing is sent any more
+        plan = plan_move(store, options)
+        pause_file = str(plan.store.arrays[0].path / WORK_FOLDER / PAUSE_NAME) if plan.store.arrays else None
+        rate = None if bytes_per_s is None else bytes_per_s / executor.workers
+        options = replace(options, manners=Manners(rate, pause_file, options.manners.idle))
+    with show_progress(f"compact: {store.name}", "sent", None if plan is None else plan.nbytes) as on_bytes:
+        report = move_store(store, options, _counted(executor, plan, on_bytes))
+    typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
+    return report.ok
+
+
+def _counted(executor: Executor, plan: MovePlan | None, on_bytes: Any) -> Any:
+    """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest of its file."""
+    from shardwright.compact.job import ByteCount
+
+    progress = ByteCount({} if plan is None else plan.file_bytes, on_bytes)
+
+    def execute(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
+        with closing(executor.run(tasks, progress.moved)) as results:
+            for result in results:
+                progress.finished(result["key"])
+                yield result
+
+    return execute
+
+
+def summary(report: MoveReport) -> str:
+    """For people."""
+    from shardwright.config.quantities import format_bytes
+
+    counts = [f"{report.sent} files sent ({format_bytes(report.bytes_written)})"]
+    counts += [f"{report.verified} were there and were verified"] if report.verified else []
+    counts += [f"{report.finished} were finished before"] if report.finished else []
+    state = "all verified" if report.complete else "INTERRUPTED" if report.interrupted else "INCOMPLETE"
+    deleted = f"; {report.deleted} files deleted here" if report.deleted else ""
+    lines = [f"{report.store} -> {report.destination}: {state}: {', '.join(counts)}{deleted}"]
+    lines += [f"  not sent: {failure['key']}: {' '.join(failure['error']['message'].split())}" for failure in report.failures[:_NAMED_AT_MOST]]
+    lines += [f"  {hint}" for hint in dict.fromkeys(failure["error"].get("hint") for failure in report.failures) if hint]
+    lines += [f"  nothing was deleted: {key} came or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]]
+    if not report.complete:
+        lines.append("  run the same command again to go on; what has arrived is not sent again")
+    return "\n".join(lines)
