@@ -1,8 +1,8 @@
 """A whole store packed into another place: every file of it, shard by shard, verified, and only then, if asked for, deleted here.
 
-    lock, claim ──▶ shards ──▶ frame table and other files ──▶ zarr.json, the deepest first ──▶ record: complete ──▶ claim released
-                                                                                                                        │ with move
-                                            folders ◀── shards and other files ◀── zarr.json, the highest first ◀───────┘
+    lock, claim ──▶ shards, then all other files but ──▶ zarr.json, the deepest first ──▶ record: complete ──▶ claim released
+                                                                                                                  │ with move
+                                      folders ◀── shards and other files ◀── zarr.json, the highest first ◀───────┘
 
 Readers find a store by its zarr.json. So nobody sees one at the destination before all of its shards are there, and nobody opens the source while its
 shards vanish. A phase begins only when all of the one before has arrived; a job that is killed goes on where it was (see ``move_record``).
@@ -27,6 +27,7 @@ from .local_folder import LocalFolder
 from .manners import Manners
 from .move import identify
 from .move_record import MoveRecord, SentFile
+from .tasks import run_task
 from .work_folder import LOCK_NAME, WORK_FOLDER
 
 if TYPE_CHECKING:
@@ -92,10 +93,11 @@ class MoveReport:
 
 @dataclass(frozen=True)
 class MovePlan:
-    """What has to be sent, in phases. ``file_bytes``: by key, of the source's files."""
+    """What has to be sent: ``data`` in any order, then ``metadata``, level by level. ``file_bytes``: by key, of the source's files."""
 
     store: Store
-    phases: tuple[list[dict[str, Any]], ...]
+    data: list[dict[str, Any]]
+    metadata: list[list[dict[str, Any]]]
     file_bytes: dict[str, int]
 
     @property
@@ -164,7 +166,7 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
         else:
             (metadata if file.name == METADATA_NAME else others).append(task)
     depths = sorted({_depth(task["key"]) for task in metadata}, reverse=True)
-    return MovePlan(store, (shards, others, *([task for task in metadata if _depth(task["key"]) == depth] for depth in depths)), file_bytes)
+    return MovePlan(store, shards + others, [[task for task in metadata if _depth(task["key"]) == depth] for depth in depths], file_bytes)
 
 
 def _depth(key: str) -> int:
@@ -242,9 +244,9 @@ def _send(plan: MovePlan, record: MoveRecord, destination: Destination, execute:
     """Phase by phase; where one stays incomplete, none of the next begins."""
     wanted: set[str] = set()
     try:
-        for phase in plan.phases:
+        for phase, run in ((plan.data, execute), *((level, _run_here) for level in plan.metadata)):
             wanted |= {task["key"] for task in phase}
-            _send_phase(phase, record, destination, execute, report)
+            _send_phase(phase, record, destination, run, report)
             if report.failures or not wanted <= record.sent.keys():
                 return
     except KeyboardInterrupt:
@@ -269,6 +271,12 @@ def _send_phase(phase: list[dict[str, Any]], record: MoveRecord, destination: De
                 record.add(SentFile(result["key"], result["source"], result["nbytes"], todo[result["key"]].get("order")))
             else:
                 given_up = given_up or not _can_go_on(destination)
+
+
+def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
+    """Small files, for which no worker need be started; at this process's priority."""
+    for task in tasks:
+        yield run_task(task | {"manners": Manners(idle=False).to_dict()})
 
 
 def _can_go_on(destination: Destination) -> bool:
