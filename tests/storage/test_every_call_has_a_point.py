@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
-ROOMS = ("storage", "shard", "pipeline")
+ROOMS = ("storage", "shard", "pipeline", "compact")
 
 CHANGES = {"fsync", "fdatasync", "pwrite", "write", "ftruncate", "posix_fallocate", "copy_file_range", "preallocate", "punch_hole"}
 CHANGES |= {"unlink", "rmdir", "mkdir", "rmtree", "symlink_to", "hardlink_to", "rename", "replace", "rename_without_replacing"}
@@ -26,6 +26,7 @@ EXCEPTIONS = {
     "storage/slot_file.py:_takes_direct_writes": "a probe before the store holds anything; its failure is an answer",
     "shard/frame_log.py:FrameLog._write": "its callers have the point",
     "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
+    "compact/pack_shard.py:_pack": "replace is WorkingFile.replace",
     "pipeline/resume.py:restore": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
