@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 3
 _MAX_DEFAULT_WORKERS = 4  # beyond that a disk is busy, not a processor
 _END_TIMEOUT_S = 10.0  # for a worker to clear up after its task, before it is killed
-_CLUSTER_TIMEOUT_S = 30.0
+_CLUSTER_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -212,7 +212,7 @@ class DaskCluster:
     def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results:
         rest = iter(tasks)
         running: dict[Any, Task] = {}  # by the key of the future
-        completed = self._distributed.as_completed()
+        completed = self._distributed.as_completed(loop=self._client.loop)
         while True:
             while len(running) < 2 * self.workers and (task := next(rest, None)) is not None:
                 future = self._client.submit(run_task, task, pure=False, retries=MAX_ATTEMPTS)

@@ -1,0 +1,123 @@
+"""Tasks in real processes and on a real dask cluster, with a worker killed in the middle: everything is packed in the end, nothing torn."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from . import gappy_store as gappy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SLOW_RATE = "120kB"  # a store of 12 shards of about 24 KiB, each copied and read back: a few seconds
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return gappy.write(tmp_path / "run.ome.zarr")
+
+
+class Cluster:
+    """A scheduler and two workers, each a process of its own, on the loopback."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = (folder / "cluster.log").open("wb")
+        self._processes = [self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", folder / "address")]
+        self.address = gappy.wait_until(self._read_address, "the scheduler")
+        one = ("--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", folder)
+        self.workers = [self._start("worker", self.address, *one) for _ in range(2)]
+        self._processes += self.workers
+
+    def _start(self, role: str, *arguments: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", f"from distributed.cli.dask_{role} import main; main()", *map(str, arguments)]
+        return subprocess.Popen(command, stdout=self._log, stderr=self._log)
+
+    def _read_address(self) -> str | None:
+        try:
+            return str(json.loads((self._folder / "address").read_text())["address"])
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    cluster = Cluster(folder)
+    yield cluster
+    cluster.close()
+
+
+def kill_in_the_middle(job: subprocess.Popen[str], store: Path, before: dict[str, tuple[int, int]], victim) -> None:
+    """Some shards are done and others are not when it dies; the pause keeps it so."""
+    gappy.wait_until(lambda: len(gappy.replaced(store, before)) >= 2 or job.poll() is not None, "the first shards")
+    assert job.poll() is None, job.communicate()
+    pause = store / "0/.compact/pause"
+    pause.touch()
+    working = gappy.wait_until(lambda: list((store / "0/.compact").glob("*.packed")), "shards in the making")
+    assert working
+    os.kill(victim(), signal.SIGKILL)
+    assert 2 <= len(gappy.replaced(store, before)) < gappy.SHARDS
+    gappy.assert_pixels(store)
+    pause.unlink()
+
+
+def test_a_killed_worker_of_a_cluster(store: Path, cluster: Cluster) -> None:
+    before = gappy.identities(store)
+    job = gappy.start_compact(store, "--scheduler", cluster.address, "--rate", SLOW_RATE, "--json")
+    kill_in_the_middle(job, store, before, lambda: cluster.workers[0].pid)
+    out, err = job.communicate(timeout=gappy.WAIT_S)
+    assert job.returncode == 0, err + out
+    assert cluster.workers[1].poll() is None
+    (facts,) = json.loads(out)["stores"]
+    assert (facts["packed"] + facts["skipped"], facts["failures"]) == (gappy.SHARDS, {})
+    assert gappy.replaced(store, before) == set(before)
+    gappy.assert_packed(store)
+
+
+def test_a_killed_local_worker(store: Path) -> None:
+    before = gappy.identities(store)
+    job = gappy.start_compact(store, "--workers", "2", "--rate", SLOW_RATE, "--json")
+    kill_in_the_middle(job, store, before, lambda: min(gappy.children(job.pid)))
+    out, err = job.communicate(timeout=gappy.WAIT_S)
+    assert job.returncode == 0, err + out
+    assert json.loads(out)["stores"][0]["packed"] == gappy.SHARDS
+    gappy.assert_packed(store)
+
+
+def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+    """And its shard is named, and is what it was."""
+    store = gappy.write(tmp_path / "run.ome.zarr", shards=1)
+    before = gappy.identities(store)
+    killing = {**os.environ, "SHARDWRIGHT_FAILPOINTS": "compact.before_create=kill"}
+    done = gappy.compact(store, "--json", env=killing)
+    assert done.returncode == 1, done.stderr
+    (facts,) = json.loads(done.stdout)["stores"]
+    assert list(facts["failures"]) == ["0/c/0/0/0"]
+    assert facts["failures"]["0/c/0/0/0"]["message"] == "a worker process died 3 times over this task, the last time by SIGKILL"
+    assert gappy.identities(store) == before
+    gappy.assert_pixels(store, shards=1)
+
+
+@pytest.mark.slow  # dask takes its time to be sure
+def test_no_cluster_is_an_error_before_anything_is_begun(store: Path) -> None:
+    before = gappy.identities(store)
+    done = gappy.compact(store, "--scheduler", "tcp://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "no dask cluster at tcp://127.0.0.1:1" in done.stderr
+    assert gappy.identities(store) == before
