@@ -48,7 +48,7 @@ def compact_here(store: Path, options: Options | None = None) -> dict[str, Any]:
 
 
 INTERRUPTS = [
-    pytest.param(signal.SIGTERM, (), id="SIGTERM"),
+    pytest.param(signal.SIGTERM, (), id="SIGTERM", marks=pytest.mark.slow),
     pytest.param(signal.SIGKILL, ("--recompress", "zstd:5"), id="SIGKILL-recompress"),
     pytest.param(signal.SIGKILL, (), id="SIGKILL", marks=pytest.mark.slow),
     pytest.param(signal.SIGINT, ("--recompress", "zstd:5"), id="SIGINT-recompress", marks=pytest.mark.slow),

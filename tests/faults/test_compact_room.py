@@ -38,7 +38,7 @@ def snapshot(store: Path) -> dict[str, tuple[int, int]]:
 
 
 def test_no_room_for_the_copy_is_an_error_before_anything_is_begun() -> None:
-    with LoopDisk("ext4", 32 << 20) as disk:
+    with LoopDisk("ext4", 192 << 20) as disk:
         store = disk.path / "run.ome.zarr"
         frames = write(store)
         before = snapshot(store)

@@ -1,0 +1,156 @@
+"""``shardwright compact`` as people meet it: what a dry run says, the summary, exit codes, progress on a terminal and in a log."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore
+
+import shardwright as sw
+from shardwright.cli.compact import parse_rate, parse_recompress
+from shardwright.model.errors import ConfigError
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+COMMAND = [sys.executable, "-m", "shardwright.cli"]
+SHARDS = 3
+
+
+def write(store: Path, shards: int = SHARDS) -> Path:
+    """Shards of 16 chunks, each far smaller than its slot of a page."""
+    plane = [sw.Dimension(name=axis, count=32, chunk_size=8, shard_size_chunks=4) for axis in "yx"]
+    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane])
+    with sw.create(store, spec) as writer:
+        for i in range(4 * shards):
+            writer.append(np.arange(i, i + 32 * 32, dtype=np.uint16).reshape(32, 32))
+    return store
+
+
+def pixels(store: Path) -> np.ndarray:
+    return tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result().read().result()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return write(tmp_path / "run.ome.zarr")
+
+
+def compact(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, "compact", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    done = compact(*arguments, "--json")
+    return json.loads(done.stdout)
+
+
+def shard_files(store: Path) -> list[Path]:
+    return [path for path in (store / "0/c").rglob("*") if path.is_file()]
+
+
+def test_a_dry_run_says_what_a_run_then_saves(store: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other.ome.zarr", shards=1)
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")}
+    would = as_json("--dry-run", store, other)
+    text = compact("--dry-run", store, other)
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")} == before
+    first, second = would["stores"]
+    file_bytes = sum(path.stat().st_size for path in shard_files(store))
+    assert (first["shards"], first["shards_todo"], first["shards_packed"], first["file_bytes"]) == (SHARDS, SHARDS, 0, file_bytes)
+    assert first["gap_bytes"] + first["expected_bytes"] == first["file_bytes"]
+    assert would["total"] == {name: first[name] + second[name] for name in would["total"]}
+    assert text.returncode == 0
+    assert [line.split(": ")[0] for line in text.stdout.splitlines()] == [str(store), str(other), "in total"]
+    assert f"{SHARDS + 1} of {SHARDS + 1} shards to do" in text.stdout.splitlines()[-1]
+    done = as_json(store)
+    assert done["stores"][0]["gain_bytes"] == first["gap_bytes"]
+    assert sum(path.stat().st_size for path in shard_files(store)) == first["expected_bytes"]
+    assert as_json("--dry-run", store)["stores"][0]["gap_bytes"] == 0
+
+
+def test_one_bad_store_keeps_no_other_from_being_done(store: Path, tmp_path: Path) -> None:
+    before = pixels(store)
+    done = compact(tmp_path / "absent", store)
+    assert done.returncode == 1
+    assert f"{tmp_path / 'absent'}: not compacted: " in done.stdout
+    assert f"{store}: {SHARDS} shards packed" in done.stdout
+    np.testing.assert_array_equal(pixels(store), before)
+
+
+@pytest.mark.parametrize("arguments", [("--order", "hilbert"), ("--recompress", "zstd:"), ("--rate", "fast"), ("--workers", "0")])
+def test_usage_is_code_2(store: Path, arguments: tuple[str, ...]) -> None:
+    assert compact(store, *arguments).returncode == 2
+
+
+def test_values_of_options() -> None:
+    assert parse_recompress("zstd:5") == {"cname": "zstd", "clevel": 5, "shuffle": None}
+    assert parse_recompress("lz4") == {"cname": "lz4", "clevel": None, "shuffle": None}
+    assert (parse_rate("50MB"), parse_rate("1.5MiB/s"), parse_rate("1000"), parse_rate(None)) == (50e6, 1.5 * 2**20, 1000.0, None)
+    with pytest.raises(ConfigError):
+        parse_recompress(":5")
+
+
+def paused(store: Path) -> Path:
+    """Nothing moves in this store until the file goes."""
+    pause = store / "0/.compact/pause"
+    pause.parent.mkdir()
+    pause.touch()
+    return pause
+
+
+def test_a_log_gets_plain_lines(store: Path) -> None:
+    pause = paused(store)
+    with subprocess.Popen([*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stderr is not None
+        line = job.stderr.readline()
+        pause.unlink()
+        job.communicate(timeout=120)
+    assert job.returncode == 0
+    assert re.fullmatch(rf"compact: run\.ome\.zarr: 0 B of [\d.]+ KiB packed, 0 B/s, paused by {re.escape(str(pause))}\n", line)
+
+
+def test_a_terminal_gets_a_bar(store: Path) -> None:
+    """With rate and time left; standard output stays clean for what was asked for."""
+    pause = paused(store)
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen([*COMMAND, "compact", str(store), "--json"], stderr=theirs, stdout=subprocess.PIPE, text=True, env=environment) as job:
+        os.close(theirs)
+        shown, end = "", time.monotonic() + 120
+        while "paused by" not in shown:
+            assert time.monotonic() < end, shown
+            shown += os.read(ours, 4096).decode(errors="replace")
+        pause.unlink()
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece.decode(errors="replace")
+        except OSError:  # the other side has closed
+            pass
+        assert job.stdout is not None
+        out = job.stdout.read()
+    os.close(ours)
+    assert job.returncode == 0
+    assert json.loads(out)["stores"][0]["packed"] == SHARDS
+    assert "compact: run.ome.zarr" in shown
+    assert re.search(r"\d+(\.\d+)?/\d+(\.\d+)? [KM]iB", shown), shown  # done and total
+    assert re.search(r"(-:--:--|\d:\d\d:\d\d)", shown), shown  # time left
+
+
+def test_the_readme_s_commands_run(tmp_path: Path) -> None:
+    write(tmp_path / "embryo.ome.zarr")
+    lines = re.findall(r"^shardwright compact .*embryo.*$", README, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        arguments = shlex.split(line, comments=True)[1:]
+        done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
