@@ -81,8 +81,11 @@ class Bucket:
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         if nbytes <= MULTIPART_FROM_BYTES:
-            data = b"".join(parts)
-            check_size(self.url, key, nbytes, len(data))
+            data = bytearray(nbytes)  # filled as the parts come: they are never all there beside it
+            filled = 0
+            for part in _Counted(self.url, key, parts, nbytes):
+                data[filled : filled + len(part)] = part
+                filled += len(part)
             with self._errors("write", key):
                 reach("compact.before_put_object")
                 self._api.put(self._store, key, data, mode="create", use_multipart=False)
@@ -205,6 +208,8 @@ class _Counted:
             check_size(*self._about, self._come)
             raise
         self._come += len(part)
+        if self._come > self._about[2]:
+            check_size(*self._about, self._come)
         return part
 
 
