@@ -196,7 +196,7 @@ def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, death
         assert (away / "zarr.json").exists() or (store / "zarr.json").exists()
         if any(store.rglob("*.json")):
             assert job().ok
-        assert not files(store)
+        assert files(store).keys() <= {".compact/move.lock"}, "at the very end only a lock that nobody holds may be left"
         assert_arrived(str(away), before, tmp_path)
 
 

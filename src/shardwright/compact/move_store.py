@@ -137,6 +137,7 @@ def move_store(path: Path, options: MoveOptions, execute: Execute) -> MoveReport
         if options.delete_source:
             report.deleted, report.kept = _delete_source(path, record, destination)
             if not report.kept:
+                _clear_dead_locks(path)
                 _remove_empty_folders(path)
         record.delete()
     if options.delete_source and not report.kept:
@@ -345,6 +346,13 @@ def _delete(root: Path, key: str) -> bool:
                     folder.rmdir()
         path.unlink()
     return True
+
+
+def _clear_dead_locks(root: Path) -> None:
+    """Lock files of arrays that a job left when it was killed; nobody else looks after them once the arrays are gone."""
+    for lock in sorted(root.rglob(f"{WORK_FOLDER}/{LOCK_NAME}")):
+        with suppress(LockedError), _locked(lock.parent.parent, LOCK_NAME):
+            pass
 
 
 def _remove_empty_folders(root: Path) -> None:
