@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.spec import ArraySpec, Blosc, Gzip, Zstd
+from shardwright.model.errors import SpecError
 
 # Kinds of framing, and compressors inside Blosc with the format number that goes into the chunk's header (c-blosc, README_CHUNK_FORMAT).
 KIND_NONE, KIND_BLOSC, KIND_ZSTD, KIND_GZIP = range(4)
@@ -100,21 +101,41 @@ def _blosc_level(compressor: int, clevel: int) -> int:
 
 
 def codec_metadata(spec: ArraySpec) -> list[dict[str, Any]]:
+    """The ``codecs`` of one inner chunk of this array for zarr.json."""
+    return inner_codecs(spec.codec, spec.itemsize, spec.chunk_checksum)
+
+
+def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: bool) -> list[dict[str, Any]]:
     """The ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if asked for (Zarr v3 core and codec registry)."""
     bytes_codec: dict[str, Any] = {"name": "bytes"}
-    if spec.itemsize > 1:
+    if itemsize > 1:
         bytes_codec["configuration"] = {"endian": "little"}
     codecs = [bytes_codec]
-    codec = spec.codec
     if isinstance(codec, Blosc):
         configuration: dict[str, Any] = {"cname": codec.cname, "clevel": codec.clevel, "shuffle": codec.shuffle, "blocksize": 0}
         if codec.shuffle != "noshuffle":
-            configuration["typesize"] = spec.itemsize
+            configuration["typesize"] = itemsize
         codecs.append({"name": "blosc", "configuration": configuration})
     elif isinstance(codec, Zstd):
         codecs.append({"name": "zstd", "configuration": {"level": codec.level, "checksum": False}})
     elif isinstance(codec, Gzip):
         codecs.append({"name": "gzip", "configuration": {"level": codec.level}})
-    if spec.chunk_checksum:
+    if checksum:
         codecs.append({"name": "crc32c"})
     return codecs
+
+
+def codec_of(inner: list[Any]) -> Blosc | Zstd | Gzip | None:
+    """The inverse of ``inner_codecs``, also for what other writers spelled differently. Raises ``SpecError`` for a compressor that can be read but not
+    written here."""
+    named = {codec: {} for codec in inner if isinstance(codec, str)}
+    named |= {codec["name"]: codec.get("configuration", {}) for codec in inner if isinstance(codec, dict)}
+    try:
+        if "blosc" in named:
+            facts = named["blosc"]
+            return Blosc(cname=facts["cname"], clevel=facts["clevel"], shuffle=facts.get("shuffle", "noshuffle"))
+        if "zstd" in named:
+            return Zstd(level=named["zstd"].get("level", 1))
+        return Gzip(level=named["gzip"].get("level", 1)) if "gzip" in named else None
+    except (KeyError, ValueError) as error:
+        raise SpecError("chunks of this codec can be read but not written", got=inner, hint="Choose another one, for instance --codec zstd:5") from error

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -245,3 +246,28 @@ def stage_frames(
     for pixels, data_place, entry_place, record in zip(frames, data_places, entry_places, records, strict=True):
         file[data_place : data_place + len(pixels)] = pixels
         file[entry_place : entry_place + len(record)] = sealed_record(record, crc32c(pixels), seed)
+
+
+# ------------------------------------------------------------------ downsampling
+
+
+def downsample(source: np.ndarray, factors: Sequence[int], method: str) -> np.ndarray:
+    """Window by window. The exact mean of integers by Python's own, rounded half to even; of floats the float64 sum in row-major order."""
+    target = np.empty([-(-n // f) for n, f in zip(source.shape, factors, strict=True)], source.dtype)
+    for place in np.ndindex(*target.shape):
+        window = source[tuple(slice(i * f, (i + 1) * f) for i, f in zip(place, factors, strict=True))].ravel()
+        target[place] = _reduce_window(window, method)
+    return target
+
+
+def _reduce_window(window: np.ndarray, method: str) -> object:
+    if method == "nearest":
+        return window[0]
+    if method in ("min", "max"):
+        return window.min() if method == "min" else window.max()
+    if window.dtype.kind == "f":
+        total = np.float64(-0.0)
+        for value in window:
+            total = total + np.float64(value)
+        return (total / window.size).astype(window.dtype)
+    return round(Fraction(sum(map(int, window)), window.size))

@@ -1,0 +1,98 @@
+"""Levels of one image: the ``datasets`` of its OME-Zarr multiscale, and zarr.json of an array that is made from another one.
+
+    level 0                     the image as it was acquired
+    level n                     level n-1, with half the elements along the chosen axes
+    coordinateTransformations   scale, then (where it is not 0) translation: where the centre of element 0 lies in the axes' units
+
+An element of a mean, minimum or maximum stands for its whole window, so that its centre moves by half an element of the level below; "nearest" is
+the window's first element and stays where that was.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from typing import Any
+
+from shardwright.model.errors import ShardFormatError
+
+from .metadata import CREATOR_ATTRIBUTE
+
+
+def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
+    """The one multiscale of an image group's attributes. Raises ``ShardFormatError`` when it is another kind of group."""
+    try:
+        (multiscale,) = (attributes or {})["ome"]["multiscales"]
+        sound = len(multiscale["datasets"]) >= 1 and all(isinstance(axis["name"], str) for axis in multiscale["axes"])
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise ShardFormatError("the store is no OME-Zarr image", expected="a group with one multiscale of named axes", got=sorted(attributes or {}))
+    found: dict[str, Any] = multiscale
+    return found
+
+
+def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[float], list[float]]:
+    """Raises ``ShardFormatError`` for transformations of other kinds or lengths."""
+    scale, translation = [1.0] * rank, [0.0] * rank
+    for transformation in dataset.get("coordinateTransformations", ()):
+        kind = transformation.get("type")
+        values = transformation.get(kind)
+        if kind not in ("scale", "translation") or not isinstance(values, list) or len(values) != rank:
+            raise ShardFormatError("coordinateTransformations not supported", expected=f"scale and translation of {rank} numbers", got=transformation)
+        if kind == "scale":
+            scale = values
+        else:
+            translation = values
+    return scale, translation
+
+
+def level_dataset(below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool) -> dict[str, Any]:
+    """The dataset of the level at ``path``, made from ``below``. ``centred``: its elements stand for windows, not for their first elements."""
+    scale, translation = scale_and_translation(below, len(factors))
+    if centred:
+        translation = [t + (f - 1) / 2 * s for t, s, f in zip(translation, scale, factors, strict=True)]
+    transformations: list[dict[str, Any]] = [{"type": "scale", "scale": [s * f for s, f in zip(scale, factors, strict=True)]}]
+    if any(translation):
+        transformations.append({"type": "translation", "translation": translation})
+    return {"path": path, "coordinateTransformations": transformations}
+
+
+def group_document(document: dict[str, Any], datasets: list[dict[str, Any]], method: str | None) -> bytes:
+    """The image group's zarr.json with these ``datasets``; all else stays. ``method``: how levels were made, None when that does not change."""
+    changed = copy.deepcopy(document)
+    multiscale = multiscale_of(changed["attributes"])
+    multiscale["datasets"] = datasets
+    if method is not None:
+        multiscale["type"] = method
+    return encode(changed)
+
+
+def derived_array(
+    document: dict[str, Any],
+    *,
+    shape: tuple[int, ...],
+    shard_shape: tuple[int, ...],
+    chunk_shape: tuple[int, ...],
+    chunk_codecs: list[Any],
+    made: dict[str, Any],
+) -> bytes:
+    """zarr.json of an array that has another shape, other chunks or another codec than ``document``, and everything else of it: dtype, fill value,
+    axes, attributes, index location. ``made`` says how, under the creator's attribute."""
+    changed = copy.deepcopy(document)
+    changed["shape"] = list(shape)
+    changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
+    sharding = changed["codecs"][0]["configuration"]
+    sharding["chunk_shape"], sharding["codecs"] = list(chunk_shape), chunk_codecs
+    changed["attributes"] = {**(changed.get("attributes") or {}), CREATOR_ATTRIBUTE: made}
+    return encode(changed)
+
+
+def fitting_shards(shape: tuple[int, ...], chunk_shape: tuple[int, ...], shard_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shards no longer than the array needs: a small level has a small index. Whole chunks."""
+    return tuple(min(s, math.ceil(n / c) * c) if n else s for n, c, s in zip(shape, chunk_shape, shard_shape, strict=True))
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, indent=2, allow_nan=False).encode()

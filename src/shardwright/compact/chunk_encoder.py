@@ -1,0 +1,132 @@
+"""From a box of values to the encoded chunks of a new shard, many in one call of the kernel that also encodes camera frames.
+
+The kernel knows frames: 2-D planes at some address. To it, the planes of a box along its leading axes are the frames, and the chunks that lie side by
+side in the last two axes are the chunks of one slab. Whatever of a chunk lies outside the box is fill value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.codecs.parameters import CodecParameters, codec_of
+from shardwright.kernels.contexts import CompressorContexts
+from shardwright.kernels.encode import encode_chunks
+
+from .region_reader import fill_element
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardwright.read.store import StoredArray
+
+_BATCH_BYTES = 8 << 20  # of room for encoded chunks: enough for one call to be long
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EncodedChunks:
+    """Chunks of one call. ``numbers``: row-major within the shard; ``nbytes``: 0 for a chunk that is all fill value and stays absent; ``crcs``: of the
+    encoded bytes (without a crc32c of the chunk's own at their end). The bytes at ``addresses`` are valid until the next batch is asked for."""
+
+    numbers: Int64s
+    addresses: Int64s
+    nbytes: Int64s
+    crcs: npt.NDArray[np.uint32]
+
+
+def codec_parameters(array: StoredArray) -> CodecParameters:
+    """Raises ``SpecError`` when the array's codec cannot be written."""
+    return CodecParameters.of_codec(
+        codec_of(array.codec_metadata), itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes
+    )
+
+
+def _batch_chunks(codec: CodecParameters) -> int:
+    return max(1, _BATCH_BYTES // codec.max_encoded_bytes)
+
+
+class ChunkEncoder:
+    """Encodes for one new array; one thread's. ``close`` frees the compressor."""
+
+    def __init__(self, array: StoredArray) -> None:
+        codec = codec_parameters(array)
+        self.array = array
+        self._codec = codec.as_array()
+        self._block_bytes = codec.block_bytes
+        self._capacity = codec.max_encoded_bytes
+        self._slots = np.empty(_batch_chunks(codec) * self._capacity, np.uint8)
+        self._scratch = np.empty(codec.scratch_bytes, np.uint8)
+        self._fill_row = np.frombuffer(fill_element(array).tobytes() * array.chunk_shape[-1], np.uint8).copy()
+        self._contexts = CompressorContexts()
+
+    @staticmethod
+    def peak_bytes(array: StoredArray) -> int:
+        """What it holds beside the box: room for a batch, working memory, tables of chunks and planes."""
+        codec = codec_parameters(array)
+        tables = 16 * 8 * _batch_chunks(codec) + 64 * math.prod(array.chunk_shape[:-2]) + 64 * array.chunks_per_shard
+        return _batch_chunks(codec) * codec.max_encoded_bytes + codec.scratch_bytes + tables + (1 << 20)  # the last: compressor states
+
+    def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
+        """The chunks of a box that begins at the edge of chunk ``first_chunk`` (coordinates within the shard); C order, inside the array's shape."""
+        assert values.flags.c_contiguous, "rows are copied as they lie"
+        chunk, counts = self.array.chunk_shape, self.array.shard_chunks
+        geometry, plane_numbers = self._plane(values.shape[-2:], first_chunk[-2:])
+        leading = [range(-(-n // c)) for n, c in zip(values.shape[:-2], chunk[:-2], strict=True)]
+        step = self._slots.size // self._capacity
+        for place in itertools.product(*leading):
+            frames = self._frames(values, place)
+            layer = 0
+            for i, first, count in zip(place, first_chunk[:-2], counts[:-2], strict=True):
+                layer = layer * count + first + i
+            for begin in range(0, len(geometry), step):
+                part = slice(begin, begin + step)
+                yield self._encode(values, frames, geometry[part], layer * counts[-2] * counts[-1] + plane_numbers[part])
+
+    def _plane(self, shape: tuple[int, ...], first_chunk: tuple[int, ...]) -> tuple[Int64s, Int64s]:
+        """int64[n,4] as ``kernels.gather`` reads it, and each chunk's number within a layer, of the chunks that cover a plane of this shape."""
+        (rows, columns), (cy, cx), itemsize = shape, self.array.chunk_shape[-2:], self.array.dtype.itemsize
+        gy, gx = (axis.ravel() for axis in np.mgrid[0 : -(-rows // cy), 0 : -(-columns // cx)])
+        places = [gy * cy, gx * cx * itemsize, np.minimum(cy, rows - gy * cy), np.minimum(cx, columns - gx * cx) * itemsize]
+        return np.stack(places, axis=1).astype(np.int64), (first_chunk[0] + gy) * self.array.shard_chunks[-1] + first_chunk[1] + gx
+
+    def _frames(self, values: npt.NDArray[Any], place: tuple[int, ...]) -> Int64s:
+        """Address of each plane of the chunks at ``place`` (along the leading axes), 0 for those outside the box."""
+        addresses, inside = np.array(int(values.ctypes.data), np.int64), np.array(True)
+        for i, c, n, stride in zip(place, self.array.chunk_shape[:-2], values.shape[:-2], values.strides[:-2], strict=True):
+            index = i * c + np.arange(c, dtype=np.int64)
+            addresses, inside = np.add.outer(addresses, index * stride), np.logical_and.outer(inside, index < n)
+        return np.where(inside, addresses, 0).ravel()
+
+    def _encode(self, values: npt.NDArray[Any], frames: Int64s, geometry: Int64s, numbers: Int64s) -> EncodedChunks:
+        count, itemsize = len(numbers), self.array.dtype.itemsize
+        addresses = int(self._slots.ctypes.data) + self._capacity * np.arange(count, dtype=np.int64)
+        nbytes, forms, crcs = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
+        encode_chunks(
+            frames,
+            values.shape[-1] * itemsize,
+            geometry,
+            addresses,
+            self._capacity,
+            self.array.chunk_shape[-2],
+            self.array.chunk_shape[-1] * itemsize,
+            self._codec,
+            self._block_bytes,
+            False,
+            self._fill_row,
+            self._contexts.addresses,
+            self._scratch,
+            nbytes,
+            forms,
+            crcs,
+        )
+        return EncodedChunks(numbers, addresses, nbytes, crcs)
+
+    def close(self) -> None:
+        self._contexts.close()

@@ -1,0 +1,156 @@
+"""A shard that did not exist before: its chunks one behind the other in a working file, the index where the array wants it, and the name at the end.
+
+    append ... ──▶ index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared ──▶ rename, never over an existing file
+
+A shard of which every chunk is absent gets no file: it reads as fill value.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+
+from shardwright.codecs.parameters import CHECKSUM_BYTES
+from shardwright.kernels.write import write_slots
+from shardwright.model.errors import OutputExistsError, ShardFormatError
+from shardwright.read.shard_file import ShardFile
+from shardwright.shard.index import empty_index, encode_index
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import make_directories, rename_without_replacing, storage_errors, sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from shardwright.read.store import StoredArray
+
+    from .chunk_encoder import EncodedChunks
+    from .manners import Manners
+
+WORKING_SUFFIX = ".packed"
+
+
+class NewShard:
+    """Owns the working file until ``publish``. A context manager: leaving it earlier deletes the file."""
+
+    def __init__(self, array: StoredArray, coordinates: tuple[int, ...], work_folder: Path, manners: Manners) -> None:
+        """``work_folder``: on the array's filesystem. Nothing is made yet."""
+        self.array = array
+        self.target = array.path / array.shard_key(coordinates)
+        self._path = work_folder / f"{array.shard_key(coordinates).replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
+        self._manners = manners
+        self._entries = empty_index(array.chunks_per_shard)
+        self._crcs = np.zeros(array.chunks_per_shard, np.uint32)
+        self._order: list[int] = []  # chunk numbers as they lie in the file
+        self._position = array.index_bytes if array.index_location == "start" else 0
+        self._descriptor = -1
+
+    @staticmethod
+    def peak_bytes(array: StoredArray) -> int:
+        """What it holds: index, checksums and order, once more while it is encoded and checked, and one chunk that is read back."""
+        return 8 * array.index_bytes + array.codecs.max_encoded_bytes(array.chunk_bytes)
+
+    @property
+    def chunks(self) -> int:
+        return len(self._order)
+
+    def append(self, chunks: EncodedChunks) -> None:
+        """Raises ``StorageError``, ``StorageFullError``."""
+        live = chunks.nbytes > 0
+        nbytes, numbers = chunks.nbytes[live], chunks.numbers[live]
+        if not nbytes.size:
+            return
+        total = int(nbytes.sum())
+        self._manners.take(total)
+        offsets = self._position + np.cumsum(nbytes) - nbytes
+        with storage_errors("write", self._path):
+            if self._descriptor < 0:
+                reach("compact.before_create")
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            reach("compact.before_write")
+            number = write_slots(np.full(nbytes.size, self._descriptor, np.int64), offsets, chunks.addresses[live], nbytes, 1)
+            if number:
+                raise OSError(number, os.strerror(number))
+        self._entries["offset"][numbers] = offsets
+        self._entries["nbytes"][numbers] = nbytes
+        self._crcs[numbers] = chunks.crcs[live]
+        self._order += numbers.tolist()
+        self._position += total
+
+    def publish(self) -> int:
+        """Index, sync, check, rename; durable when it returns. Bytes of the file, 0 when there is none.
+
+        Raises ``StorageError``, ``ShardFormatError`` when what the disk gives back is not what was written, ``OutputExistsError``.
+        """
+        if self._descriptor < 0:
+            return 0
+        index = encode_index(self._entries)
+        at_start = self.array.index_location == "start"
+        with storage_errors("write", self._path):
+            reach("compact.before_index")
+            _write_all(self._descriptor, index, 0 if at_start else self._position)
+            reach("compact.before_sync")
+            os.fsync(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            nbytes = os.fstat(self._descriptor).st_size
+        self._check()
+        make_directories(self.target.parent)
+        reach("compact.before_rename")
+        rename_without_replacing(self._path, self.target)
+        self._close()
+        sync_directory(self.target.parent)
+        return nbytes
+
+    def _check(self) -> None:
+        """What lies on the disk now is what the encoder's checksums say."""
+        inner = CHECKSUM_BYTES if self.array.codecs.checksum else 0
+        with ShardFile(self.array, self._path) as file:
+            if file.read_index().tobytes() != self._entries.tobytes():
+                raise ShardFormatError(f"the index of {self._path} reads back differently", hint="The disk does not keep what is written to it")
+            for number in self._order:
+                data = bytearray(int(self._entries["nbytes"][number]))
+                file.read_into(int(self._entries["offset"][number]), memoryview(data))
+                found = crc32c.crc32c(memoryview(data)[: len(data) - inner])
+                if found != self._crcs[number]:
+                    raise ShardFormatError(
+                        f"chunk {number} of {self._path} reads back differently",
+                        expected=f"crc32c {int(self._crcs[number]):08x}",
+                        got=f"{found:08x}",
+                        hint="The disk does not keep what is written to it",
+                    )
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> NewShard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._descriptor >= 0:
+            self._close()
+            with suppress(OSError):  # what stays is a leftover that the next run clears
+                self._path.unlink()
+
+
+def finished(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
+    """Whether an earlier run made this shard: only complete ones ever have their name."""
+    return (array.path / array.shard_key(coordinates)).is_file()
+
+
+def already_there(error: OutputExistsError, shard: NewShard) -> bool:
+    """Another worker was given the same task again and was first: its shard holds the same values."""
+    return error.got == str(shard.target)
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count

@@ -1,0 +1,154 @@
+"""Any box of a stored array as NumPy values, chunk by chunk: only the chunks that touch it are read, each once a box."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.codecs.decode import decode_chunk_into
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.read.shard_file import ShardFile, check_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardwright.read.store import StoredArray
+
+    from .manners import Manners
+
+MAX_OPEN_SHARDS = 16
+
+Coordinates = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _OpenShard:
+    """``faults``: what is wrong with a chunk's entry, by chunk number."""
+
+    file: ShardFile
+    entries: npt.NDArray[np.void]
+    faults: dict[int, str]
+
+
+def fill_element(array: StoredArray) -> npt.NDArray[Any]:
+    """The fill value as one element of the array's dtype. Raises ``ShardFormatError`` when it is none."""
+    value, dtype = array.fill_value, array.dtype
+    try:
+        if dtype.kind == "f" and isinstance(value, str) and value.startswith("0x"):  # bits by name (Zarr v3 core, for NaN payloads)
+            return np.array(int(value, 16), f"<u{dtype.itemsize}").view(dtype)
+        if dtype.kind == "f" and value in ("NaN", "Infinity", "-Infinity"):
+            return np.array(float(value.replace("Infinity", "inf")), dtype)
+        if isinstance(value, str) or value is None:
+            raise ValueError(value)
+        return np.array(value, dtype)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ShardFormatError("fill_value not supported", expected=f"a {dtype.name}", got=repr(value)) from error
+
+
+class RegionReader:
+    """Reads one array. Holds one encoded and one decoded chunk, and up to ``MAX_OPEN_SHARDS`` shard files with their indexes. One thread's."""
+
+    def __init__(self, array: StoredArray, manners: Manners) -> None:
+        self.array = array
+        self.bytes_read = 0
+        self._manners = manners
+        self._fill = fill_element(array)
+        self._encoded = np.empty(0, np.uint8)
+        self._decoded = np.empty(array.chunk_bytes, np.uint8)
+        self._values = self._decoded.view(array.dtype).reshape(array.chunk_shape)
+        self._open: OrderedDict[Coordinates, _OpenShard | None] = OrderedDict()
+
+    @staticmethod
+    def peak_bytes(array: StoredArray) -> int:
+        """What it holds at most, beside the boxes: chunk buffers, and each open shard's index with the tables it is checked by."""
+        index = 8 * array.index_bytes + 4096
+        return array.codecs.max_encoded_bytes(array.chunk_bytes) + 2 * array.chunk_bytes + min(MAX_OPEN_SHARDS, array.shards_in_shape) * index
+
+    def read(self, start: Coordinates, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` (array's dtype) with the box that begins at ``start`` and lies inside the array's shape.
+
+        Raises ``ShardFormatError`` naming shard and chunk, or ``StorageError``.
+        """
+        stop = tuple(a + n for a, n in zip(start, out.shape, strict=True))
+        for chunk in _boxes(start, stop, self.array.chunk_shape):
+            low = tuple(max(a, i * c) for a, i, c in zip(start, chunk, self.array.chunk_shape, strict=True))
+            high = tuple(min(b, (i + 1) * c) for b, i, c in zip(stop, chunk, self.array.chunk_shape, strict=True))
+            target = out[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
+            if self._read_chunk(chunk):
+                base = tuple(i * c for i, c in zip(chunk, self.array.chunk_shape, strict=True))
+                target[...] = self._values[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, base, strict=True))]
+            else:
+                target[...] = self._fill
+
+    def _read_chunk(self, chunk: Coordinates) -> bool:
+        """Into ``_values``; False when the chunk is absent."""
+        counts = self.array.shard_chunks
+        coordinates = tuple(i // n for i, n in zip(chunk, counts, strict=True))
+        shard = self._shard(coordinates)
+        if shard is None:
+            return False
+        number = int(np.ravel_multi_index(tuple(i % n for i, n in zip(chunk, counts, strict=True)), counts))
+        try:
+            if number in shard.faults:
+                raise ShardFormatError(shard.faults[number])
+            offset, nbytes = (int(shard.entries[name][number]) for name in ("offset", "nbytes"))
+            if nbytes >= 2**64 - 1:
+                return False
+            if self._encoded.size < nbytes:
+                self._encoded = np.empty(0, np.uint8)  # let the old one go before the new one comes
+                self._encoded = np.empty(nbytes, np.uint8)
+            self._manners.take(nbytes)
+            encoded = self._encoded[:nbytes]
+            shard.file.read_into(offset, encoded.data)
+            decode_chunk_into(encoded.data, self.array.codecs, self._decoded)
+        except ShardFormatError as error:
+            place = "/".join(map(str, chunk))
+            raise ShardFormatError(f"chunk {place} in {shard.file.path}: {error.message}", expected=error.expected, got=error.got) from error
+        self.bytes_read += nbytes
+        return True
+
+    def _shard(self, coordinates: Coordinates) -> _OpenShard | None:
+        if coordinates in self._open:
+            self._open.move_to_end(coordinates)
+            return self._open[coordinates]
+        while len(self._open) >= MAX_OPEN_SHARDS:
+            _, oldest = self._open.popitem(last=False)
+            if oldest is not None:
+                oldest.file.close()
+        self._open[coordinates] = shard = self._open_shard(coordinates)
+        return shard
+
+    def _open_shard(self, coordinates: Coordinates) -> _OpenShard | None:
+        path = self.array.path / self.array.shard_key(coordinates)
+        try:
+            file = ShardFile(self.array, path)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError) and not path.is_symlink():
+                return None  # an absent shard reads as fill value; a link that leads nowhere does not
+            raise
+        try:
+            entries = file.read_index()
+            faults = dict(check_entries(self.array, coordinates, entries, file.data_range).faults)
+        except ShardFormatError as error:
+            file.close()
+            raise ShardFormatError(f"{path}: {error.message}", expected=error.expected, got=error.got) from error
+        except BaseException:
+            file.close()
+            raise
+        return _OpenShard(file, entries, faults)
+
+    def close(self) -> None:
+        for shard in self._open.values():
+            if shard is not None:
+                shard.file.close()
+        self._open.clear()
+
+
+def _boxes(start: Coordinates, stop: Coordinates, size: Coordinates) -> Iterator[Coordinates]:
+    """Coordinates, row-major, of the grid cells of ``size`` that touch the box."""
+    return itertools.product(*(range(a // c, -(-b // c)) for a, b, c in zip(start, stop, size, strict=True)))
