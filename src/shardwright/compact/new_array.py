@@ -1,0 +1,147 @@
+"""An array in the making: its folder with a zarr.json, where no reader looks for it, and one task for each of its shards.
+
+Shards that an earlier, killed run made are there under their names and are not made again; shards that turn out to hold nothing but fill value leave no
+file, so they are looked at again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import StorageFullError
+from shardwright.read.store import parse_array
+from shardwright.storage.files import make_directories, replace_file, storage_errors
+
+from .new_shard import finished
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.read.store import StoredArray
+
+RunTasks = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]
+Progress = Callable[[int, int], None]  # decoded bytes of the new arrays made so far, and in all
+
+
+@dataclass(frozen=True)
+class NewArray:
+    """``folder`` is where it grows; ``task`` is what all its tasks have in common."""
+
+    folder: Path
+    document: bytes
+    task: dict[str, Any]
+
+    def begin(self) -> StoredArray:
+        """The array with its zarr.json on disk. Raises ``StorageError``."""
+        make_directories(self.folder)
+        if not (self.folder / "zarr.json").exists():
+            replace_file(self.folder / "zarr.json", self.document)
+        return parse_array(self.folder)
+
+
+@dataclass
+class MakingReport:
+    """What a job did. ``shards_found``: made by an earlier run; ``failures``: the results of tasks that failed; ``already``: arrays that were complete."""
+
+    path: str
+    made: list[str] = field(default_factory=list)
+    already: list[str] = field(default_factory=list)
+    shards_made: int = 0
+    shards_found: int = 0
+    chunks: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    peak_bytes: int = 0
+    seconds: float = 0.0
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def add(self, result: dict[str, Any]) -> None:
+        self.bytes_read += int(result["bytes_read"])
+        self.bytes_written += int(result["bytes_written"])
+        self.peak_bytes = max(self.peak_bytes, int(result.get("peak_bytes", 0)))
+        if not result["ok"]:
+            self.failures.append(result)
+        elif result.get("skipped"):
+            self.shards_found += 1
+        else:
+            self.shards_made += 1
+            self.chunks += int(result["chunks"])
+
+
+class Meter:
+    """Counts what was made against what there is to make, in decoded bytes."""
+
+    def __init__(self, total_bytes: int, on_progress: Progress | None) -> None:
+        self._done, self._total, self._on_progress = 0, total_bytes, on_progress
+
+    def add(self, nbytes: int) -> None:
+        self._done += nbytes
+        if self._on_progress is not None:
+            self._on_progress(self._done, self._total)
+
+
+def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter) -> bool:
+    """Make every shard that is not there yet; True when all are. One bad shard keeps no other from being made."""
+    array = new.begin()
+    failed = len(report.failures)
+    todo = []
+    for shard in itertools.product(*map(range, array.grid_shape)):
+        if finished(array, shard):
+            report.shards_found += 1
+            meter.add(_decoded_bytes(array, shard))
+        else:
+            todo.append(shard)
+    name = new.folder.name
+    tasks = ({**new.task, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"} for shard in todo)
+    for result in run(tasks):
+        report.add(result)
+        meter.add(_decoded_bytes(array, tuple(result["shard"])))
+    return len(report.failures) == failed
+
+
+def _decoded_bytes(array: StoredArray, shard: tuple[int, ...]) -> int:
+    inside = (min(s, n - i * s) for i, s, n in zip(shard, array.shard_shape, array.shape, strict=True))
+    return math.prod(inside) * array.dtype.itemsize
+
+
+def stored_bytes(array: StoredArray) -> int:
+    """What the array's shards take on the disk now, their gaps left out where those have been given back."""
+    total = 0
+    for key, coordinates in array.shard_files():
+        if coordinates is not None:
+            with storage_errors("look at", array.path / key):
+                status = (array.path / key).stat()
+            total += min(status.st_size, status.st_blocks * 512)
+    return total
+
+
+def check_room(folder: Path, nbytes: int) -> None:
+    """Raises ``StorageFullError`` when so much is expected not to fit."""
+    with storage_errors("look at", folder):
+        facts = os.statvfs(folder)
+    free = facts.f_bavail * facts.f_frsize
+    if free < nbytes:
+        raise StorageFullError(
+            f"not enough room in {folder}", expected=f"about {nbytes} bytes", got=f"{free} free", hint="Free some space; nothing has been begun"
+        )
+
+
+def fingerprint(array: StoredArray) -> list[list[Any]]:
+    """What tells whether an array is still the one that a job began with: each shard's key and length."""
+    found = []
+    for key, _ in array.shard_files():
+        with storage_errors("look at", array.path / key):
+            found.append([key, (array.path / key).stat().st_size])
+    return found

@@ -1,0 +1,57 @@
+"""Small images as the writer leaves them, and what reads them back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tensorstore
+import zarr
+
+import shardwright as sw
+from shardwright.compact.tasks import run_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+NOT_IDLE = {"idle": False}  # the tests' own process must not become slow for good
+
+
+def run_here(tasks: Iterable[dict]) -> Iterator[dict]:
+    """Each task in this process, its task and result as they would travel."""
+    for task in tasks:
+        yield json.loads(json.dumps(run_task(json.loads(json.dumps(task)))))
+
+
+def write_image(path: Path, *, shape=(11, 21, 37), chunks=(1, 8, 16), shard_chunks=(4, 2, 2), names="zyx", dtype="uint16", **spec) -> np.ndarray:
+    """An image of noise; one frame of it never came, one is all fill value."""
+    dimensions = [
+        sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s, unit="micrometer" if n in "zyx" else None, scale=0.5 + i)
+        for i, (n, c, k, s) in enumerate(zip(names, shape, chunks, shard_chunks, strict=True))
+    ]
+    array_spec = sw.ArraySpec(dtype=dtype, dimensions=dimensions, **spec)
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, 2, shape).astype(bool) if dtype == "bool" else (rng.poisson(300, shape) % 120).astype(dtype)
+    fill = np.frombuffer(array_spec.fill_bytes(), array_spec.dtype)[0]
+    frames = values.reshape(-1, *shape[-2:])
+    if len(frames) > 4:
+        frames[2] = frames[4] = fill
+    with sw.create(path, array_spec) as writer:
+        for i, frame in enumerate(frames):
+            if i != 4 or len(frames) <= 4:
+                writer.append(frame, index=tuple(map(int, np.unravel_index(i, shape[:-2]))))
+    return values
+
+
+def read_everywhere(array: Path) -> np.ndarray:
+    """As zarr-python and tensorstore read it: the same."""
+    one = np.asarray(zarr.open_array(array, mode="r")[...])
+    other = np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{array}/"}}).result().read().result())
+    np.testing.assert_array_equal(one, other)
+    return one
+
+
+def multiscale(store: Path) -> dict:
+    return json.loads((store / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]
