@@ -85,7 +85,9 @@ def derived_array(
     changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
     sharding = changed["codecs"][0]["configuration"]
     sharding["chunk_shape"], sharding["codecs"] = list(chunk_shape), chunk_codecs
-    changed["attributes"] = {**(changed.get("attributes") or {}), CREATOR_ATTRIBUTE: made}
+    attributes = changed.get("attributes") or {}
+    before = attributes.get(CREATOR_ATTRIBUTE)
+    changed["attributes"] = {**attributes, CREATOR_ATTRIBUTE: {**(before if isinstance(before, dict) else {}), **made}}
     return encode(changed)
 
 

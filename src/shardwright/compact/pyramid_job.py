@@ -43,7 +43,7 @@ _JOB = "job.json"
 
 @dataclass(frozen=True)
 class PyramidOptions:
-    """``levels``: how many there shall be above the image. ``axes``: those to halve, None for y and x, and z where it has many planes."""
+    """``levels``: how many there shall be above the image. ``axes``: those to halve; of one element long they are left as they are."""
 
     levels: int
     method: Method = "mean"

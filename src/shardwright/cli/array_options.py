@@ -1,0 +1,60 @@
+"""Options that describe arrays, as a user writes them: ``z=64,y=64``, ``zstd:5``, ``512MiB``. What is wrong is a usage error that shows the right form."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from shardwright.array.spec import Blosc, Gzip, Zstd
+
+_SIZE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([1-9][0-9]{0,9})")
+CODEC_HELP = "Codec of the new chunks: zstd:5, gzip:6, blosc:zstd:5, blosc:lz4:5:bitshuffle or none."
+
+
+def parse_sizes(option: str, text: str) -> dict[str, int]:
+    """Elements by axis, from ``z=64,y=64,x=64``."""
+    sizes = {}
+    for part in text.split(","):
+        match = _SIZE.fullmatch(part.strip())
+        if match is None or match[1] in sizes:
+            raise typer.BadParameter(f"expected axes and sizes such as z=64,y=64,x=64, each axis once, got {text!r}", param_hint=option)
+        sizes[match[1]] = int(match[2])
+    return sizes
+
+
+def parse_axes(text: str) -> tuple[str, ...]:
+    axes = tuple(part.strip() for part in text.split(","))
+    if "" in axes or len(set(axes)) != len(axes):
+        raise typer.BadParameter(f"expected axes such as y,x, each once, got {text!r}", param_hint="--axes")
+    return axes
+
+
+def parse_codec(text: str) -> Blosc | Zstd | Gzip | None:
+    from shardwright.array.spec import Blosc, Gzip, Zstd
+
+    name, *rest = text.split(":")
+    try:
+        if name == "none" and not rest:
+            return None
+        if name == "zstd" and len(rest) <= 1:
+            return Zstd.model_validate({"level": int(rest[0])} if rest else {})
+        if name == "gzip" and len(rest) <= 1:
+            return Gzip.model_validate({"level": int(rest[0])} if rest else {})
+        if name == "blosc" and 1 <= len(rest) <= 3:
+            facts = dict(zip(("cname", "clevel", "shuffle"), rest, strict=False))
+            return Blosc.model_validate(facts)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {' '.join(str(error).split())}", param_hint="--codec") from None
+    raise typer.BadParameter(f"expected one of zstd:5, gzip:6, blosc:zstd:5, none, got {text!r}", param_hint="--codec")
+
+
+def parse_size(option: str, text: str) -> int:
+    from shardwright.config.quantities import parse_size_bytes
+
+    try:
+        return parse_size_bytes(int(text) if text.isdecimal() else text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint=option) from None
