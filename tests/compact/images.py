@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +14,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.compact.tasks import run_task
+from shardwright.storage.failpoints import at_time, watch_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +42,7 @@ def write_image(path: Path, *, shape=(11, 21, 37), chunks=(1, 8, 16), shard_chun
     frames = values.reshape(-1, *shape[-2:])
     if len(frames) > 4:
         frames[2] = frames[4] = fill
-    with sw.create(path, array_spec) as writer:
+    with warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning), sw.create(path, array_spec) as writer:
         for i, frame in enumerate(frames):
             if i != 4 or len(frames) <= 4:
                 writer.append(frame, index=tuple(map(int, np.unravel_index(i, shape[:-2]))))
@@ -55,3 +59,30 @@ def read_everywhere(array: Path) -> np.ndarray:
 
 def multiscale(store: Path) -> dict:
     return json.loads((store / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]
+
+
+def die_at_every_point(job) -> Iterator[int]:
+    """Run ``job`` in child processes that are killed at their first, second, ... storage call, until one of them lives to its end."""
+    number = 0
+    while True:
+        number += 1
+        child = os.fork()
+        if child == 0:
+            try:
+                watch_all(lambda _, hook=at_time(number, lambda: os.kill(os.getpid(), signal.SIGKILL)): hook())
+                job()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it dies of the kill and of nothing else"
+        yield number
+        if not os.WIFSIGNALED(status):
+            return
+
+
+def damage_a_chunk(shard: Path) -> None:
+    """Its Blosc header no longer fits: whoever decodes it must notice."""
+    data = bytearray(shard.read_bytes())
+    data[0] ^= 0xFF
+    shard.write_bytes(data)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.array.levels import METHODS
 from shardwright.array.spec import DTYPES
 from shardwright.kernels import reference
-from shardwright.kernels.downsample import METHODS, downsample, halved
+from shardwright.kernels.downsample import downsample, halved
 
 
 def level(source: np.ndarray, factors: tuple[int, ...], method: str) -> np.ndarray:

@@ -13,11 +13,14 @@ from __future__ import annotations
 import copy
 import json
 import math
-from typing import Any
+from typing import Any, Literal, get_args
 
 from shardwright.model.errors import ShardFormatError
 
 from .metadata import CREATOR_ATTRIBUTE
+
+Method = Literal["mean", "min", "max", "nearest"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:

@@ -27,6 +27,8 @@ COMMANDS = {
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
+    "rechunk": ("shardwright.cli.rechunk", "Write the image of a store as a new store with other chunks."),
+    "pyramid": ("shardwright.cli.pyramid", "Add levels of lower resolution to a store."),
     "recover": ("shardwright.cli.recover", "Bring back what a daemon that was killed left unfinished."),
     "compact": ("shardwright.cli.compact", "Repack the sealed shards of stores without gaps."),
 }

@@ -1,4 +1,4 @@
-"""Options that describe arrays, as a user writes them: ``z=64,y=64``, ``zstd:5``, ``512MiB``. What is wrong is a usage error that shows the right form."""
+"""Options that describe arrays, as a user writes them: ``z=64,y=64``, ``zstd:5``, ``512MiB``. A wrong one is a usage error that shows how."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from shardwright.array.levels import Method
     from shardwright.array.spec import Blosc, Gzip, Zstd
 
 _SIZE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([1-9][0-9]{0,9})")
@@ -30,6 +31,15 @@ def parse_axes(text: str) -> tuple[str, ...]:
     if "" in axes or len(set(axes)) != len(axes):
         raise typer.BadParameter(f"expected axes such as y,x, each once, got {text!r}", param_hint="--axes")
     return axes
+
+
+def parse_method(text: str) -> Method:
+    from shardwright.array.levels import METHODS
+
+    for method in METHODS:
+        if text == method:
+            return method
+    raise typer.BadParameter(f"expected {', '.join(METHODS)}, got {text!r}", param_hint="--method")
 
 
 def parse_codec(text: str) -> Blosc | Zstd | Gzip | None:

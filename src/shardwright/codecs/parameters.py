@@ -126,9 +126,9 @@ def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: boo
 
 
 def codec_of(inner: list[Any]) -> Blosc | Zstd | Gzip | None:
-    """The inverse of ``inner_codecs``, also for what other writers spelled differently. Raises ``SpecError`` for a compressor that can be read but not
-    written here."""
-    named = {codec: {} for codec in inner if isinstance(codec, str)}
+    """The inverse of ``inner_codecs``, also for what other writers spelled differently. Raises ``SpecError`` for a compressor that can be read
+    but not written here."""
+    named: dict[str, dict[str, Any]] = {codec: {} for codec in inner if isinstance(codec, str)}
     named |= {codec["name"]: codec.get("configuration", {}) for codec in inner if isinstance(codec, dict)}
     try:
         if "blosc" in named:
@@ -138,4 +138,6 @@ def codec_of(inner: list[Any]) -> Blosc | Zstd | Gzip | None:
             return Zstd(level=named["zstd"].get("level", 1))
         return Gzip(level=named["gzip"].get("level", 1)) if "gzip" in named else None
     except (KeyError, ValueError) as error:
-        raise SpecError("chunks of this codec can be read but not written", got=inner, hint="Choose another one, for instance --codec zstd:5") from error
+        raise SpecError(
+            "chunks of this codec can be read but not written", got=inner, hint="Choose another one, for instance --codec zstd:5"
+        ) from error

@@ -32,7 +32,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EncodedChunks:
-    """Chunks of one call. ``numbers``: row-major within the shard; ``nbytes``: 0 for a chunk that is all fill value and stays absent; ``crcs``: of the
+    """Chunks of one call. ``numbers``: row-major within the shard; ``nbytes``: 0 for a chunk that is all fill and stays absent; ``crcs``: of the
     encoded bytes (without a crc32c of the chunk's own at their end). The bytes at ``addresses`` are valid until the next batch is asked for."""
 
     numbers: Int64s

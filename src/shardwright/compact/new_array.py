@@ -1,7 +1,7 @@
 """An array in the making: its folder with a zarr.json, where no reader looks for it, and one task for each of its shards.
 
-Shards that an earlier, killed run made are there under their names and are not made again; shards that turn out to hold nothing but fill value leave no
-file, so they are looked at again.
+Shards that an earlier, killed run made are there under their names and are not made again; those that turn out to hold nothing but fill value leave
+no file, so they are looked at again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NewArray:
 
 @dataclass
 class MakingReport:
-    """What a job did. ``shards_found``: made by an earlier run; ``failures``: the results of tasks that failed; ``already``: arrays that were complete."""
+    """What a job did. ``shards_found``: made by an earlier run; ``failures``: results of tasks that failed; ``already``: complete arrays."""
 
     path: str
     made: list[str] = field(default_factory=list)
@@ -85,6 +85,7 @@ class Meter:
 
     def __init__(self, total_bytes: int, on_progress: Progress | None) -> None:
         self._done, self._total, self._on_progress = 0, total_bytes, on_progress
+        self.add(0)
 
     def add(self, nbytes: int) -> None:
         self._done += nbytes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.kernels.downsample import Method, downsample, halved, work_bytes
+from shardwright.kernels.downsample import downsample, halved, work_bytes
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import parse_array
 
@@ -20,6 +20,7 @@ from .region_plan import DEFAULT_MEMORY_BYTES, RegionPlan, plan_regions
 from .region_reader import RegionReader
 
 if TYPE_CHECKING:
+    from shardwright.array.levels import Method
     from shardwright.read.store import StoredArray
 
     from .manners import Manners

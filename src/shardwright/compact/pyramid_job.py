@@ -1,11 +1,11 @@
 """Pyramid levels added to a store, restartable at any moment.
 
-    STORE/0/.compact/lock              held for the whole job, so that nobody repacks the image meanwhile
-    STORE/0/.compact/levels/job.json   what is being made; a run that asks for something else begins anew
-    STORE/0/.compact/levels/1 ... n    levels in the making, where no reader looks for an array
-    STORE/0/.compact/levels/work       working files of shards
-    STORE/1 ... n                      complete levels, renamed to there one by one
-    STORE/zarr.json                    names them all at the very end, replaced atomically
+STORE/0/.compact/lock              held for the whole job, so that nobody repacks the image meanwhile
+STORE/0/.compact/levels/job.json   what is being made; a run that asks for something else begins anew
+STORE/0/.compact/levels/1 ... n    levels in the making, where no reader looks for an array
+STORE/0/.compact/levels/work       working files of shards
+STORE/1 ... n                      complete levels, renamed to there one by one
+STORE/zarr.json                    names them all at the very end, replaced atomically
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.levels import derived_array, fitting_shards, group_document, level_dataset, multiscale_of
+from shardwright.array.levels import Method, derived_array, fitting_shards, group_document, level_dataset, multiscale_of
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.codecs.parameters import codec_of
-from shardwright.kernels.downsample import Method, halved
+from shardwright.kernels.downsample import halved
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.storage.failpoints import reach
@@ -84,7 +84,7 @@ def readable_image(path: Path) -> Store:
 def plan_levels(
     document: dict[str, Any], datasets: list[dict[str, Any]], shape: tuple[int, ...], axes: Sequence[str], options: PyramidOptions
 ) -> list[Level]:
-    """The levels to be made above the last of ``datasets``, whose zarr.json is ``document``. Raises ``SpecError`` for axes and levels that cannot be."""
+    """The levels to be made above the last of ``datasets``, whose zarr.json is ``document``. Raises ``SpecError``."""
     unknown = [axis for axis in options.axes if axis not in axes]
     if unknown or not options.axes:
         raise SpecError("no such axes to halve", expected=f"some of {', '.join(axes)}", got=", ".join(options.axes) or "none")
@@ -114,7 +114,7 @@ def add_levels(
 ) -> MakingReport:
     """Make levels up to ``options.levels`` and name them in the store's metadata. Levels that are there already are kept, and said to be.
 
-    Raises ``ShardFormatError``, ``SpecError``, ``StorageError`` (``StorageFullError`` before anything is begun), ``OutputExistsError``, ``LockedError``.
+    Raises ``ShardFormatError``, ``SpecError``, ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before it begins).
     """
     begin_s = time.monotonic()
     image = readable_image(path)

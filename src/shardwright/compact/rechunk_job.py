@@ -47,7 +47,7 @@ KEEP_CODEC = "as it is"
 
 @dataclass(frozen=True)
 class RechunkOptions:
-    """``chunks`` and ``shards``: elements along the axes that are named; other chunks stay as long as they are, and shards as long as whole chunks allow.
+    """``chunks`` and ``shards``: elements along the axes that are named; other chunks stay as they are, shards as far as whole chunks allow.
     ``codec``: None stores chunks as they are. ``pyramid``: make new levels of level 0; None takes over those that are there."""
 
     chunks: dict[str, int]
@@ -69,8 +69,11 @@ class RechunkPlan:
     @property
     def total_bytes(self) -> int:
         itemsize = self.store.arrays[0].dtype.itemsize
-        shapes = [*(json.loads(document)["shape"] for _, document in self.arrays), *(level.shape for level in self.levels)]
-        return sum(math.prod(shape) for shape in shapes) * itemsize
+        shapes: list[tuple[int, ...]] = [
+            *(tuple(json.loads(document)["shape"]) for _, document in self.arrays),
+            *(level.shape for level in self.levels),
+        ]
+        return sum(map(math.prod, shapes)) * int(itemsize)
 
 
 def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
@@ -127,8 +130,8 @@ def write_new_store(
 ) -> MakingReport:
     """Make the store ``destination``. Without failures it is there, complete, when this returns; with failures what was made waits for the next run.
 
-    Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is begun), ``ShardFormatError`` when the source
-    changed meanwhile.
+    Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is begun), ``ShardFormatError`` when the
+    source changed meanwhile.
     """
     begin_s = time.monotonic()
     destination = destination.absolute()

@@ -7,10 +7,13 @@ regions read less; ``peak_bytes`` says what a region of a given size costs, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import BudgetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEFAULT_MEMORY_BYTES = 512 << 20
 
@@ -27,8 +30,10 @@ class RegionPlan:
     read_factor: float
 
 
-def plan_regions(chunk: Shape, shard_chunks: Shape, source_chunk: tuple[float, ...], peak_bytes: Callable[[Shape], int], limit_bytes: int) -> RegionPlan:
-    """``source_chunk``: lengths of a source chunk in elements of the new array. Raises ``BudgetError`` when not even one chunk fits ``limit_bytes``."""
+def plan_regions(
+    chunk: Shape, shard_chunks: Shape, source_chunk: tuple[float, ...], peak_bytes: Callable[[Shape], int], limit_bytes: int
+) -> RegionPlan:
+    """``source_chunk``: of a source chunk, in elements of the new array. Raises ``BudgetError`` when not even one chunk fits ``limit_bytes``."""
     counts = [1] * len(chunk)
 
     def shape_of(counts: list[int]) -> Shape:

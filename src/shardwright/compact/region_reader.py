@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile, check_entries
+from shardwright.shard.index import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,9 +45,7 @@ def fill_element(array: StoredArray) -> npt.NDArray[Any]:
             return np.array(int(value, 16), f"<u{dtype.itemsize}").view(dtype)
         if dtype.kind == "f" and value in ("NaN", "Infinity", "-Infinity"):
             return np.array(float(value.replace("Infinity", "inf")), dtype)
-        if isinstance(value, str) or value is None:
-            raise ValueError(value)
-        return np.array(value, dtype)
+        return np.array(float(value) if dtype.kind == "f" else operator.index(value), dtype)
     except (ValueError, OverflowError, TypeError) as error:
         raise ShardFormatError("fill_value not supported", expected=f"a {dtype.name}", got=repr(value)) from error
 
@@ -93,24 +93,27 @@ class RegionReader:
         if shard is None:
             return False
         number = int(np.ravel_multi_index(tuple(i % n for i, n in zip(chunk, counts, strict=True)), counts))
+        offset, nbytes = (int(shard.entries[name][number]) for name in ("offset", "nbytes"))
+        where = f"chunk {'/'.join(map(str, chunk))} in {shard.file.path}"
+        if number in shard.faults:
+            raise ShardFormatError(f"{where}: {shard.faults[number]}")
+        if nbytes == EMPTY:
+            return False
+        self._manners.take(nbytes)
         try:
-            if number in shard.faults:
-                raise ShardFormatError(shard.faults[number])
-            offset, nbytes = (int(shard.entries[name][number]) for name in ("offset", "nbytes"))
-            if nbytes >= 2**64 - 1:
-                return False
-            if self._encoded.size < nbytes:
-                self._encoded = np.empty(0, np.uint8)  # let the old one go before the new one comes
-                self._encoded = np.empty(nbytes, np.uint8)
-            self._manners.take(nbytes)
-            encoded = self._encoded[:nbytes]
-            shard.file.read_into(offset, encoded.data)
-            decode_chunk_into(encoded.data, self.array.codecs, self._decoded)
+            shard.file.read_into(offset, self._room(nbytes).data)
+            decode_chunk_into(self._room(nbytes).data, self.array.codecs, self._decoded)
         except ShardFormatError as error:
-            place = "/".join(map(str, chunk))
-            raise ShardFormatError(f"chunk {place} in {shard.file.path}: {error.message}", expected=error.expected, got=error.got) from error
+            raise ShardFormatError(f"{where}: {error.message}", expected=error.expected, got=error.got) from error
         self.bytes_read += nbytes
         return True
+
+    def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """For one encoded chunk."""
+        if self._encoded.size < nbytes:
+            self._encoded = np.empty(0, np.uint8)  # let the old one go before the new one comes
+            self._encoded = np.empty(nbytes, np.uint8)
+        return self._encoded[:nbytes]
 
     def _shard(self, coordinates: Coordinates) -> _OpenShard | None:
         if coordinates in self._open:

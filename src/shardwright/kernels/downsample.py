@@ -14,7 +14,7 @@ table grows with the array.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,10 @@ from numba import njit
 
 from .native_calls import CACHE
 
-Method = Literal["mean", "min", "max", "nearest"]
-METHODS: tuple[Method, ...] = get_args(Method)
-_SIGN_BIT = np.iinfo(np.int64).min
+if TYPE_CHECKING:
+    from shardwright.array.levels import Method
+
+_SIGN_BIT = -(2**63)
 
 Array = npt.NDArray[Any]
 
@@ -74,7 +75,7 @@ def _reduce(source: Array, target: Array, factors: tuple[int, ...], method: Meth
         bias = 0
         if source.dtype == np.uint64:  # as signed numbers with the middle at 0: an even shift, which moves no rounding
             lines, out, bias = lines.view(np.int64), out.view(np.int64), _SIGN_BIT
-        mean_integer_rows(lines, out, *axes, factors[-1], np.int64(bias), np.empty((2, out.shape[1]), np.int64), rows)
+        mean_integer_rows(lines, out, *axes, factors[-1], bias, np.empty((2, out.shape[1]), np.int64), rows)
 
 
 @njit(nogil=True, cache=CACHE)
@@ -111,7 +112,7 @@ def extreme_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any,
                 for x in range((width - step + last - 1) // last):
                     value, best = line[x * last + step], target[x]
                     better = value > best if largest else value < best
-                    if better or value != value:  # noqa: PLR0124  (NaN: it stays, since nothing is better than it)
+                    if better or value != value:  # NaN: it stays, since nothing is better than it
                         target[x] = value
 
 
@@ -135,7 +136,8 @@ def mean_float_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: A
 
 @njit(nogil=True, cache=CACHE)
 def mean_integer_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, bias: int, sums: Any, rows: Any) -> None:
-    """As ``extreme_rows``; ``sums`` int64[2, width of out]: of the elements' quotients by the window's size, and of their remainders. Never overflows."""
+    """As ``extreme_rows``; ``sums`` int64[2, width of out]: of the elements' quotients by the window's size, and
+    of their remainders. Never overflows."""
     width = lines.shape[1]
     quotients, remainders = sums[0], sums[1]
     for row in range(out.shape[0]):

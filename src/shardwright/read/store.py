@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,7 +198,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     path = folder / "zarr.json"
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_METADATA_BYTES + 1)
+            text = file.read(min(os.fstat(file.fileno()).st_size, MAX_METADATA_BYTES) + 1)  # a read takes as much memory as it asks for
     except FileNotFoundError:
         raise ShardFormatError(f"no zarr.json in {folder}", hint="Give the path of a Zarr v3 store, array or shard") from None
     except OSError as error:

@@ -1,0 +1,74 @@
+"""What ``rechunk`` and ``pyramid`` share: who runs the tasks, how they behave, and what is said at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .array_options import parse_size
+from .progress import show_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shardwright.compact.executors import Executor
+    from shardwright.compact.new_array import MakingReport, Progress
+
+_FAILURES_SHOWN = 20
+
+
+@contextlib.contextmanager
+def making(name: str, workers: int | None, scheduler: str | None) -> Iterator[tuple[Executor, Progress]]:
+    """An executor, and where to tell how far it is."""
+    from shardwright.compact.executors import open_executor
+
+    with contextlib.ExitStack() as open_until_end:
+        executor = open_until_end.enter_context(contextlib.closing(open_executor(workers=workers, scheduler=scheduler)))
+        add: Callable[[int], None] | None = None
+        told = 0
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal add, told
+            add = add or open_until_end.enter_context(show_progress(name, "made", total))
+            add(done - told)
+            told = done
+
+        yield executor, on_progress
+
+
+def manners_of(rate: str | None, workers: int, no_idle: bool) -> dict[str, Any]:
+    """Of one worker: the rate is the job's."""
+    bytes_per_s = None if rate is None else parse_size("--rate", rate) / workers
+    return {"bytes_per_s": bytes_per_s, "pause_file": None, "idle": not no_idle}
+
+
+def finish(report: MakingReport, as_json: bool) -> None:
+    """Print what was done; exit code 1 when something is left undone."""
+    typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def summary(report: MakingReport) -> str:
+    """For people."""
+    from shardwright.config.quantities import format_bytes
+
+    lines = []
+    if report.already:
+        lines.append(f"{report.path}: levels {', '.join(report.already)} were there already")
+    if report.made or report.failures:
+        what = f"{report.path}: made {', '.join(report.made)}" if report.made else f"{report.path}: NOT finished, nothing was published"
+        lines.append(
+            f"{what}: {report.shards_made} shards made and {report.shards_found} found from an earlier run,"
+            f" {format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and verified, {report.seconds:.1f} s;"
+            f" at most {format_bytes(report.peak_bytes)} in one worker"
+        )
+    lines += [f"  {failure['key']}: {' '.join(str(failure['error'].get('message')).split())}" for failure in report.failures[:_FAILURES_SHOWN]]
+    if len(report.failures) > _FAILURES_SHOWN:
+        lines.append(f"  and {len(report.failures) - _FAILURES_SHOWN} more")
+    if report.failures:
+        lines.append("  The rest is kept: run the same command again when this is mended")
+    return "\n".join(lines)

@@ -1,0 +1,38 @@
+"""``shardwright pyramid``: levels of lower resolution added to a store."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+
+import typer
+
+from .array_options import parse_axes, parse_method, parse_size
+from .making import finish, making, manners_of
+
+
+def command(
+    store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
+    levels: int = typer.Option(..., "--levels", min=1, max=32, help="How many levels there shall be above the image."),
+    method: str = typer.Option("mean", "--method", help="mean, min, max or nearest (the first element of each window)."),
+    axes: str = typer.Option("y,x", "--axes", help="Axes along which each level has half the elements of the one below."),
+    memory: str = typer.Option("512MiB", "--memory", help="The most that one worker holds at once."),
+    rate: str | None = typer.Option(None, "--rate", help="Bytes per second to read and write at most, for instance 200MiB."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes on this machine."),
+    scheduler: str | None = typer.Option(
+        None, "--scheduler", help="A dask.distributed scheduler instead, tcp://HOST:PORT, that sees the same storage."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
+    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority, not only when the machine is idle."),
+) -> None:
+    """Add levels of lower resolution to a store, as OME-Zarr multiscales: each element is the mean, minimum, maximum or first of a window of two
+    along each of the axes.
+
+    May be stopped and run again at any point: finished shards are kept, and readers see the new levels only when all are complete. Exits with 1 when
+    something could not be made, and 2 for usage.
+    """
+    from shardwright.compact.pyramid_job import PyramidOptions, add_levels
+
+    options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
+    with making("pyramid", workers, scheduler) as (executor, on_progress):
+        report = add_levels(store.absolute(), options, executor.run, manners=manners_of(rate, executor.workers, no_idle), on_progress=on_progress)
+    finish(report, as_json)

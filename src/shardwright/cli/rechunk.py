@@ -1,0 +1,53 @@
+"""``shardwright rechunk``: the image of a store as a new store with other chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+
+import typer
+
+from .array_options import CODEC_HELP, parse_axes, parse_codec, parse_method, parse_size, parse_sizes
+from .making import finish, making, manners_of
+
+
+def command(
+    store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
+    destination: Path = typer.Argument(..., help="The new store. It must not exist.", metavar="DEST"),
+    chunks: str = typer.Option(..., "--chunks", help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep theirs."),
+    shards: str | None = typer.Option(None, "--shards", help="Elements of a new shard. As long as they are now unless given."),
+    codec: str | None = typer.Option(None, "--codec", help=f"{CODEC_HELP} The same as now unless given."),
+    levels: int | None = typer.Option(
+        None, "--levels", min=0, max=32, help="Make so many new levels of the image. Those that are there are taken over unless given."
+    ),
+    method: str = typer.Option("mean", "--method", help="For new levels: mean, min, max or nearest."),
+    axes: str = typer.Option("y,x", "--axes", help="For new levels: axes along which each has half the elements of the one below."),
+    memory: str = typer.Option("512MiB", "--memory", help="The most that one worker holds at once."),
+    rate: str | None = typer.Option(None, "--rate", help="Bytes per second to read and write at most, for instance 200MiB."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes on this machine."),
+    scheduler: str | None = typer.Option(
+        None, "--scheduler", help="A dask.distributed scheduler instead, tcp://HOST:PORT, that sees the same storage."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
+    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority, not only when the machine is idle."),
+) -> None:
+    """Write the image of a store as a new store with other chunks: for instance from one frame a chunk to cubes. Frame table and attributes go along.
+
+    May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which appears when it is complete. Exits
+    with 1 when something could not be made, and 2 for usage.
+    """
+    from shardwright.compact.pyramid_job import PyramidOptions
+    from shardwright.compact.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, write_new_store
+
+    memory_bytes = parse_size("--memory", memory)
+    options = RechunkOptions(
+        chunks=parse_sizes("--chunks", chunks),
+        shards=None if shards is None else parse_sizes("--shards", shards),
+        codec=KEEP_CODEC if codec is None else parse_codec(codec),
+        pyramid=None if levels is None else PyramidOptions(levels, parse_method(method), parse_axes(axes), memory_bytes),
+        memory_bytes=memory_bytes,
+    )
+    plan = plan_new_store(store.absolute(), options)
+    with making("rechunk", workers, scheduler) as (executor, on_progress):
+        manners = manners_of(rate, executor.workers, no_idle)
+        report = write_new_store(plan, destination.absolute(), options, executor.run, manners=manners, on_progress=on_progress)
+    finish(report, as_json)
