@@ -48,8 +48,9 @@ def codec_parameters(array: StoredArray) -> CodecParameters:
     )
 
 
-def _batch_chunks(codec: CodecParameters) -> int:
-    return max(1, _BATCH_BYTES // codec.max_encoded_bytes)
+def _batch_chunks(array: StoredArray, codec: CodecParameters) -> int:
+    """No more than lie side by side in a shard."""
+    return min(max(1, _BATCH_BYTES // codec.max_encoded_bytes), array.shard_chunks[-2] * array.shard_chunks[-1])
 
 
 class ChunkEncoder:
@@ -61,7 +62,7 @@ class ChunkEncoder:
         self._codec = codec.as_array()
         self._block_bytes = codec.block_bytes
         self._capacity = codec.max_encoded_bytes
-        self._slots = np.empty(_batch_chunks(codec) * self._capacity, np.uint8)
+        self._slots = np.empty(_batch_chunks(array, codec) * self._capacity, np.uint8)
         self._scratch = np.empty(codec.scratch_bytes, np.uint8)
         self._fill_row = np.frombuffer(fill_element(array).tobytes() * array.chunk_shape[-1], np.uint8).copy()
         self._contexts = CompressorContexts()
@@ -70,8 +71,8 @@ class ChunkEncoder:
     def peak_bytes(array: StoredArray) -> int:
         """What it holds beside the box: room for a batch, working memory, tables of chunks and planes."""
         codec = codec_parameters(array)
-        tables = 16 * 8 * _batch_chunks(codec) + 64 * math.prod(array.chunk_shape[:-2]) + 64 * array.chunks_per_shard
-        return _batch_chunks(codec) * codec.max_encoded_bytes + codec.scratch_bytes + tables + (1 << 20)  # the last: compressor states
+        tables = 16 * 8 * _batch_chunks(array, codec) + 64 * math.prod(array.chunk_shape[:-2]) + 64 * array.chunks_per_shard
+        return _batch_chunks(array, codec) * codec.max_encoded_bytes + codec.scratch_bytes + tables + (1 << 20)  # the last: compressor states
 
     def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
         """The chunks of a box that begins at the edge of chunk ``first_chunk`` (coordinates within the shard); C order, inside the array's shape."""
