@@ -40,11 +40,11 @@ def write_image(path: Path, *, shape=(11, 21, 37), chunks=(1, 8, 16), shard_chun
     values = rng.integers(0, 2, shape).astype(bool) if dtype == "bool" else (rng.poisson(300, shape) % 120).astype(dtype)
     fill = np.frombuffer(array_spec.fill_bytes(), array_spec.dtype)[0]
     frames = values.reshape(-1, *shape[-2:])
-    if len(frames) > 4:
+    if len(frames) > 5:
         frames[2] = frames[4] = fill
     with warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning), sw.create(path, array_spec) as writer:
         for i, frame in enumerate(frames):
-            if i != 4 or len(frames) <= 4:
+            if i != 4 or len(frames) <= 5:
                 writer.append(frame, index=tuple(map(int, np.unravel_index(i, shape[:-2]))))
     return values
 
