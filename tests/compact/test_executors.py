@@ -31,11 +31,11 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = (folder / "cluster.log").open("wb")
-        self._processes = [self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", folder / "address")]
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", folder / "address")
         self.address = gappy.wait_until(self._read_address, "the scheduler")
         one = ("--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", folder)
         self.workers = [self._start("worker", self.address, *one) for _ in range(2)]
-        self._processes += self.workers
+        self._processes = [self.scheduler, *self.workers]
 
     def _start(self, role: str, *arguments: object) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", f"from distributed.cli.dask_{role} import main; main()", *map(str, arguments)]
@@ -87,6 +87,20 @@ def test_a_killed_worker_of_a_cluster(store: Path, cluster: Cluster) -> None:
     (facts,) = json.loads(out)["stores"]
     assert (facts["packed"] + facts["skipped"], facts["failures"]) == (gappy.SHARDS, {})
     assert gappy.replaced(store, before) == set(before)
+    gappy.assert_packed(store)
+
+
+@pytest.mark.slow
+def test_a_killed_scheduler_ends_the_job_and_the_next_one_goes_on(store: Path, cluster: Cluster) -> None:
+    before = gappy.identities(store)
+    job = gappy.start_compact(store, "--scheduler", cluster.address, "--rate", SLOW_RATE)
+    kill_in_the_middle(job, store, before, lambda: cluster.scheduler.pid)
+    out, err = job.communicate(timeout=gappy.WAIT_S)
+    assert job.returncode == 1, err + out
+    assert f"the scheduler at {cluster.address} is gone" in out, err[-1500:]
+    cluster.close()
+    gappy.assert_pixels(store)
+    assert gappy.compact(store).returncode == 0
     gappy.assert_packed(store)
 
 

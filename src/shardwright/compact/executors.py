@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 from collections import deque
+from concurrent.futures import CancelledError
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -203,7 +204,7 @@ class DaskCluster:
             raise SessionLostError(
                 f"no dask cluster at {address}: {error}", hint="Start a scheduler and workers, or leave --scheduler out"
             ) from error
-        self.workers = max(1, sum(worker["nthreads"] for worker in self._client.scheduler_info(n_workers=-1)["workers"].values()))
+        self.workers = max(1, sum(self._client.nthreads().values()))
 
     def close(self) -> None:
         """Lets go of what is still to be run; what a worker has begun ends by itself."""
@@ -224,11 +225,14 @@ class DaskCluster:
             yield self._result(future, running.pop(future.key))
 
     def _result(self, future: Any, task: Task) -> Result:
-        """Raises ``SessionLostError`` when the scheduler is gone."""
-        if future.status == "cancelled" or self._client.status not in ("running", "connecting"):
-            raise SessionLostError(f"the scheduler at {self._address} is gone", hint="Run the same command again: finished shards are not done again")
-        if future.status == "finished":
-            result: Result = future.result()
-            return result
-        error = future.exception()
+        """Raises ``SessionLostError`` when the scheduler is gone: then the future is cancelled, or its result does not come."""
+        try:
+            error = future.exception() if future.status == "error" else None
+            if error is None:
+                result: Result = future.result()
+                return result
+        except (OSError, CancelledError) as lost:
+            raise SessionLostError(
+                f"the scheduler at {self._address} is gone: {lost}", hint="Run the same command again: finished shards are not done again"
+            ) from lost
         return failed(task, WorkerError(f"no worker of the cluster could run this task: {type(error).__name__}: {error}"))
