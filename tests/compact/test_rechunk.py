@@ -160,7 +160,10 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
     task = {"kind": "rechunk", "source": str(old / "0"), "array": str(new / "0"), "shard": [0, 0, 0], "work": str(tmp_path), "manners": NOT_IDLE}
     opened = open_store(old)
     encoded = sum(shard.encoded_bytes for shard in inspect_shards(opened, opened.arrays[0]))
-    for memory_bytes, least_reads in ((14 << 20, 1), (11 << 20, 1.5)):
+    with pytest.raises(BudgetError) as refused:
+        plan_rechunk(parse_array(old / "0"), parse_array(new / "0"), 1 << 20)
+    least_bytes = int(str(refused.value.expected).split()[0])  # enough for one chunk at a time
+    for memory_bytes, least_reads in ((14 << 20, 1), (least_bytes, 1.5)):
         plan = plan_rechunk(parse_array(old / "0"), parse_array(new / "0"), memory_bytes)
         tracemalloc.start()
         try:
@@ -172,8 +175,6 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
         assert peak <= result["peak_bytes"] == plan.peak_bytes <= memory_bytes
         assert least_reads * 0.9 * encoded <= result["bytes_read"] <= plan.read_factor * encoded
         (new / "0" / "c" / "0" / "0" / "0").unlink()
-    with pytest.raises(BudgetError):
-        plan_rechunk(parse_array(old / "0"), parse_array(new / "0"), 1 << 20)
 
 
 def test_what_cannot_be_is_refused(tmp_path) -> None:
