@@ -214,7 +214,10 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.delete()
+        try:
+            lock.delete()
+        finally:
+            lock.release()  # also when the file could not be deleted
         with suppress(OSError):  # not empty: another job's, or a record of ours
             reach("compact.before_remove_work_folder")
             (folder / WORK_FOLDER).rmdir()
