@@ -9,8 +9,10 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.grid import Grid
 from shardwright.model.errors import ShardwrightError
 from shardwright.pipeline.writer import create, resume
+from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints
 
 from .fork_server import GIVE_UP_S
@@ -123,7 +125,7 @@ class Racers:
         """The old writer, stopped at storage call ``call`` with a store to take over; None when there was none."""
         old = self.start_old(call)
         old.channel.send("go")
-        if wait_until_stopped(old) and self.hear(old) and (self._path / WORKSPACE / "acquisition.json").exists():
+        if wait_until_stopped(old) and self.hear(old) and not self._closed_too_early and has_manifest(self._path / WORKSPACE):
             return old
         old.kill()
         old.wait()
@@ -136,6 +138,14 @@ class Racers:
             said.append(old.channel.receive())
         self.listen(said)
         return self.race.oracle.created
+
+    @property
+    def _closed_too_early(self) -> bool:
+        """Whether the old one is sealing groups that the rest of the scene has frames for: they would rightly be late, and tell nothing."""
+        grid = Grid.of(self._scene.spec)
+        groups = [grid.group_of_slab(grid.slab_of_position(frame.position)) for frame in self._scene.frames]
+        begun = len(self._old_scene.frames)
+        return self.race.oracle.closing and not set(groups[:begun]).isdisjoint(groups[begun:])
 
     def listen(self, said: list[Any]) -> None:
         self.race.oracle.listen([message for message in said if not isinstance(message, AtRename)])

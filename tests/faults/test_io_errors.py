@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardwright.shard.group_files import WORKSPACE
-from shardwright.shard.manifest import MANIFEST_NAME
+from shardwright.shard.manifest import has_manifest
 
 from .disks import FaultyDisk, need_tools
 from .judge import judge, judge_account, leftovers
@@ -59,7 +59,7 @@ def judge_run(path: Path, scenario: Scenario, outcome: Outcome) -> str:
 def judge_leftovers(path: Path, scenario: Scenario) -> None:
     """What could not be deleted, or not durably, stays, known to be of no use; recovery at the next start removes it."""
     assert any(fault.times == FOR_EVER or fault.point in ("workspace.before_remove", "directory.before_sync") for fault in scenario.faults)
-    assert not (path / WORKSPACE / MANIFEST_NAME).exists(), "only what is done with may stay"
+    assert not has_manifest(path / WORKSPACE), "only what is done with may stay"
     assert recover_here(path) is None
     assert leftovers(path) == []
 

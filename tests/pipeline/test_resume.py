@@ -243,7 +243,7 @@ def test_a_writer_that_was_taken_over_seals_nothing(tmp_path, spec_of, caplog):
 
 def test_a_damaged_manifest_is_a_clear_error(crash, shared_pool):
     _, left = crash(range(3))
-    (left / ".shardwright" / "acquisition.json").write_text("{}")
+    (left / ".shardwright" / "acquisition.1.json").write_text("{}")
     with pytest.raises(ShardFormatError, match="damaged"):
         recover_store(left, shared_pool, threads=2)
 

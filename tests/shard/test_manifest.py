@@ -9,9 +9,10 @@ import crc32c
 import pytest
 
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
-from shardwright.shard.manifest import MANIFEST_NAME, Manifest, check_writer_epoch, read_manifest, write_manifest
+from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, read_manifest, write_manifest
 
 SPEC = {"dtype": "uint16", "dimensions": [{"name": "t", "count": None}], "fill_value": "NaN", "attributes": {"µ": [1, 2.5, None, 10]}}
+MANIFEST_NAME = "acquisition.1.json"
 MANIFEST = Manifest("0123456789abcdef" * 2, 1, 3, SPEC, "mmap", 1_700_000_000_000_000_000)
 
 
@@ -30,7 +31,7 @@ def test_round_trip(tmp_path, manifest):
     write_manifest(tmp_path, manifest)
     assert read_manifest(tmp_path) == manifest
     assert manifest.identity_bytes.hex() == manifest.identity
-    assert [p.name for p in tmp_path.iterdir()] == [MANIFEST_NAME]
+    assert {p.name for p in tmp_path.iterdir()} == {MANIFEST_NAME, f"acquisition.{manifest.writer_epoch}.json"}
 
 
 def test_the_checksum_covers_what_json_makes_of_the_spec(tmp_path):
@@ -92,8 +93,30 @@ def test_the_writer_epoch_fences(tmp_path):
     write_manifest(tmp_path, dataclasses.replace(MANIFEST, writer_epoch=2))
     with pytest.raises(FencedError, match="taken"):
         check_writer_epoch(tmp_path, 1)
-    (tmp_path / MANIFEST_NAME).unlink()
+    delete_manifests(tmp_path, up_to_epoch=2)
     with pytest.raises(FencedError, match="finished"):
         check_writer_epoch(tmp_path, 2)
     with pytest.raises(StorageError, match="cannot read"):
+        read_manifest(tmp_path)
+
+
+def test_what_an_older_writer_does_late_is_not_done_to_its_successor(tmp_path):
+    """It was stopped between its last look and the call that replaces or deletes: the call comes, to a name of its own."""
+    successor = dataclasses.replace(MANIFEST, writer_epoch=2, client_epoch=7)
+    write_manifest(tmp_path, MANIFEST)
+    write_manifest(tmp_path, successor)
+    delete_manifests(tmp_path, up_to_epoch=1)
+    write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path) == successor
+    delete_manifests(tmp_path, up_to_epoch=1)
+    assert read_manifest(tmp_path) == successor
+    write_manifest(tmp_path, MANIFEST)
+    delete_manifests(tmp_path, up_to_epoch=2)
+    assert not has_manifest(tmp_path), "the older one counts no more when the newer has gone"
+
+
+def test_a_manifest_under_another_s_name_is_refused(tmp_path):
+    write_manifest(tmp_path, MANIFEST)
+    (tmp_path / MANIFEST_NAME).rename(tmp_path / "acquisition.3.json")
+    with pytest.raises(ShardFormatError, match="not what its name says"):
         read_manifest(tmp_path)

@@ -18,7 +18,7 @@ from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
 from shardwright.shard.journal import GroupJournal, JournalLayout
-from shardwright.shard.manifest import MANIFEST_NAME, read_manifest
+from shardwright.shard.manifest import has_manifest, read_manifest
 from shardwright.shard.read_back import read_back
 from shardwright.shard.recover import Action, decide
 from shardwright.storage.failpoints import reach
@@ -106,7 +106,7 @@ def recover_store(
 
 def is_leftover(path: Path) -> bool:
     """Whether a store's workspace is of no use: without a manifest it never took a frame, or is done with."""
-    return not (path / WORKSPACE / MANIFEST_NAME).exists()
+    return not has_manifest(path / WORKSPACE)
 
 
 def remove_leftovers(path: Path) -> Recovery:

@@ -20,7 +20,7 @@ from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.layout import page_aligned
-from shardwright.shard.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import storage_errors
@@ -54,9 +54,9 @@ def restore(
 ) -> Restored:
     """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
     workspace = path / WORKSPACE
-    if not (workspace / MANIFEST_NAME).exists():
+    if not has_manifest(workspace):
         raise ResumeError(
-            f"{path} is not unfinished", expected=f"a store with {WORKSPACE}/{MANIFEST_NAME}", hint="A finished store cannot be appended to"
+            f"{path} is not unfinished", expected=f"a store with a manifest in {WORKSPACE}", hint="A finished store cannot be appended to"
         )
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     try:
@@ -65,6 +65,7 @@ def restore(
         _check_spill(path, spill)
         manifest = replace(manifest, writer_epoch=manifest.writer_epoch + 1)
         _write_manifest(workspace, manifest)  # from here on an older writer is fenced off
+        delete_manifests(workspace, up_to_epoch=manifest.writer_epoch - 1)
         if take_over:
             leave_old_inodes(path, manifest)
         restored = _open_folder(path, manifest, lock, limits_of, settings)

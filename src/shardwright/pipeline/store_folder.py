@@ -27,7 +27,7 @@ from shardwright.model.errors import FencedError, OutputExistsError, Shardwright
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE, Placement
-from shardwright.shard.manifest import MANIFEST_NAME, Manifest, check_writer_epoch, write_manifest
+from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
@@ -190,12 +190,16 @@ class StoreFolder:
     def remove_workspace(self) -> None:
         """The manifest goes first, durably: whatever a crash leaves of the rest is then known to be of no use. The lock is held to the end."""
         self.may_rename()
-        with storage_errors("remove", self.workspace):
-            reach("workspace.before_manifest")
-            (self.workspace / MANIFEST_NAME).unlink()
+        try:
+            delete_manifests(self.workspace, up_to_epoch=self.manifest.writer_epoch)
+        except StorageError:
+            if has_manifest(self.workspace):
+                raise
+            self._over = True  # gone, perhaps not durably: the rest stays until the next start, and is known to be of no use
+            self.close()
+            return
         self._over = True
         with suppress(StorageError):  # everything is sealed; what stays behind is known to be of no use, and recovery removes it
-            sync_directory(self.workspace)
             for placement in reversed(self.placements()):
                 with storage_errors("remove", placement.workspace):
                     reach("workspace.before_remove")

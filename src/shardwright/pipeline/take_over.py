@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.shard.group_files import WORKSPACE
-from shardwright.shard.manifest import MANIFEST_NAME
+from shardwright.shard.manifest import is_manifest
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 
@@ -27,7 +27,7 @@ def leave_old_inodes(path: Path, manifest: Manifest) -> None:
     """After a take-over the old writer may still write through its descriptors: go on with copies that it does not know."""
     for workspace in filter(None, (path / WORKSPACE, spill_workspace(path, manifest))):
         for file in sorted(workspace.iterdir()) if workspace.is_dir() else []:
-            if file.name in ("lock", MANIFEST_NAME, "ballast") or not file.is_file():
+            if file.name in ("lock", "ballast") or is_manifest(file) or not file.is_file():
                 continue
             copy = file.with_name(f"{file.name}.copy")
             with storage_errors("copy", file):

@@ -1,24 +1,27 @@
-"""The manifest of an unfinished acquisition: what recovery must know before it can read anything else. ``.shardwright/acquisition.json``.
+"""The manifest of an unfinished acquisition: what recovery must know before it can read anything else. ``.shardwright/acquisition.EPOCH.json``.
 
-Replaced as a whole, atomically and synced. A JSON object with the fields of ``Manifest``, ``format`` and ``crc32c``, which covers all the others:
-sorted keys, no spaces, ASCII.
+Each writer has a file of its own, named by its epoch, and the highest epoch counts: whatever a writer that was taken over still does to its manifest,
+late as it may be, it does not do to its successor's. Replaced as a whole, atomically and synced. A JSON object with the fields of ``Manifest``,
+``format`` and ``crc32c``, which covers all the others: sorted keys, no spaces, ASCII.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import crc32c
 
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
-from shardwright.storage.files import replace_file, storage_errors
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import replace_file, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MANIFEST_NAME = "acquisition.json"
+_NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
 FORMAT = 1
 _MAX_BYTES = 16 << 20
 
@@ -60,15 +63,44 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
+def manifest_path(workspace: Path, writer_epoch: int) -> Path:
+    return workspace / f"acquisition.{writer_epoch}.json"
+
+
+def is_manifest(path: Path) -> bool:
+    return _NAME.fullmatch(path.name) is not None
+
+
+def has_manifest(workspace: Path) -> bool:
+    """A workspace without one never took a frame, or is done with. Raises ``StorageError``."""
+    return bool(_epochs(workspace))
+
+
+def delete_manifests(workspace: Path, *, up_to_epoch: int) -> None:
+    """Those of this writer and of older ones, the oldest first, durably: none may count again when the highest is gone. Raises ``StorageError``."""
+    for epoch in _epochs(workspace):
+        if epoch <= up_to_epoch:
+            with storage_errors("remove", workspace):
+                reach("workspace.before_manifest")
+                manifest_path(workspace, epoch).unlink()
+            sync_directory(workspace)
+
+
+def _epochs(workspace: Path) -> list[int]:
+    with storage_errors("look into", workspace):
+        names = [entry.name for entry in workspace.iterdir()] if workspace.is_dir() else []
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+
 def write_manifest(workspace: Path, manifest: Manifest) -> None:
     """Raises ``StorageError``; the old manifest is then still there."""
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))  # as it will be read: the checksum covers that
-    replace_file(workspace / MANIFEST_NAME, _encode(facts))
+    replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts))
 
 
 def read_manifest(workspace: Path) -> Manifest:
-    """Raises ``ShardFormatError`` when it is damaged or of another format, ``StorageError`` when it cannot be read."""
-    path = workspace / MANIFEST_NAME
+    """The newest. Raises ``ShardFormatError`` when it is damaged or of another format, ``StorageError`` when it cannot be read or there is none."""
+    path = manifest_path(workspace, max(_epochs(workspace), default=1))
     with storage_errors("read", path), path.open("rb") as file:
         text = file.read(_MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
@@ -82,7 +114,10 @@ def read_manifest(workspace: Path) -> Manifest:
     recorded = facts.pop("crc32c", None)
     if _encode(facts) != text:
         raise ShardFormatError(f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40])
-    return _parse(path, facts)
+    manifest = _parse(path, facts)
+    if path != manifest_path(workspace, manifest.writer_epoch):
+        raise ShardFormatError(f"{path} is not what its name says", expected=f"writer epoch {manifest.writer_epoch}", got=path.name)
+    return manifest
 
 
 def check_writer_epoch(workspace: Path, epoch: int) -> None:
