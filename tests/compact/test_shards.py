@@ -84,9 +84,9 @@ def test_shards_with_a_name_whose_group_has_a_journal_are_open(store_of, tmp_pat
         writer.flush()
         while (path / ".shardwright/1.journal").exists() or open_store(path).arrays[0].shape[0] < 4:
             time.sleep(0.01)
-        manifest = (path / ".shardwright/acquisition.json").read_bytes()
+        manifest = (path / ".shardwright/acquisition.1.json").read_bytes()
     (path / ".shardwright").mkdir()
-    (path / ".shardwright/acquisition.json").write_bytes(manifest)
+    (path / ".shardwright/acquisition.1.json").write_bytes(manifest)
     second = tmp_path / "second/a.ome.zarr/.shardwright"
     second.mkdir(parents=True)
     (path / ".shardwright/1.journal").touch()
@@ -95,13 +95,13 @@ def test_shards_with_a_name_whose_group_has_a_journal_are_open(store_of, tmp_pat
     found = sealed_shards(open_store(path))
     assert keys(found.open) == ["c/0/0/0", "c/0/1/0", "c/1/0/0", "c/1/1/0", "c/2/1/0"]
     assert keys(found.sealed) == ["c/2/0/0"]
-    (path / ".shardwright/acquisition.json").unlink()  # the first that the end deletes: what is left then is of no use
+    (path / ".shardwright/acquisition.1.json").unlink()  # the first that the end deletes: what is left then is of no use
     assert not sealed_shards(open_store(path)).open
 
 
 def test_work_in_progress_that_cannot_be_understood_stops_everything(store_of):
     array = store_of()
     (array.path.parent / ".shardwright").mkdir()
-    (array.path.parent / ".shardwright/acquisition.json").write_text("{}")
+    (array.path.parent / ".shardwright/acquisition.1.json").write_text("{}")
     with pytest.raises(ShardFormatError, match="damaged"):
         sealed_shards(open_store(array.path.parent))

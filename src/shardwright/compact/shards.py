@@ -17,7 +17,7 @@ from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.shard.group_files import IMAGE_FOLDER, JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, WORKSPACE, Placement
 from shardwright.shard.layout import ArrayLayout
-from shardwright.shard.manifest import MANIFEST_NAME, Manifest, read_manifest
+from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
 from shardwright.storage.files import storage_errors
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _spec_of(root: Path, manifest: Manifest) -> ArraySpec:
     try:
         return ArraySpec.model_validate(manifest.spec)
     except ValueError as error:
-        raise ShardFormatError(f"{root / WORKSPACE / MANIFEST_NAME} describes no array: {error}") from None
+        raise ShardFormatError(f"{manifest_path(root / WORKSPACE, manifest.writer_epoch)} describes no array: {error}") from None
 
 
 def _names(workspace: Path) -> list[str]:

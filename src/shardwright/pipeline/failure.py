@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import ShardwrightError, WorkerError
+from shardwright.model.errors import LostFramesError, ShardwrightError, WorkerError
 from shardwright.model.fates import Fate, Reason
 
 from .frame_flow import AcquisitionState, FrameFlow
@@ -46,6 +46,8 @@ class Failing(FrameFlow):
         """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
         if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
             return
+        for group in self._groups.by_number.values():
+            self._leave_held(group)  # the keeper died over it
         for row in sorted(self._doomed):
             self._lose_row(row)
         self._doomed.clear()
@@ -99,14 +101,40 @@ class Failing(FrameFlow):
             self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
 
     def _lose_row(self, row: int) -> None:
-        """Frames of it that are staged stay there for recovery; the others are lost."""
+        """Frames of it that are staged stay there for recovery; the others are lost, and whoever heard that they were stored hears that too."""
         filled, staged = self._table.filled(row), self._table.staging_slot[row] >= 0
         if (filled & staged).any():
-            self._leaves_something = True
-            self._group_of_row(row).sound = False  # sealed without them it would be closed, and recovery take them for stored
-            self._released.append(self._table.sequences[row][filled & staged])
-        self._lose(self._table.records[row][filled & ~staged])
+            self._leave_to_recovery(row, filled & staged)
+        records = self._table.records[row][filled & ~staged]
+        told = self.accounts.stored.holds(records["sequence"].astype(np.int64))
+        if told.any():
+            self._tell_losses(records[told])
+        self._lose(records)
         self._table.free(row)
+
+    def _leave_held(self, group: Group) -> None:
+        """Its rewrite failed: the rows that were held meanwhile are in the old files, for recovery."""
+        held, group.held_rows = group.held_rows, []
+        for row in held:
+            self._leave_to_recovery(row, self._table.filled(row))
+            self._table.free(row)
+
+    def _leave_to_recovery(self, row: int, places: np.ndarray) -> None:
+        self._leaves_something = True
+        self._group_of_row(row).sound = False  # sealed without them it would be closed, and recovery take them for stored
+        self._released.append(self._table.sequences[row][places])
+
+    def _tell_losses(self, records: np.ndarray) -> None:
+        """Stored frames that a disk error took: the client and the operator hear of it."""
+        self.accounts.lose_stored(records["sequence"].astype(np.int64))
+        error = LostFramesError(
+            "stored frames could not be read back after a disk error", got=f"{records.size} frames", hint="inspect --missing lists their places"
+        )
+        sequences = np.sort(records["sequence"].astype(np.int64))
+        edges = np.flatnonzero(np.diff(sequences) != 1)
+        firsts, lasts = sequences[np.concatenate(([0], edges + 1))], sequences[np.concatenate((edges, [sequences.size - 1]))]
+        self._losses.extend((first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True))
+        self._note("frames_lost", {"frames": int(records.size), "reason": error.message})
 
     def _keeper_failed(self, report: KeeperFailed) -> None:
         if report.dead:

@@ -58,6 +58,7 @@ class Group:
     rewriting: bool = False  # an I/O error: no worker may start on the old files
     rewrite_asked: bool = False  # the keeper is at it
     rewrites: int = 0
+    held_rows: list[int] = field(default_factory=list)  # while it is rewritten: rows that are in the old files, and in memory till they are durable
     failed_files: Future[GroupFiles] | None = None  # while they are being replaced
     retry_s: float | None = None  # the disk was full: when to try again
     waited_to_seal: bool = False

@@ -47,9 +47,11 @@ class GroupPrepared:
 
 @dataclass(frozen=True)
 class GroupRewritten:
-    """The files are new; ``lost`` are the records of frames that could not be read back: the frame log has them already."""
+    """The files are new, and the ``saved`` slabs durable in them; ``lost`` are the records of frames that could not be read back: the frame log has
+    them already. With an ``error`` the old files are all there is."""
 
     group: int
+    saved: set[int]
     lost: np.ndarray
     error: Exception | None
 
@@ -158,12 +160,13 @@ class ShardKeeper:
 
         def run() -> None:
             lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
+            saved: set[int] = set()
             error: Exception | None = None
             try:
                 self.folder.may_rename()
                 if old.renamed:
                     raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
-                files, lost = rewrite_group(
+                files, saved, lost = rewrite_group(
                     self._layout, old, stored_slabs, held_slabs, lambda: self._create(group, spill=spill, suffix=REWRITE_SUFFIX)
                 )
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
@@ -173,7 +176,7 @@ class ShardKeeper:
             except Exception as failure:  # noqa: BLE001  (travels in the report)
                 error = self._explained(failure)
                 future.set_exception(error)
-            self._report(GroupRewritten(group, lost, error))
+            self._report(GroupRewritten(group, saved, lost, error))
 
         self._commands.put(run)
         return future

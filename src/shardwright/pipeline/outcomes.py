@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
-from shardwright.model.errors import LostFramesError, StorageFullError, WorkerError
+from shardwright.model.errors import StorageFullError, WorkerError
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
 from .encoding import SlabDone, StageDone
@@ -149,14 +147,13 @@ class Outcomes(Failing):
         self._groups.seal_if_done(group)
 
     def _rewrite_if_idle(self, group: Group) -> None:
-        """Once nobody is at the old files. What is not durable and still held is encoded again; the rest has to be read back."""
+        """Once nobody is at the old files. What cannot be read back is encoded again, where it is still held."""
         begun = not group.rewriting or group.rewrite_asked or self.state is AcquisitionState.FAILING
         if begun or group.in_flight or self._ledger.commits(group.number):
             return
         stored = group.done_slabs - {int(self._table.slab[row]) for row in group.waiting}
-        held = self._ledger.take(group.number).rows if self._keeps_frames else []
-        group.waiting += held
-        self._groups.rewrite(group, stored, {int(self._table.slab[row]) for row in held})
+        group.held_rows = self._ledger.take(group.number).rows if self._keeps_frames else []
+        self._groups.rewrite(group, stored, {int(self._table.slab[row]) for row in group.held_rows})
 
     def _slab_stored(self, group: Group, row: int) -> None:
         if self._desk.tasks[row]:
@@ -229,27 +226,31 @@ class Outcomes(Failing):
             return  # given up meanwhile
         self._groups.rewritten(group, report.error)
         if report.error is not None:
+            self._leave_held(group)
             self._fail(report.error)
             return
+        self._take_back_held(group, report.saved)
         self._note("shard_rewritten", {"group": group.number, "frames_lost": int(report.lost.size)})
         if report.lost.size:
+            self.accounts.settle(report.lost)  # the log has them already
             self._tell_losses(report.lost)
             group.frames -= report.lost.size
-        self._start_waiting(group)
-        self._after_slab(group)
+        if self.state is not AcquisitionState.FAILING:
+            self._start_waiting(group)
+            self._after_slab(group)
 
-    def _tell_losses(self, records: np.ndarray) -> None:
-        """Stored frames that a disk error took: the log has them already; the client and the operator hear of it."""
-        self.accounts.lose_stored(records["sequence"].astype(np.int64))
-        self.accounts.settle(records)
-        error = LostFramesError(
-            "stored frames could not be read back after a disk error", got=f"{records.size} frames", hint="inspect --missing lists their places"
-        )
-        sequences = np.sort(records["sequence"].astype(np.int64))
-        edges = np.flatnonzero(np.diff(sequences) != 1)
-        firsts, lasts = sequences[np.concatenate(([0], edges + 1))], sequences[np.concatenate((edges, [sequences.size - 1]))]
-        self._losses.extend((first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True))
-        self._note("frames_lost", {"frames": int(records.size), "reason": error.message})
+    def _take_back_held(self, group: Group, saved: set[int]) -> None:
+        """Rows that were held while their group was rewritten: those in the new files are durable, the others are written once more."""
+        held, group.held_rows = group.held_rows, []
+        for row in held:
+            if int(self._table.slab[row]) in saved:
+                sequences = self._table.sequences[row][self._table.filled(row)]
+                entry = Uncommitted([sequences], [self._desk.slots_of(row)], [sequences], [row])
+                self._settle_durable(group.number, entry)
+            elif self.state is AcquisitionState.FAILING:
+                self._doomed.add(row)
+            else:
+                group.waiting.append(row)
 
     def _group_sealed(self, report: GroupSealed) -> None:
         group = self._groups.by_number[report.group]

@@ -166,6 +166,16 @@ class GroupFiles:
         if errors:
             raise errors[0]
 
+    def discard_rewrite(self) -> None:
+        """After a rewrite that failed: what still has its suffix is deleted. A shard that has taken its old one's name already stays: it is complete,
+        and the old journal fits it."""
+        self.journal.delete()
+        for shard in self.slots:
+            if shard.working_path.name.endswith(REWRITE_SUFFIX):
+                shard.discard()
+            else:
+                shard.abandon()
+
     def abandon(self) -> None:
         """Close; the files stay for recovery."""
         self.journal.close()

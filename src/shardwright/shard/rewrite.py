@@ -6,9 +6,12 @@ nothing that was durable stops being so. Slabs that were at the workers are not 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from shardwright.model.errors import StorageError
 
 from .index import EMPTY as ABSENT
 from .read_back import ReadBack, read_back
@@ -23,11 +26,11 @@ if TYPE_CHECKING:
 
 def rewrite_group(
     layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], create: Callable[[], GroupFiles]
-) -> tuple[GroupFiles, np.ndarray]:
-    """(the new files, records of the frames that could not be saved). ``stored_slabs`` were acknowledged; of these, frames of ``held_slabs``
-    are still in memory and not lost, even if they cannot be read back.
+) -> tuple[GroupFiles, set[int], np.ndarray]:
+    """(the new files, slabs saved in them and durable there, records of the frames that could not be saved). ``stored_slabs`` were acknowledged; of
+    these, frames of ``held_slabs`` are still in memory and not lost, even if they cannot be read back.
 
-    ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; the old files are then as they were.
+    ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; whatever the old files held can then still be recovered.
     """
     found = read_back(layout, old.group, old.journal, old.shards)
     new = create()
@@ -38,12 +41,14 @@ def rewrite_group(
         new.sync()
         new.replace(old)
     except BaseException:
-        new.discard()
+        with suppress(StorageError):
+            new.discard_rewrite()
         raise
-    lost = sorted(stored_slabs - held_slabs - {places.slab for places in saved})
+    saved_slabs = {places.slab for places in saved}
+    lost = sorted(stored_slabs - held_slabs - saved_slabs)
     lost_layers = [layout.layer_of_slab(slab)[1] for slab in lost]
     records = [found.records[layer][found.record_valid[layer]] for layer in lost_layers]
-    return new, np.concatenate([np.zeros(0, found.records.dtype), *records])
+    return new, saved_slabs, np.concatenate([np.zeros(0, found.records.dtype), *records])
 
 
 def _copy_slab(old: GroupFiles, new: GroupFiles, found: ReadBack, places: SlabPlaces) -> None:
