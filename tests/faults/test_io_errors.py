@@ -94,6 +94,14 @@ def test_a_disk_that_never_comes_back(rig, small_disk):
     fail_at(rig, small_disk.path, spread(first_and_last(clean_calls(rig, small_disk.path, io="pwrite")), 16), times=FOR_EVER, io="pwrite")
 
 
+@pytest.mark.parametrize("times", [3, FOR_EVER])
+def test_errors_again_while_frames_are_held_for_a_rewrite(rig, small_disk, times):
+    """Their slab is in the old files, perhaps in the new ones, and in memory: it is stored once, or lost and told."""
+    points = ("shard.before_sync", "journal.before_sync", "journal.before_chunks")
+    moments = [(point, call) for point in points for call in (0, 1, 4)]
+    fail_at(rig, small_disk.path, moments, times=times, io="pwrite", durability="durable")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["stored", "durable"])
 @pytest.mark.parametrize("io", IO_MODES)
