@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import shardwright as sw
-from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError
+from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
 from shardwright.model.fates import Fate, Reason
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.limits import Limits
@@ -171,6 +171,34 @@ def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
     recover_store(left, shared_pool, threads=2)
     names = {path.name for path in (left / ".shardwright.damaged").iterdir()}
     assert names == {"0.journal", "c.0.0.0.partial", "c.0.1.0.partial"}, "for whoever wants to look"
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, None])
+def test_a_journal_that_was_never_begun_is_no_damage(crash, shared_pool, nbytes):
+    """The writer died between making the file and writing its header: nothing was stored in the group, nothing is kept of it."""
+    _, left = crash(range(3), shard=4)
+    (left / ".shardwright" / "0.journal").write_bytes(bytes(nbytes if nbytes is not None else (left / ".shardwright" / "0.journal").stat().st_size))
+    assert [report.group for report in recover_store(left, shared_pool, threads=2, dry_run=True).groups] == [1], "the next one, prepared"
+    recover_store(left, shared_pool, threads=2)
+    assert not (left / ".shardwright.damaged").exists()
+    assert not (left / ".shardwright").exists()
+
+
+def test_a_recovery_that_dies_while_it_sets_aside_is_done_again(crash, shared_pool):
+    _, left = crash(range(3), shard=4)
+    with (left / ".shardwright" / "0.journal").open("r+b") as file:
+        file.write(b"\xff")
+    for number in (1, 2, 2):
+        failpoints.set_hook("recover.before_set_aside", failpoints.at_time(number, _eio))
+        with pytest.raises(StorageError):
+            recover_store(left, shared_pool, threads=2)
+    failpoints.set_hook("recover.before_set_aside", None)
+    recover_store(left, shared_pool, threads=2)
+    assert {path.name for path in (left / ".shardwright.damaged").iterdir()} == {"0.journal", "c.0.0.0.partial", "c.0.1.0.partial"}
+
+
+def _eio() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 STEPS = ["shard.before_index", "shard.before_truncate", "shard.before_sync", "shard.before_rename", "log.before_append", "log.before_sync",

@@ -17,7 +17,7 @@ from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, GroupFiles, Placement
 from shardwright.shard.index import EMPTY as ABSENT
-from shardwright.shard.journal import VALID, GroupJournal, JournalLayout
+from shardwright.shard.journal import VALID, GroupJournal, JournalLayout, was_never_begun
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.read_back import ReadBack, read_back
 from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
@@ -110,6 +110,9 @@ class Finder:
         for name in names:
             if name.endswith((REWRITE_SUFFIX, ".copy")):
                 self._delete(placement.workspace / name)
+        for path in journals(placement):
+            if was_never_begun(path):
+                self._delete(path)
         numbers = [int(path.name.removesuffix(JOURNAL_SUFFIX)) for path in journals(placement)]
         for number in numbers:
             self._find_group(placement, number)
@@ -131,6 +134,7 @@ class Finder:
         journal = self._journal(placement, number)
         actions = [self._decide(placement, number, file, journal, report) for file in range(self._layout.files_per_group)]
         if journal is None:
+            _set_aside(placement, placement.journal(number))  # last: a recovery that is killed before this does the same again
             return
         if number in self._restored.closed_groups:
             journal.delete()  # sealed and logged: only the journal was left
@@ -148,7 +152,6 @@ class Finder:
         try:
             return GroupJournal.open(path, layout, self._folder.manifest.identity_bytes, number)
         except ShardFormatError:
-            _set_aside(placement, path)
             return None
 
     def _decide(self, placement: Placement, number: int, file: int, journal: GroupJournal | None, report: GroupReport) -> Action:

@@ -17,7 +17,7 @@ from shardwright.model.fates import Fate
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
-from shardwright.shard.journal import GroupJournal, JournalLayout
+from shardwright.shard.journal import GroupJournal, JournalLayout, was_never_begun
 from shardwright.shard.manifest import has_manifest, read_manifest
 from shardwright.shard.read_back import read_back
 from shardwright.shard.recover import Action, decide
@@ -182,7 +182,7 @@ class _Examiner:
         self._read_log()
         spill = spill_workspace(self._path, self._manifest)
         placements = [Placement(self._path), *([Placement(self._path, spill.parent)] if spill is not None and spill.is_dir() else [])]
-        reports = [self._group(placement, file) for placement in placements for file in journals(placement)]
+        reports = [self._group(placement, file) for placement in placements for file in journals(placement) if not was_never_begun(file)]
         recovery.add_groups(reports)
         recovery.frames_kept += sum(report.frames_kept for report in reports)
         self._read_staging()

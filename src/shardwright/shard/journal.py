@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import crc32c
 import numpy as np
 
+from shardwright.storage.files import read_range
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
@@ -104,6 +105,11 @@ class JournalLayout:
         """``chunk_place`` of each pair: int64[n] each."""
         places: np.ndarray = np.array(self._table_edges, np.int64)[files] + slots * CHUNK_ENTRY.itemsize
         return places
+
+
+def was_never_begun(path: Path) -> bool:
+    """Whether the writer died while it made this journal: without a header nothing was stored. Raises ``StorageError``."""
+    return not read_range(path, 0, PAGE_BYTES).strip(b"\0")
 
 
 class GroupJournal:
