@@ -14,6 +14,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
     "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
     "formats": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/shard", "tests/read", "-m", "not slow"),
+    "take-over": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pipeline/test_resume.py", "-k", "taken_over"),
     "recovery": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pipeline/test_resume.py", "-k", "chunk"),
 }
 
@@ -193,7 +194,7 @@ m.write_manifest = lambda workspace, manifest: write(workspace, __import__("data
     Mutant(
         "old-inodes",
         "fencing: a take-over goes on with files that the old writer still has open",
-        "fencing",
+        "take-over",
         "import shardwright.pipeline.take_over as m\nm.leave_old_inodes = lambda path, manifest: None",
     ),
 ]

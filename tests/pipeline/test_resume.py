@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import crc32c
 import numpy as np
@@ -267,6 +269,29 @@ def test_a_writer_that_was_taken_over_seals_nothing(tmp_path, spec_of, caplog):
     assert "io_error" not in caplog.text, "the old one took no file away from the new one"
     assert np.array_equal(read(path), np.stack(frames))
     assert not (path / ".shardwright").exists()
+
+
+def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_new_one(tmp_path, spec_of):
+    """It was stopped in the middle of a call, and may have any of its files open."""
+    path = tmp_path / "a.zarr"
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    frames = [np.full((4, 6), i + 1, np.uint16) for i in range(20)]
+    for frame in frames[:6]:
+        old.append(frame)
+    old.flush()
+    links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    workspace = [int(link.name) for link in links if str(link.readlink()).startswith(str(path / ".shardwright")) and link.readlink().name != "lock"]
+    assert len(workspace) >= 5, "shards, journals, staging area, frame log"
+    with sw.resume(path, take_over=True) as new, mmap.mmap(-1, 1 << 20) as rubbish:
+        rubbish.write(b"\xa5" * len(rubbish))
+        for descriptor in workspace:
+            os.pwrite(descriptor, rubbish, 0)
+        for frame in frames[6:]:
+            new.append(frame)
+    assert np.array_equal(read(path), np.stack(frames))
+    assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(20)]
+    with pytest.raises(FencedError):
+        old.close()
 
 
 def test_a_damaged_manifest_is_a_clear_error(crash, shared_pool):
