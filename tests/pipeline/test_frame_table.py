@@ -238,3 +238,19 @@ def test_memory_and_metadata_do_not_grow_with_the_rows(tmp_path):
     (few, many) = peak_kib
     assert peak_kib[many] - peak_kib[few] < 24 << 10, "400,000 records are 51 MB"
     assert metadata[many] - metadata[few] < 100, "only the number of rows has more digits"
+
+
+def test_a_frame_that_was_given_up_and_found_again_has_one_row(store, log_of):
+    """A write said that it failed, and had not: the frame was recorded as lost, and recovery found it. Stored wins; others stay lost."""
+    log = log_of()
+    lost = some_records(0, 10)
+    lost["fate"], lost["reason"] = Fate.LOST, Reason.ACQUISITION_FAILED
+    log.append(BlockKind.EVENTS, -1, lost)
+    log.append(BlockKind.GROUP, 0, some_records(4, 3))
+    duplicate = some_records(5, 1)
+    duplicate["fate"] = Fate.DUPLICATE
+    log.append(BlockKind.EVENTS, -1, duplicate)
+    write_frame_table(store, SPEC, log)
+    table = zarr.open_group(store / "frames", mode="r")
+    found = list(zip(table["sequence"][:].tolist(), table["fate"][:].tolist(), strict=True))
+    assert found == [(i, Fate.LOST) for i in (0, 1, 2, 3, 7, 8, 9)] + [(i, Fate.STORED) for i in (4, 5, 6)] + [(5, Fate.DUPLICATE)]

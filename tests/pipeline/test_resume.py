@@ -294,6 +294,28 @@ def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_n
         old.close()
 
 
+def test_a_writer_that_is_taken_over_as_it_deletes_its_manifest_is_fenced(tmp_path, spec_of):
+    """Its last look is behind it; the new writer takes over and finishes before the call comes."""
+    path, taken = tmp_path / "a.zarr", []
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    old.append(np.ones((4, 6), np.uint16))
+
+    def take_over() -> None:
+        if not taken:
+            taken.append(True)
+            sw.resume(path, take_over=True).close()
+
+    failpoints.set_hook("workspace.before_manifest", take_over)
+    try:
+        with pytest.raises(FencedError):
+            old.close()
+    finally:
+        failpoints.set_hook("workspace.before_manifest", None)
+    assert taken
+    assert not (path / ".shardwright").exists()
+    assert rows(path) == [(0, Fate.STORED, Reason.NONE)]
+
+
 def test_a_damaged_manifest_is_a_clear_error(crash, shared_pool):
     _, left = crash(range(3))
     (left / ".shardwright" / "acquisition.1.json").write_text("{}")

@@ -1,4 +1,5 @@
-"""Writes the frame table from the frame log when an acquisition ends. Constant memory: one chunk of rows at a time.
+"""Writes the frame table from the frame log when an acquisition ends. Constant memory: one chunk of rows at a time (and the
+sequences of lost frames).
 
 It is built in the workspace and renamed into place as a whole, so that readers see all of it or none, and doing it again after a crash does no harm.
 """
@@ -13,6 +14,8 @@ import crc32c
 import numpy as np
 
 from shardwright.array.frame_table import ROWS_PER_CHUNK, TABLE_PATH, column_document, table_columns, table_document
+from shardwright.model.fates import Fate
+from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
@@ -76,7 +79,10 @@ def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
 def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
     """The log's records, ``ROWS_PER_CHUNK`` at a time and the rest at the end; each is valid until the next is asked for."""
     filled = 0
+    found_again = _found_again(log)
     for _, _, piece in log.blocks():
+        if found_again.size:
+            piece = piece[(piece["fate"] != Fate.LOST) | ~np.isin(piece["sequence"], found_again)]  # noqa: PLW2901
         while piece.size:
             count = min(piece.size, buffer.size - filled)
             buffer[filled : filled + count] = piece[:count]
@@ -86,6 +92,16 @@ def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
                 filled = 0
     if filled:
         yield buffer[:filled]
+
+
+def _found_again(log: FrameLog) -> np.ndarray:
+    """Sequences that were given up after an I/O error, although what they had been written to was whole: recovery found them. Stored wins."""
+    lost = [records["sequence"][records["fate"] == Fate.LOST] for kind, _, records in log.blocks() if kind is BlockKind.EVENTS]
+    given_up: np.ndarray = np.concatenate(lost) if lost else np.zeros(0, np.uint64)
+    if not given_up.size:
+        return given_up
+    stored = [np.intersect1d(given_up, records["sequence"]) for kind, _, records in log.blocks() if kind is BlockKind.GROUP]
+    return np.concatenate(stored) if stored else given_up[:0]
 
 
 def _encode_chunk(values: np.ndarray) -> bytes:

@@ -193,6 +193,7 @@ class StoreFolder:
         try:
             delete_manifests(self.workspace, up_to_epoch=self.manifest.writer_epoch)
         except StorageError:
+            self._may_remove()  # another writer took over in between, and is perhaps done
             if has_manifest(self.workspace):
                 raise
             self._over = True  # gone, perhaps not durably: the rest stays until the next start, and is known to be of no use
