@@ -12,15 +12,15 @@ from shardwright.storage import failpoints
 
 @pytest.fixture
 def failing():
-    """Make a failpoint raise; all are taken back at the end."""
+    """Make a failpoint raise, each time or only the ``at``-th; all are taken back at the end."""
     points = []
 
-    def fail(name: str, number: int = errno.EIO) -> None:
+    def fail(name: str, number: int = errno.EIO, *, at: int | None = None) -> None:
         def hook() -> None:
             raise OSError(number, os.strerror(number))
 
         points.append(name)
-        failpoints.set_hook(name, hook)
+        failpoints.set_hook(name, hook if at is None else failpoints.at_time(at, hook))
 
     yield fail
     for name in points:

@@ -9,6 +9,7 @@ A group that was spilled has its files in a folder of the same shape below the s
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -104,7 +105,8 @@ class GroupFiles:
             journal = _made_by_us(_suffixed(placement.journal(group), suffix), make)
         except BaseException:
             for shard in opened:
-                shard.discard()
+                with suppress(StorageError):  # closed all the same; what stays holds nothing, and recovery deletes it
+                    shard.discard()
             raise
         return cls(group, placement, list(opened), journal)
 
