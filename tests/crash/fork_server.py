@@ -107,14 +107,14 @@ class Child:
 
 
 class ForkServer:
-    """Owns the server's process. One thread at a time."""
+    """Owns the server's process. One thread at a time. ``prepare``: "module:function" to be called in it before it forks for the first time."""
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self, *, prepare: str = "", **environment: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS"), "1")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.fork_server", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.crash.fork_server", str(theirs.fileno()), prepare],
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": path, **one_thread, **environment},
@@ -195,7 +195,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, prepare: str) -> None:
     """Import and compile everything that a child may need, then serve."""
     _die_with_parent()
     from shardwright.kernels.warm_up import warm_up
@@ -203,6 +203,9 @@ def main(descriptor: int) -> None:
     for module in ("shardwright.pipeline.writer", "tests.crash.fencing"):
         importlib.import_module(module)
     warm_up()
+    if prepare:
+        module, _, function = prepare.partition(":")
+        getattr(importlib.import_module(module), function)()
     gc.freeze()  # else the first collection in each child would copy every page
     control = Channel(socket.socket(fileno=descriptor))
     control.send("ready")
@@ -212,4 +215,4 @@ def main(descriptor: int) -> None:
 if __name__ == "__main__":
     from tests.crash.fork_server import main  # under its own name, so that what travels by pickle is found again
 
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

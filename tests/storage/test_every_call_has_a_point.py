@@ -27,6 +27,7 @@ EXCEPTIONS = {
     "shard/frame_log.py:FrameLog._write": "its callers have the point",
     "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
     "compact/pack_shard.py:_pack": "replace is WorkingFile.replace",
+    "compact/new_shard.py:_write_all": "its caller has the point",
     "pipeline/resume.py:restore": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError, StorageError
@@ -14,7 +15,6 @@ from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, Claim, check_size,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from .destination import Part
 
@@ -34,6 +34,7 @@ class LocalFolder:
             if held.token != token:
                 raise claimed_by_another(self.url, held)
             self._delete_parts()
+            self._sync_folders()  # a job that died may have had no time to do that after a file got its name
             return False
         self._check_empty()
         make_directories(self.root / WORK_PREFIX)
@@ -117,6 +118,10 @@ class LocalFolder:
                     raise exists_already(self.url, found[0])
             elif os.path.lexists(self.root):
                 raise exists_already(self.url, "a file")
+
+    def _sync_folders(self) -> None:
+        for folder, _, _ in os.walk(self.root):
+            sync_directory(Path(folder))
 
     def _delete_parts(self) -> None:
         folder = self.root / WORK_PREFIX

@@ -123,26 +123,38 @@ def move_store(path: Path, options: MoveOptions, execute: Execute) -> MoveReport
     with _locked(path, MOVE_LOCK_NAME):
         record = MoveRecord.find(path / WORK_FOLDER, destination.url)
         report = MoveReport(str(path), destination.url)
-        if record is None or not record.complete or not _all_there(record, destination):
-            plan = plan_move(path, options)
-            with ExitStack() as locks:
-                for array in plan.store.arrays:
-                    locks.enter_context(_locked(array.path, LOCK_NAME))
-                record = _claimed_record(path / WORK_FOLDER, destination)
-                _send(plan, record, destination, execute, report)
-            if not report.complete:
-                return report
-        report.complete = True
-        destination.release(record.token)
-        if options.delete_source:
-            report.deleted, report.kept = _delete_source(path, record, destination)
-            if not report.kept:
-                _clear_dead_locks(path)
-                _remove_empty_folders(path)
-        record.delete()
-    if options.delete_source and not report.kept:
+        if record is None and options.delete_source and _has_moved(path, destination):
+            report.complete = True  # a job that was killed when only its lock and folders were left
+        else:
+            _move(path, options, record, destination, execute, report)
+    if options.delete_source and report.ok:
         _remove_empty_folders(path)  # the last one, in which the record was
     return report
+
+
+def _move(path: Path, options: MoveOptions, record: MoveRecord | None, destination: Destination, execute: Execute, report: MoveReport) -> None:
+    if record is None or not record.complete or not _all_there(record, destination):
+        plan = plan_move(path, options)
+        with ExitStack() as locks:
+            for array in plan.store.arrays:
+                locks.enter_context(_locked(array.path, LOCK_NAME))
+            record = _claimed_record(path / WORK_FOLDER, destination)
+            _send(plan, record, destination, execute, report)
+        if not report.complete:
+            return
+    report.complete = True
+    destination.release(record.token)
+    if options.delete_source:
+        report.deleted, report.kept = _delete_source(path, record, destination)
+        if not report.kept:
+            _clear_dead_locks(path)
+            _remove_empty_folders(path)
+    record.delete()
+
+
+def _has_moved(path: Path, destination: Destination) -> bool:
+    """Nothing is left of the source, and the store is at the destination."""
+    return next(_remaining(path), None) is None and destination.size(METADATA_NAME) is not None
 
 
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
@@ -214,10 +226,7 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        try:
-            lock.delete()
-        finally:
-            lock.release()  # also when the file could not be deleted
+        lock.delete()
         with suppress(OSError):  # not empty: another job's, or a record of ours
             reach("compact.before_remove_work_folder")
             (folder / WORK_FOLDER).rmdir()

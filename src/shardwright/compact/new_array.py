@@ -11,17 +11,16 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import StorageFullError
 from shardwright.read.store import parse_array
-from shardwright.storage.files import make_directories, replace_file, storage_errors
+from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 
 from .new_shard import finished
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shardwright.read.store import StoredArray
 
 RunTasks = Callable[[Iterable[dict[str, Any]]], Iterator[dict[str, Any]]]
@@ -97,13 +96,16 @@ def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter)
     """Make every shard that is not there yet; True when all are. One bad shard keeps no other from being made."""
     array = new.begin()
     failed = len(report.failures)
-    todo = []
+    todo, folders = [], set()
     for shard in itertools.product(*map(range, array.grid_shape)):
         if finished(array, shard):
             report.shards_found += 1
             meter.add(_decoded_bytes(array, shard))
+            folders |= {new.folder / parent for parent in Path(array.shard_key(shard)).parents}
         else:
             todo.append(shard)
+    for folder in sorted(folders):
+        sync_directory(folder)  # the run that was killed may have had no time to do that after a shard got its name
     name = new.folder.name
     tasks = ({**new.task, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"} for shard in todo)
     for result in run(tasks):

@@ -136,6 +136,7 @@ class NewShard:
         if self._descriptor >= 0:
             self._close()
             with suppress(OSError):  # what stays is a leftover that the next run clears
+                reach("compact.before_discard")
                 self._path.unlink()
 
 

@@ -132,6 +132,8 @@ def add_levels(
             if job.make(run, report, on_progress):
                 job.publish(group_document(group, [*multiscale["datasets"], *(level.dataset for level in levels)], options.method))
                 report.made = [level.name for level in levels]
+        else:
+            _remove(work.path / "levels")  # of a job that was killed after it had named them
     report.seconds = time.monotonic() - begin_s
     return report
 

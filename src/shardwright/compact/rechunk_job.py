@@ -136,6 +136,8 @@ def write_new_store(
     begin_s = time.monotonic()
     destination = destination.absolute()
     folder = working_folder(destination)
+    if destination.exists() and folder.exists():
+        _clear_after_publishing(folder)
     _check_free(destination)
     make_directories(folder)
     lock = StoreLock.take(folder / "lock")
@@ -146,13 +148,31 @@ def write_new_store(
         if job.make(run, report, on_progress):
             job.publish(destination)
             report.made = [name for name, _ in plan.arrays] + [level.name for level in plan.levels]
-            lock.delete()
-            with suppress(OSError):
-                folder.rmdir()
+            _remove_lock(lock)
     finally:
         lock.release()
     report.seconds = time.monotonic() - begin_s
     return report
+
+
+def _clear_after_publishing(folder: Path) -> None:
+    """What a job leaves that is killed after its store got its name; it has nothing more to do. Raises ``LockedError`` while it is at work."""
+    lock = StoreLock.take(folder / "lock")
+    try:
+        if not (folder / "store").exists():
+            _remove(folder / "work")
+            _remove(folder / "job.json")
+            _remove_lock(lock)
+    finally:
+        lock.release()
+
+
+def _remove_lock(lock: StoreLock) -> None:
+    """And its folder, if nothing else is in it."""
+    lock.delete()
+    with suppress(OSError):
+        reach("compact.before_remove_work_folder")
+        lock.path.parent.rmdir()
 
 
 def _check_free(destination: Path) -> None:

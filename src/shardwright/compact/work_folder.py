@@ -95,11 +95,13 @@ class WorkFolder:
 
     def release(self) -> None:
         """Let others in; folders in which nothing is left go. Raises ``StorageError``."""
-        for folder in self._folders()[1:]:
-            with suppress(OSError):  # not empty, or gone
-                reach("compact.before_remove")
-                folder.rmdir()
-        self._lock.delete()
+        try:
+            for folder in self._folders()[1:]:
+                with suppress(OSError):  # not empty, or gone
+                    reach("compact.before_remove")
+                    folder.rmdir()
+        finally:
+            self._lock.delete()
         with suppress(OSError):
             reach("compact.before_remove")
             self.path.rmdir()

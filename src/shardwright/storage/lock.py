@@ -94,12 +94,14 @@ class StoreLock:
             self._descriptor = -1
 
     def delete(self) -> None:
-        """Delete the file, if it is still the one that is locked here, and let go."""
-        with storage_errors("delete", self.path):
-            if self.is_held():
-                reach("lock.before_delete")
-                self.path.unlink()
-        self.release()
+        """Delete the file, if it is still the one that is locked here, and let go, also when it cannot be deleted: nobody else could let go."""
+        try:
+            with storage_errors("delete", self.path):
+                if self.is_held():
+                    reach("lock.before_delete")
+                    self.path.unlink()
+        finally:
+            self.release()
 
 
 def _lock_file(path: Path, descriptor: int) -> None:

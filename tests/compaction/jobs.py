@@ -1,0 +1,94 @@
+"""The jobs, as processes run them: in one thread, one task after another, so that their storage calls come in the same order every time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from shardwright.compact.job import Options, plan, run
+from shardwright.compact.manners import Manners
+from shardwright.compact.move_store import MoveOptions, move_store
+from shardwright.compact.pyramid_job import PyramidOptions, add_levels
+from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store, write_new_store
+from shardwright.compact.tasks import run_task
+from shardwright.model.errors import OutputExistsError, ShardwrightError
+from shardwright.read.store import open_store
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.crash.fork_server import Channel
+
+STORE, MOVED, RECHUNKED = "run.ome.zarr", "away.ome.zarr", "new.ome.zarr"
+
+
+class Here:
+    """An executor: every task in this process."""
+
+    workers = 1
+
+    def run(self, tasks, _on_moved=None) -> Iterator[dict[str, Any]]:
+        for task in tasks:
+            yield run_task({**task, "manners": {**task["manners"], "idle": False}})
+
+    def close(self) -> None: ...
+
+
+def _pack(folder: Path) -> dict[str, Any]:
+    return run(plan(open_store(folder / STORE), Options("morton")), Here()).to_dict()
+
+
+def _recode(folder: Path) -> dict[str, Any]:
+    return run(plan(open_store(folder / STORE), Options(recompress={"cname": "zstd", "clevel": 5, "shuffle": None})), Here()).to_dict()
+
+
+def _move(folder: Path) -> dict[str, Any]:
+    if not (folder / STORE).exists():
+        return {"ok": True}
+    return move_store(folder / STORE, MoveOptions(str(folder / MOVED), delete_source=True, manners=Manners(idle=False)), Here().run).to_dict()
+
+
+def _pyramid(folder: Path) -> dict[str, Any]:
+    return add_levels(folder / STORE, PyramidOptions(2), Here().run, manners={"idle": False}).to_dict()
+
+
+def _rechunk(folder: Path) -> dict[str, Any]:
+    options = RechunkOptions({"z": 3, "y": 8, "x": 12}, {"y": 16, "x": 24})
+    try:
+        report = write_new_store(plan_new_store(folder / STORE, options), folder / RECHUNKED, options, Here().run, manners={"idle": False})
+    except OutputExistsError:  # a job that was killed after its last deed; who runs it again is told so
+        return {"ok": True}
+    return report.to_dict()
+
+
+JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {"pack": _pack, "recode": _recode, "move": _move, "pyramid": _pyramid, "rechunk": _rechunk}
+
+
+def run_job(name: str, folder: Path, at_call: Callable[[int, str], None] = lambda _number, _point: None) -> tuple[list[str], dict[str, Any]]:
+    """``at_call(number, point)`` is called at each storage call, counted from 1. The points, and the job's report or its error."""
+    points: list[str] = []
+
+    def watch(point: str) -> None:
+        points.append(point)
+        at_call(len(points), point)
+
+    failpoints.watch_all(watch)
+    try:
+        return points, JOBS[name](folder)
+    except ShardwrightError as error:
+        return points, {"ok": False, "error": error.to_dict()}
+    finally:
+        failpoints.watch_all(None)
+
+
+def run_and_die(channel: Channel, name: str, folder: Path, call: int) -> None:
+    """Dies at a storage call, or says what ``run_job`` returned; for call 0 the latter."""
+
+    def kill(number: int, _point: str) -> None:
+        if number == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    channel.send(run_job(name, folder, kill))
