@@ -15,7 +15,7 @@ from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store
 
 WAIT_S = 120.0  # only so that a hang becomes a failure
-SHARDS = 12
+SHARDS = 8
 FRAMES_PER_SHARD = 4
 SIDE = 64
 CHUNK = 16  # of 4 x 16 x 16: 16 chunks in a shard, each in a slot of one page
@@ -65,9 +65,13 @@ def gaps(store: Path) -> dict[str, int]:
     return {report.key: report.gap_bytes for report in reports}
 
 
+def read(array: Path) -> np.ndarray:
+    opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": str(array)}}).result()
+    return np.asarray(opened.read().result())
+
+
 def assert_pixels(store: Path, shards: int = SHARDS) -> None:
-    array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result()
-    np.testing.assert_array_equal(array.read().result(), pixels(shards))
+    np.testing.assert_array_equal(read(store / "0"), pixels(shards))
 
 
 def assert_packed(store: Path, shards: int = SHARDS) -> None:
@@ -83,11 +87,15 @@ def leftovers(store: Path) -> list[str]:
 
 
 def compact(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=WAIT_S, **options)
+    return subprocess.run([*COMMAND, *map(str, arguments), "--no-idle"], capture_output=True, text=True, timeout=WAIT_S, **options)
 
 
 def start_compact(*arguments: object, **options) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return start("compact", *arguments, **options)
+
+
+def start(*arguments: object, **options) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND[:-1], *map(str, arguments), "--no-idle"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 COMMAND = [sys.executable, "-m", "shardwright.cli", "compact"]

@@ -61,11 +61,14 @@ def multiscale(store: Path) -> dict:
     return json.loads((store / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]
 
 
-def die_at_every_point(job) -> Iterator[int]:
-    """Run ``job`` in child processes that are killed at their first, second, ... storage call, until one of them lives to its end."""
-    number = 0
+def die_at_every_point(job, step: int = 1) -> Iterator[int]:
+    """Run ``job`` in child processes that are killed at their first, second, ... storage call, until one of them lives to its end.
+
+    Each goes on with what the one before left. With a ``step`` at every so many calls only.
+    """
+    number = 1 - step
     while True:
-        number += 1
+        number += step
         child = os.fork()
         if child == 0:
             try:

@@ -9,15 +9,21 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import distributed
+import numpy as np
 import pytest
 
+from shardwright.compact.executors import run_tasks
+from shardwright.kernels import reference
+
 from . import gappy_store as gappy
+from .images import NOT_IDLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SLOW_RATE = "120kB"  # a store of 12 shards of about 24 KiB, each copied and read back: a few seconds
+SLOW_RATE = "120kB"  # a store of 8 shards of about 24 KiB, each copied and read back: a few seconds
 
 
 @pytest.fixture
@@ -77,6 +83,7 @@ def kill_in_the_middle(job: subprocess.Popen[str], store: Path, before: dict[str
     pause.unlink()
 
 
+@pytest.mark.slow  # a scheduler and two workers take their time to start
 def test_a_killed_worker_of_a_cluster(store: Path, cluster: Cluster) -> None:
     before = gappy.identities(store)
     job = gappy.start_compact(store, "--scheduler", cluster.address, "--rate", SLOW_RATE, "--json")
@@ -88,6 +95,52 @@ def test_a_killed_worker_of_a_cluster(store: Path, cluster: Cluster) -> None:
     assert (facts["packed"] + facts["skipped"], facts["failures"]) == (gappy.SHARDS, {})
     assert gappy.replaced(store, before) == set(before)
     gappy.assert_packed(store)
+
+
+JOBS = {
+    "rechunk": (["rechunk", "{store}", "{new}", "--chunks", "t=2,y=32,x=32"], ".new.ome.zarr.rechunk/store/0/c", "new.ome.zarr/0"),
+    "pyramid": (["pyramid", "{store}", "--levels", "1"], "run.ome.zarr/0/.compact/levels/1/c", "run.ome.zarr/1"),
+    "to": (["compact", "{store}", "--to", "{new}"], "new.ome.zarr/0/c", "new.ome.zarr/0"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOBS)
+def test_a_killed_worker_while_new_shards_are_made(store: Path, cluster: Cluster, name: str) -> None:
+    """One task for each new shard; those of the killed worker are run by the other."""
+    arguments, growing, made = JOBS[name]
+    command = [text.format(store=store, new=store.with_name("new.ome.zarr")) for text in arguments]
+    job = gappy.start(*command, "--scheduler", cluster.address, "--rate", SLOW_RATE, "--json")
+
+    def shards_there() -> int:
+        return sum(path.is_file() for path in (store.parent / growing).rglob("0"))
+
+    gappy.wait_until(lambda: shards_there() >= 2 or job.poll() is not None, "the first shards")
+    assert job.poll() is None, job.communicate()
+    cluster.workers[0].kill()
+    assert 2 <= shards_there() < gappy.SHARDS
+    out, err = job.communicate(timeout=gappy.WAIT_S)
+    assert job.returncode == 0, err + out
+    facts = json.loads(out)
+    assert (facts["ok"], facts["failures"]) == (True, [])
+    if name != "to":
+        assert facts["shards_made"] + facts["shards_found"] == gappy.SHARDS
+    expected = gappy.pixels() if name != "pyramid" else reference.downsample(gappy.pixels(), (1, 2, 2), "mean")
+    np.testing.assert_array_equal(gappy.read(store.parent / made), expected)
+    gappy.assert_pixels(store)
+
+
+def test_tasks_on_a_cluster(store: Path) -> None:
+    """Dask's scheduler and worker as threads of this process: each task's result comes, failed ones among them."""
+    array = str(store / "0")
+    tasks = [{"kind": "pack", "array": array, "shard": [i, 0, 0], "order": "row_major", "manners": NOT_IDLE} for i in range(gappy.SHARDS + 1)]
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "worker_dashboard_address": None}
+    with distributed.LocalCluster(**options, local_directory=str(store.parent)) as cluster:
+        results = list(run_tasks(tasks, scheduler=cluster.scheduler_address))
+    assert sorted(result["shard"][0] for result in results if result["ok"]) == list(range(gappy.SHARDS))
+    assert [result["error"]["message"] for result in results if not result["ok"]] == [f"shard ({gappy.SHARDS}, 0, 0) is none of {array}"]
+    assert set(gappy.gaps(store).values()) == {0}
+    gappy.assert_pixels(store)
 
 
 @pytest.mark.slow

@@ -306,6 +306,7 @@ def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_comp
     assert_arrived(url, before, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_a_large_shard_goes_out_in_parts(store, mortal_object_store, monkeypatch):
     monkeypatch.setattr(bucket, "MULTIPART_FROM_BYTES", 1 << 20)
     monkeypatch.setattr(bucket, "_PART_BYTES", 5 << 20)

@@ -39,7 +39,7 @@ def write(acquired, path):
 
 
 # The quick suite has a fixed share of two busy cores; any other profile decides by itself how long to search.
-examples = settings(max_examples=12) if settings.get_current_profile_name() == "quick" else settings()
+examples = settings(max_examples=6) if settings.get_current_profile_name() == "quick" else settings()
 
 
 @examples
@@ -98,6 +98,19 @@ def test_mode_and_owner_stay(store_of):
     after = path.stat()
     assert before.st_ino != after.st_ino
     assert (before.st_mode, before.st_uid, before.st_gid) == (after.st_mode, after.st_uid, after.st_gid)
+
+
+def test_extended_attributes_stay(store_of):
+    array = store_of()
+    path = array.path / "c/0/0/0"
+    try:
+        os.setxattr(path, "user.sample", b"liver")
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        pytest.skip("NOT TESTED: this filesystem has no extended attributes")
+    assert run_task(task(array, 0, 0, 0, order="morton"))["skipped"] is False
+    assert os.getxattr(path, "user.sample") == b"liver"
 
 
 def flip(path: Path, offset: int) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tracemalloc
 
 import numpy as np
 import pytest
 import yaozarrs
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from shardwright.array.spec import Zstd
 from shardwright.compact.pyramid_job import PyramidOptions, add_levels
@@ -33,15 +36,18 @@ def add(store, levels=2, method="mean", axes=("y", "x"), **options):
     return add_levels(store, PyramidOptions(levels, method, axes, **options), run_here, manners=NOT_IDLE)
 
 
-@pytest.mark.parametrize("method", ["mean", "min", "max", "nearest"])
+METHODS = ["mean", "min", "max", "nearest"]
+KINDS = [
+    ("yx", {}),
+    ("zyx", {"index_location": "start", "codec": Zstd(level=1), "chunk_checksum": True}),
+    ("z", {"codec": None, "fill_value": 7, "dtype": "int8"}),
+    ("yx", {"dtype": "float32", "fill_value": "NaN"}),
+]
+
+
 @pytest.mark.parametrize(
-    ("axes", "spec"),
-    [
-        ("yx", {}),
-        ("zyx", {"index_location": "start", "codec": Zstd(level=1), "chunk_checksum": True}),
-        ("z", {"codec": None, "fill_value": 7, "dtype": "int8"}),
-        ("yx", {"dtype": "float32", "fill_value": "NaN"}),
-    ],
+    ("method", "axes", "spec"),
+    [pytest.param(m, *kind, marks=[pytest.mark.slow] if i != j else []) for i, m in enumerate(METHODS) for j, kind in enumerate(KINDS)],
 )
 def test_levels_equal_numpy_and_are_read_by_all(tmp_path, method, axes, spec) -> None:
     store = tmp_path / "a.ome.zarr"
@@ -62,7 +68,7 @@ def test_levels_equal_numpy_and_are_read_by_all(tmp_path, method, axes, spec) ->
 
 @pytest.mark.parametrize(("dtype", "names"), [("bool", "tcyx"), ("uint64", "tczyx"), ("float16", "yx"), ("float64", "czyx")])
 def test_other_dtypes_and_ranks(tmp_path, dtype, names) -> None:
-    shape = (2, 3, 4, 9, 13)[-len(names) :]
+    shape = (2, 2, 3, 9, 13)[-len(names) :]
     store = tmp_path / "a.ome.zarr"
     values = write_image(
         store, shape=shape, chunks=(1, 1, 1, 4, 5)[-len(names) :], shard_chunks=(1, 2, 2, 2, 2)[-len(names) :], names=names, dtype=dtype
@@ -70,6 +76,21 @@ def test_other_dtypes_and_ranks(tmp_path, dtype, names) -> None:
     add(store, 3)
     for name, level in zip("0123", levels_of(values, (1,) * (len(names) - 2) + (2, 2), "mean", 3), strict=True):
         np.testing.assert_array_equal(read_everywhere(store / name), level)
+
+
+@settings(max_examples=5, phases=[Phase.generate])
+@given(data=st.data())
+def test_any_layout_axes_and_method(tmp_path_factory, data) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    store = folder / "a.ome.zarr"
+    layout = {"shape": [data.draw(st.integers(2, 7)) for _ in "zyx"], "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"]}
+    axes = data.draw(st.lists(st.sampled_from("zyx"), min_size=1, unique=True))
+    method, location = data.draw(st.sampled_from(METHODS)), data.draw(st.sampled_from(["start", "end"]))
+    values = write_image(store, shard_chunks=[data.draw(st.integers(1, 3)) for _ in "zyx"], index_location=location, **layout)
+    add(store, 1, method, tuple(axes))
+    np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(values, tuple(2 if n in axes else 1 for n in "zyx"), method, 1)[1])
+    assert verify_store(store).problems == []
+    shutil.rmtree(folder)
 
 
 def test_where_the_centres_of_elements_lie(tmp_path) -> None:
@@ -98,19 +119,19 @@ def test_finished_levels_are_kept_and_more_may_be_added(tmp_path) -> None:
         add(store, 4, "max")
 
 
-def test_killed_at_every_storage_call_it_goes_on_and_readers_never_see_half_a_level(tmp_path) -> None:
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_storage_call_it_goes_on_and_readers_never_see_half_a_level(tmp_path, step) -> None:
     store = tmp_path / "a.ome.zarr"
     values = write_image(store, shape=(3, 9, 14), chunks=(1, 4, 4), shard_chunks=(3, 1, 4))
     expected = levels_of(values, (1, 2, 2), "mean", 2)
-    deaths = []
-    for death in die_at_every_point(lambda: add(store, 2)):
-        deaths.append(death)
+    calls = 0
+    for calls in die_at_every_point(lambda: add(store, 2), step):  # noqa: B007
         named = [dataset["path"] for dataset in multiscale(store)["datasets"]]
         assert named in (["0"], ["0", "1", "2"])
         for name in {"0", *named} | {name for name in "12" if (store / name).exists()}:
             np.testing.assert_array_equal(read_everywhere(store / name), expected[int(name)])
         assert {path.name for path in store.iterdir()} <= {"0", "1", "2", "frames", "zarr.json", ".zarr.json.new"}
-    assert len(deaths) > 20
+    assert calls > 20
     assert named == ["0", "1", "2"]
     assert not (store / "0" / ".compact").exists()
 

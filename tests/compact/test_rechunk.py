@@ -37,12 +37,12 @@ def rechunk(store, new, run=run_here, **options):
 CODECS = [KEEP_CODEC, None, Zstd(level=5), Gzip(level=2), Blosc(cname="zstd", clevel=5, shuffle="bitshuffle")]
 
 
-@settings(max_examples=8, phases=[Phase.generate])
+@settings(max_examples=5, phases=[Phase.generate])
 @given(data=st.data())
 def test_any_chunks_shards_and_codecs_hold_the_same_values(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("any")
-    sizes = [data.draw(st.integers(2, 9)) for _ in "zyx"]
-    source = {"shape": [data.draw(st.integers(1, 7)) for _ in "zyx"], "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"]}
+    sizes = [data.draw(st.integers(2, 6)) for _ in "zyx"]
+    source = {"shape": [data.draw(st.integers(1, 5)) for _ in "zyx"], "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"]}
     spec = {"dtype": data.draw(st.sampled_from(["uint8", "uint16", "float32", "bool"])), "chunk_checksum": data.draw(st.booleans())}
     spec |= {"index_location": data.draw(st.sampled_from(["start", "end"])), "codec": data.draw(st.sampled_from([None, Blosc(), Zstd()]))}
     values = write_image(folder / "a.ome.zarr", shard_chunks=(4, 3, 4), **source, **spec)
@@ -88,7 +88,8 @@ def test_new_levels_of_the_rechunked_image(tmp_path) -> None:
     assert multiscale(old).get("type") is None
 
 
-def test_killed_at_every_storage_call_it_goes_on_and_the_new_store_appears_whole(tmp_path) -> None:
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_storage_call_it_goes_on_and_the_new_store_appears_whole(tmp_path, step) -> None:
     old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
     values = write_image(old, shape=(3, 9, 14), chunks=(1, 4, 4), shard_chunks=(3, 1, 4))
 
@@ -96,14 +97,13 @@ def test_killed_at_every_storage_call_it_goes_on_and_the_new_store_appears_whole
         if not new.exists():
             rechunk(old, new, chunks={"z": 3, "x": 7}, shards={"y": 8, "x": 7}, pyramid=PyramidOptions(1))
 
-    deaths = []
-    for death in die_at_every_point(job):
-        deaths.append(death)
+    calls = 0
+    for calls in die_at_every_point(job, step):  # noqa: B007
         if new.exists():  # at the last deaths only
             np.testing.assert_array_equal(read_everywhere(new / "0"), values)
             assert verify_store(new).problems == []
             assert len(multiscale(new)["datasets"]) == 2
-    assert len(deaths) > 20
+    assert calls > 20
     assert new.exists()
 
 

@@ -1,13 +1,21 @@
-import multiprocessing
-from pathlib import Path
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardwright.compact.tasks import run_task
 from shardwright.compact.work_folder import WorkFolder, file_of_shard, side_of, working_path
 from shardwright.model.errors import LockedError
+from shardwright.storage import failpoints
 
 from .stores import leftovers, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.read.store import StoredArray
 
 
 def test_one_job_at_a_time(store_of):
@@ -54,23 +62,23 @@ def test_names_of_working_files_differ(store_of):
     assert working_path(file, "c/0/0/0") != working_path(file, "c/0/0/0")
 
 
-def _die_while_packing(array_folder: str, point: str) -> None:
-    import os
-
-    from shardwright.storage import failpoints
-
-    failpoints.set_hook(point, lambda: os._exit(9))
-    WorkFolder.take(Path(array_folder))
-    run_task({"kind": "pack", "array": array_folder, "shard": [0, 0, 0], "order": "morton", "manners": {}})
+def die_while_packing(array: StoredArray, point: str) -> int:
+    """How a child ends that is to end at this point."""
+    child = os.fork()
+    if child == 0:
+        try:
+            failpoints.set_hook(point, lambda: os._exit(9))
+            WorkFolder.take(array.path)
+            run_task(task(array, 0, 0, 0, order="morton"))
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize("point", ["compact.before_index", "compact.before_replace", "directory.before_sync"])
 def test_what_a_dead_job_left_is_cleared_and_done_again(store_of, point):
     array = store_of()
-    process = multiprocessing.get_context("spawn").Process(target=_die_while_packing, args=(str(array.path), point))
-    process.start()
-    process.join()
-    assert process.exitcode == 9
+    assert die_while_packing(array, point) == 9
     with WorkFolder.take(array.path) as work:
         cleared = work.clear_leftovers()
         assert len(cleared) == (point.startswith("compact"))

@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Pack the chunks of sealed shards without gaps. Each new shard is read back and compared before it takes the old one's place at once.
 
-    May be stopped and run again at any point: finished shards are not done again. Shards that are still being written are skipped and named. Exits
-    with 0 when all sealed shards are packed, with 1 when something was left as it is or is wrong (named), and 2 for usage.
+    May be stopped and run again at any point: finished shards are not done again. Shards that are still being written are skipped and named,
+    which is no failure. Exits with 0 when all sealed shards are packed, with 1 when something was left as it is or is wrong (named), and 2 for usage.
 
     With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything else as it is, metadata last. S3 needs
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL in the environment.

@@ -47,12 +47,12 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
         rate = None if bytes_per_s is None else bytes_per_s / executor.workers
         options = replace(options, manners=Manners(rate, pause_file, options.manners.idle))
     with show_progress(f"compact: {store.name}", "sent", None if plan is None else plan.nbytes) as on_bytes:
-        report = move_store(store, options, _counted(executor, plan, on_bytes))
+        report = move_store(store, options, counted(executor, plan, on_bytes))
     typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     return report.ok
 
 
-def _counted(executor: Executor, plan: MovePlan | None, on_bytes: Any) -> Any:
+def counted(executor: Executor, plan: MovePlan | None, on_bytes: Any) -> Any:
     """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest of its file."""
     from shardwright.compact.job import ByteCount
 

@@ -66,6 +66,8 @@ def summary(report: MakingReport) -> str:
             f" {format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and verified, {report.seconds:.1f} s;"
             f" at most {format_bytes(report.peak_bytes)} in one worker"
         )
+        if report.bytes_sent:
+            lines.append(f"  {format_bytes(report.bytes_sent)} sent and verified")
     lines += [f"  {failure['key']}: {' '.join(str(failure['error'].get('message')).split())}" for failure in report.failures[:_FAILURES_SHOWN]]
     if len(report.failures) > _FAILURES_SHOWN:
         lines.append(f"  and {len(report.failures) - _FAILURES_SHOWN} more")

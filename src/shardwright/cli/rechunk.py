@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  (typer reads the annotation)
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from .array_options import CODEC_HELP, parse_axes, parse_codec, parse_method, parse_size, parse_sizes
+from .compact_to import counted
 from .making import finish, making, manners_of
+from .progress import show_progress
+
+if TYPE_CHECKING:
+    from shardwright.compact.new_array import MakingReport
+    from shardwright.compact.rechunk_job import RechunkOptions, RechunkPlan
 
 
 def command(
     store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
-    destination: Path = typer.Argument(..., help="The new store. It must not exist.", metavar="DEST"),
+    destination: str = typer.Argument(..., help="The new store, a folder or s3://BUCKET/PREFIX. It must not exist.", metavar="DEST"),
     chunks: str = typer.Option(..., "--chunks", help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep theirs."),
     shards: str | None = typer.Option(None, "--shards", help="Elements of a new shard. As long as they are now unless given."),
     codec: str | None = typer.Option(None, "--codec", help=f"{CODEC_HELP} The same as now unless given."),
@@ -32,8 +40,9 @@ def command(
 ) -> None:
     """Write the image of a store as a new store with other chunks: for instance from one frame a chunk to cubes. Frame table and attributes go along.
 
-    May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which appears when it is complete. Exits
-    with 1 when something could not be made, and 2 for usage.
+    May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which appears when it is complete. For S3 that
+    folder lies beside STORE, and needs room for the whole new store until all of it is sent and verified; the environment is that of
+    `shardwright compact --to`. Exits with 1 when something could not be made, and 2 for usage.
     """
     from shardwright.compact.pyramid_job import PyramidOptions
     from shardwright.compact.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, write_new_store
@@ -47,7 +56,31 @@ def command(
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(store.absolute(), options)
-    with making("rechunk", workers, scheduler) as (executor, on_progress):
-        manners = manners_of(rate, executor.workers, no_idle)
-        report = write_new_store(plan, destination.absolute(), options, executor.run, manners=manners, on_progress=on_progress)
+    if "://" in destination:
+        report = _make_and_send(plan, destination, options, workers, scheduler, rate, no_idle=no_idle)
+    else:
+        with making("rechunk", workers, scheduler) as (executor, on_progress):
+            manners = manners_of(rate, executor.workers, no_idle)
+            report = write_new_store(plan, Path(destination).absolute(), options, executor.run, manners=manners, on_progress=on_progress)
     finish(report, as_json)
+
+
+def _make_and_send(
+    plan: RechunkPlan, url: str, options: RechunkOptions, workers: int | None, scheduler: str | None, rate: str | None, *, no_idle: bool
+) -> MakingReport:
+    from shardwright.compact.executors import open_executor
+    from shardwright.compact.manners import Manners
+    from shardwright.compact.rechunk_to import RechunkTo
+
+    with closing(RechunkTo(plan, url, options)) as job:
+        with making("rechunk", workers, scheduler) as (executor, on_progress):
+            report = job.make(executor.run, manners=manners_of(rate, executor.workers, no_idle), on_progress=on_progress)
+        if report.ok:
+            sending = job.plan_sending()
+            with (
+                closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
+                show_progress("rechunk", "sent", None if sending is None else sending.nbytes) as on_bytes,
+            ):
+                manners = Manners.from_dict(manners_of(rate, executor.workers, no_idle))
+                job.send(counted(executor, sending, on_bytes), report, manners)
+    return report

@@ -105,10 +105,10 @@ class MovePlan:
         return sum(self.file_bytes.values())
 
 
-def move_store(path: Path, options: MoveOptions, execute: Execute) -> MoveReport:
+def move_store(path: Path, options: MoveOptions, execute: Execute, *, records: Path | None = None) -> MoveReport:
     """Send a store; goes on with what an earlier job to the same destination left. A file that fails is in ``failures``; its phase goes on.
 
-    An interrupt (``KeyboardInterrupt``) while files are sent is told in the report.
+    An interrupt (``KeyboardInterrupt``) while files are sent is told in the report. ``records``: the folder of its record, if not the work folder.
 
     Raises before anything is sent: ``LockedError`` for a store that is still being written or worked on, and for a destination that another job
     writes to; ``OutputExistsError``; ``ConfigError``; ``ShardFormatError``; ``StorageError``.
@@ -120,25 +120,28 @@ def move_store(path: Path, options: MoveOptions, execute: Execute) -> MoveReport
             f"{path} is still being written, or its acquisition ended without sealing all shards",
             hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
         )
+    records = records or path / WORK_FOLDER
     with _locked(path, MOVE_LOCK_NAME):
-        record = MoveRecord.find(path / WORK_FOLDER, destination.url)
+        record = MoveRecord.find(records, destination.url)
         report = MoveReport(str(path), destination.url)
         if record is None and options.delete_source and _has_moved(path, destination):
             report.complete = True  # a job that was killed when only its lock and folders were left
         else:
-            _move(path, options, record, destination, execute, report)
+            _move(path, options, records, record, destination, execute, report)
     if options.delete_source and report.ok:
         _remove_empty_folders(path)  # the last one, in which the record was
     return report
 
 
-def _move(path: Path, options: MoveOptions, record: MoveRecord | None, destination: Destination, execute: Execute, report: MoveReport) -> None:
+def _move(
+    path: Path, options: MoveOptions, records: Path, record: MoveRecord | None, destination: Destination, execute: Execute, report: MoveReport
+) -> None:
     if record is None or not record.complete or not _all_there(record, destination):
         plan = plan_move(path, options)
         with ExitStack() as locks:
             for array in plan.store.arrays:
                 locks.enter_context(_locked(array.path, LOCK_NAME))
-            record = _claimed_record(path / WORK_FOLDER, destination)
+            record = claimed_record(records, destination)
             _send(plan, record, destination, execute, report)
         if not report.complete:
             return
@@ -232,7 +235,7 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
             (folder / WORK_FOLDER).rmdir()
 
 
-def _claimed_record(folder: Path, destination: Destination) -> MoveRecord:
+def claimed_record(folder: Path, destination: Destination) -> MoveRecord:
     """The record of this job, its claim made. One that says complete is of an output that is not there any more, and means nothing."""
     record = MoveRecord.find(folder, destination.url)
     if record is not None and record.complete:

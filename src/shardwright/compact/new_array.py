@@ -45,7 +45,8 @@ class NewArray:
 
 @dataclass
 class MakingReport:
-    """What a job did. ``shards_found``: made by an earlier run; ``failures``: results of tasks that failed; ``already``: complete arrays."""
+    """What a job did. ``shards_found``: made by an earlier run; ``failures``: results of tasks that failed; ``already``: complete arrays.
+    ``bytes_sent``: to a destination that is no folder."""
 
     path: str
     made: list[str] = field(default_factory=list)
@@ -55,6 +56,7 @@ class MakingReport:
     chunks: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    bytes_sent: int = 0
     peak_bytes: int = 0
     seconds: float = 0.0
     failures: list[dict[str, Any]] = field(default_factory=list)

@@ -12,12 +12,12 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import crc32c
 import numpy as np
 
 from shardwright.codecs.parameters import CHECKSUM_BYTES
+from shardwright.kernels.read import FILE_ENDED, read_ranges
 from shardwright.kernels.write import write_slots
-from shardwright.model.errors import OutputExistsError, ShardFormatError
+from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
 from shardwright.shard.index import empty_index, encode_index
 from shardwright.storage.failpoints import reach
@@ -112,17 +112,20 @@ class NewShard:
         with ShardFile(self.array, self._path) as file:
             if file.read_index().tobytes() != self._entries.tobytes():
                 raise ShardFormatError(f"the index of {self._path} reads back differently", hint="The disk does not keep what is written to it")
-            for number in self._order:
-                data = bytearray(int(self._entries["nbytes"][number]))
-                file.read_into(int(self._entries["offset"][number]), memoryview(data))
-                found = crc32c.crc32c(memoryview(data)[: len(data) - inner])
-                if found != self._crcs[number]:
-                    raise ShardFormatError(
-                        f"chunk {number} of {self._path} reads back differently",
-                        expected=f"crc32c {int(self._crcs[number]):08x}",
-                        got=f"{found:08x}",
-                        hint="The disk does not keep what is written to it",
-                    )
+            order = np.array(self._order, np.int64)
+            offsets, nbytes = (self._entries[name][order].astype(np.int64) for name in ("offset", "nbytes"))
+            room = np.empty(int(nbytes.max()), np.uint8)  # one for all of them: only their checksums are wanted
+            found = np.zeros(order.size, np.uint32)
+            error = read_ranges(file.fileno(), offsets, np.full(order.size, room.ctypes.data, np.int64), nbytes - inner, found)
+        if error:
+            raise StorageError(f"cannot read {self._path} back: {'it was cut' if error == FILE_ENDED else os.strerror(error)}")
+        for i in np.flatnonzero(found != self._crcs[order]).tolist():
+            raise ShardFormatError(
+                f"chunk {order[i]} of {self._path} reads back differently",
+                expected=f"crc32c {self._crcs[order[i]]:08x}",
+                got=f"{found[i]:08x}",
+                hint="The disk does not keep what is written to it",
+            )
 
     def _close(self) -> None:
         if self._descriptor >= 0:

@@ -75,6 +75,7 @@ def _pack(source: SourceShard, packing: Packing, codec: CodecParameters | None, 
     file = file_of_shard(source.array, source.key)
     chunks = PackedBytes(source, packing)
     with WorkingFile(working_path(file, source.key), packing.file_bytes, source.status) as working:
+        working.copy_attributes(source.fileno())
         with WriteBehind(working, packing.data_start) as out:
             if codec is None:
                 after, recoded, crcs = packing, 0, _copy(chunks, out, manners)

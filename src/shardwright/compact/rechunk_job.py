@@ -115,6 +115,14 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
     return derived_array(document, shape=array.shape, shard_shape=shard, chunk_shape=chunk, chunk_codecs=codecs, made=made)
 
 
+def describe(plan: RechunkPlan) -> bytes:
+    """What is made of what: of the same, a restarted run goes on."""
+    arrays = plan.store.arrays[: len(plan.arrays)]
+    documents = [json.loads(document) for _, document in plan.arrays] + [json.loads(level.document) for level in plan.levels]
+    source = {"path": str(plan.store.root), "shards": [fingerprint(array) for array in arrays]}
+    return json.dumps({"source": source, "arrays": documents}).encode()
+
+
 def working_folder(destination: Path) -> Path:
     return destination.with_name(f".{destination.name}.rechunk")
 
@@ -187,14 +195,7 @@ class _RechunkJob:
         self._options = options
         self._manners = manners
         self._store = folder / "store"
-        self._facts = self._describe()
-
-    def _describe(self) -> bytes:
-        """What is made of what: of the same, a restarted run goes on."""
-        arrays = self._plan.store.arrays[: len(self._plan.arrays)]
-        documents = [json.loads(document) for _, document in self._plan.arrays] + [json.loads(level.document) for level in self._plan.levels]
-        source = {"path": str(self._plan.store.root), "shards": [fingerprint(array) for array in arrays]}
-        return json.dumps({"source": source, "arrays": documents}).encode()
+        self._facts = describe(plan)
 
     def make(self, run: RunTasks, report: MakingReport, on_progress: Progress | None) -> bool:
         self._begin()
@@ -211,7 +212,7 @@ class _RechunkJob:
             new = level.new_array(self._store / level.name, self._store / level.source, self._folder / "work", pyramid, self._manners)
             if not make_array(new, run, report, meter):
                 return False
-        if complete and self._describe() != self._facts:
+        if complete and describe(self._plan) != self._facts:
             raise ShardFormatError(
                 f"{self._plan.store.root} changed while it was read; nothing was published",
                 hint="Wait until nothing compacts or moves it any more, then run this again",

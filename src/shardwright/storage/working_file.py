@@ -80,6 +80,26 @@ class WorkingFile:
             return False
         return True
 
+    def copy_attributes(self, source: int) -> None:
+        """The extended attributes of an open file: of a user, access lists. Raises ``StorageError``.
+
+        Passed over where the filesystem has none; so are those that only the system may set (labels, capabilities): it sets its own.
+        """
+        with storage_errors("copy the extended attributes to", self.path):
+            try:
+                names = os.listxattr(source)
+            except OSError as error:
+                if error.errno != errno.ENOTSUP:
+                    raise
+                return
+            for name in names:
+                try:
+                    reach("compact.before_attribute")
+                    os.setxattr(self._descriptor, name, os.getxattr(source, name))
+                except OSError as error:
+                    if error.errno not in (errno.EPERM, errno.ENOTSUP) or name.startswith("user."):
+                        raise
+
     def write_piece(self, offset: int, piece: memoryview) -> None:
         """Whole blocks to a block's edge. Raises ``StorageError``."""
         with storage_errors("write", self.path):

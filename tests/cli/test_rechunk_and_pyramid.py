@@ -1,0 +1,121 @@
+"""``shardwright rechunk`` and ``shardwright pyramid`` as people meet them: the README's lines, what is printed, exit codes, what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorstore
+
+import shardwright as sw
+from shardwright.cli.app import main
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+PIXELS = np.random.default_rng(5).poisson(90, (5, 32, 48)).astype(np.uint16)
+HERE = ("--workers", "1", "--no-idle")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    plane = [sw.Dimension(name=axis, count=n, chunk_size=16, shard_size_chunks=2) for axis, n in (("y", 32), ("x", 48))]
+    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=4), *plane])
+    with sw.create("embryo.ome.zarr", spec) as writer:
+        for frame in PIXELS:
+            writer.append(frame)
+    return tmp_path / "embryo.ome.zarr"
+
+
+@pytest.fixture
+def shardwright(capsys: pytest.CaptureFixture[str]):
+    """``shardwright(*arguments)``: exit code, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(map(str, arguments)))
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def values(array: str) -> np.ndarray:
+    return np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": array}}).result().read().result())
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def damage(store: Path) -> None:
+    shard = store / "0/c/0/0/0"
+    data = bytearray(shard.read_bytes())
+    data[0] ^= 0xFF
+    shard.write_bytes(data)
+
+
+def test_the_lines_of_the_readme(store: Path, shardwright) -> None:
+    lines = re.findall(r"^shardwright (?:rechunk|pyramid) .*$", README, re.MULTILINE)
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert [command[0] for command in commands] == ["rechunk", "rechunk", "pyramid"]
+    rechunk, _, pyramid = commands  # the second goes to a bucket, as a test with a server does
+    code, out, _ = shardwright(*rechunk, *HERE)
+    assert code == 0
+    assert re.search(r"embryo-cubes\.ome\.zarr: made 0: \d+ shards made and 0 found .* written and verified", out)
+    np.testing.assert_array_equal(values("embryo-cubes.ome.zarr/0"), PIXELS)
+    code, out, _ = shardwright(*pyramid, *HERE)
+    assert code == 0
+    assert "embryo-cubes.ome.zarr: made 1, 2, 3, 4: " in out
+    assert values("embryo-cubes.ome.zarr/4").shape == (5, 2, 3)
+    code, out, _ = shardwright(*pyramid, "--json")
+    assert (code, json.loads(out)["ok"], json.loads(out)["already"]) == (0, True, ["1", "2", "3", "4"])
+    assert "levels 1, 2, 3, 4 were there already" in shardwright(*pyramid)[1]
+    assert names(store.parent) == ["embryo-cubes.ome.zarr", "embryo.ome.zarr"]
+
+
+def test_what_is_damaged_is_named_and_nothing_appears(store: Path, shardwright) -> None:
+    damage(store)
+    code, out, _ = shardwright("rechunk", store, "new.ome.zarr", "--chunks", "t=5", "--shards", "t=5", *HERE)
+    assert code == 1
+    assert "NOT finished, nothing was published" in out
+    assert "0/c/0/0/0: chunk 0/0/0 in" in out
+    assert "run the same command again" in out
+    assert not (store.parent / "new.ome.zarr").exists()
+    code, out, _ = shardwright("pyramid", store, "--levels", "1", "--json", *HERE)
+    report = json.loads(out)
+    assert (code, report["ok"], report["made"], [failure["key"] for failure in report["failures"]]) == (1, False, [], ["1/c/0/0/0"])
+
+
+REFUSED = [
+    (("rechunk", "embryo.ome.zarr", "embryo.ome.zarr", "--chunks", "t=2"), 1, "the output exists already"),
+    (("rechunk", "embryo.ome.zarr", "new", "--chunks", "x=8", "--shards", "x=12"), 1, "shards of axis x do not hold whole chunks"),
+    (("rechunk", "embryo.ome.zarr", "new", "--chunks", "q=8"), 1, "the image has no such axes"),
+    (("rechunk", "embryo.ome.zarr", "new", "--chunks", "64"), 2, "z=64,y=64,x=64"),
+    (("rechunk", "embryo.ome.zarr", "new", "--chunks", "t=2", "--codec", "png"), 2, "zstd:5"),
+    (("rechunk", "nowhere.ome.zarr", "new", "--chunks", "t=2"), 2, "does not exist"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "2", "--axes", "q"), 1, "no such axes to halve"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "9"), 1, "nothing is left to halve"),
+    (("pyramid", "embryo.ome.zarr", "--levels", "1", "--method", "median"), 2, "mean, min, max, nearest"),
+]
+
+
+@pytest.mark.parametrize(("command", "expected_code", "message"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_made(store: Path, shardwright, command, expected_code, message) -> None:
+    code, out, err = shardwright(*command)
+    assert (code, out) == (expected_code, "")
+    assert message in " ".join(re.sub(r"[│╭╮╰╯─]", " ", err).split())
+    assert names(store.parent) == ["embryo.ome.zarr"]
+    assert names(store) == ["0", "frames", "zarr.json"]
+
+
+def test_a_store_that_is_still_being_written_is_refused(store: Path, shardwright) -> None:
+    (store / ".shardwright").mkdir()
+    for command in (("rechunk", store, "new.ome.zarr", "--chunks", "t=2"), ("pyramid", store, "--levels", "1")):
+        code, _, err = shardwright(*command)
+        assert code == 1
+        assert "is not finished: an acquisition is still running" in err
+    assert names(store.parent) == ["embryo.ome.zarr"]
