@@ -157,6 +157,7 @@ def test_a_killed_scheduler_ends_the_job_and_the_next_one_goes_on(store: Path, c
     gappy.assert_packed(store)
 
 
+@pytest.mark.slow
 def test_a_killed_local_worker(store: Path) -> None:
     before = gappy.identities(store)
     job = gappy.start_compact(store, "--workers", "2", "--rate", SLOW_RATE, "--json")
