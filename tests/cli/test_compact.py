@@ -149,8 +149,10 @@ def test_a_terminal_gets_a_bar(store: Path) -> None:
 def test_the_readme_s_commands_run(tmp_path: Path) -> None:
     write(tmp_path / "embryo.ome.zarr")
     lines = re.findall(r"^shardwright compact .*embryo.*$", README, re.MULTILINE)
-    assert len(lines) == 2
+    assert len(lines) == 4
     for line in lines:
-        arguments = shlex.split(line, comments=True)[1:]
+        arguments = shlex.split(line.replace("/mnt/archive", str(tmp_path / "archive")), comments=True)[1:]
+        if any(argument.startswith("s3:") for argument in arguments):
+            continue  # the tests of moving run it, with a server
         done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr

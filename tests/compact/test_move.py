@@ -440,10 +440,6 @@ def test_a_part_is_all_of_a_shard_that_is_in_memory(store, tmp_path, monkeypatch
     assert_arrived(str(tmp_path / "away"), before, tmp_path)
 
 
-def command_line(*arguments):
-    return subprocess.run([sys.executable, "-m", "shardwright.cli", "compact", *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
 def test_the_command_moves_a_store_with_a_process_of_its_own(store, bucket_url, tmp_path, monkeypatch, capsys):
     before = files(store)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the command's handlers are for its own process
