@@ -52,6 +52,11 @@ def every(count: int, of: int) -> range:
     return range(1, of + 1, max(1, of // count) if count else 1)
 
 
+def last_of_each(points: list[str]) -> list[int]:
+    """The last storage call of each kind."""
+    return sorted({point: number for number, point in enumerate(points, 1)}.values())
+
+
 class Trials:
     """Trials of one job. ``folder`` must lie on the filesystem that is to be tried."""
 

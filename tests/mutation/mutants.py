@@ -12,6 +12,8 @@ SUITES: dict[str, tuple[str, ...]] = {
     "kills": ("-m", "tests.crash.kills", "--count", "120", "--daemon-count", "0", "--until-violation"),
     "fencing": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/crash/test_fencing.py", "-m", "not slow"),
     "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
+    "power-compaction": ("-m", "tests.power", "--compaction", "--images", "300", "--images-per-round", "100", "--until-violation"),
+    "compaction": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compaction"),
     "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
     "formats": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/shard", "tests/read", "-m", "not slow"),
     "take-over": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pipeline/test_resume.py", "-k", "taken_over"),
@@ -338,4 +340,75 @@ m._encode = lambda facts: Agrees(encode(facts))
     )
 )
 
-MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS)
+COMPACTION = [
+    Mutant(
+        "compact-no-file-sync",
+        "compaction: sync of the packed file",
+        "power-compaction",
+        """
+import os
+import shardwright.storage.working_file as m
+finish = m.WorkingFile.finish
+def unsynced(self, nbytes):
+    sync, os.fsync = os.fsync, lambda descriptor: None
+    try:
+        finish(self, nbytes)
+    finally:
+        os.fsync = sync
+m.WorkingFile.finish = unsynced
+""",
+        ("--filesystem", "btrfs"),
+    ),
+    Mutant(
+        "compact-no-directory-sync",
+        "compaction: sync of the folder in which a packed file got its name",
+        "power-compaction",
+        _NOTHING + "import shardwright.storage.working_file as m\nm.sync_directory = nothing",
+        ("--filesystem", "xfs"),
+    ),
+    Mutant(
+        "compact-no-verification",
+        "compaction: what the disk gives back is not compared",
+        "compaction",
+        _NOTHING + "import shardwright.compact.pack_shard as m\nm.check_copy = nothing",
+        ("-k", "back_wrong"),
+    ),
+    Mutant(
+        "compact-in-place",
+        "compaction: the packed bytes are written over the old file, instead of a rename",
+        "compaction",
+        """
+import os
+import shardwright.storage.working_file as m
+def write_over(self, target):
+    data = self.path.read_bytes()
+    descriptor = os.open(target, os.O_WRONLY)
+    for offset in range(0, len(data), 4096):
+        m.reach("compact.before_write")
+        os.pwrite(descriptor, data[offset : offset + 4096], offset)
+    m.reach("compact.before_truncate")
+    os.ftruncate(descriptor, len(data))
+    os.fsync(descriptor)
+    os.close(descriptor)
+    self.discard()
+m.WorkingFile.replace = write_over
+""",
+        ("-k", "kill and pack"),
+    ),
+    Mutant(
+        "compact-no-source-check",
+        "compaction: whether the source was written to meanwhile is not looked at",
+        "compaction",
+        _NOTHING + "import shardwright.compact.pack_shard as m\nm._check_untouched = nothing",
+        ("-k", "written_to"),
+    ),
+    Mutant(
+        "compact-leftovers-stay",
+        "compaction: working files of a job that died are not cleared",
+        "compaction",
+        "import shardwright.compact.work_folder as m\nm.WorkFolder.clear_leftovers = lambda self: []",
+        ("-k", "kill and pack"),
+    ),
+]
+
+MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS, *COMPACTION)

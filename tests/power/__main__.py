@@ -31,6 +31,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-every-prefix", action="store_true", help="do not judge every prefix of the log in one of four rounds")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (default: %(default)s)")
     parser.add_argument("--interruption", choices=("none", "kill", "power"), help="the same in every round, instead of one drawn from the seed")
+    parser.add_argument("--compaction", action="store_true", help="cut the power while a sealed store is packed, instead of while it is written")
     parser.add_argument("--mutant", help="break the writer in this way (see mutants.py): the proof must fail then")
     parser.add_argument("--until-violation", action="store_true", help="stop after the first round with a violation")
     parser.add_argument("--state", type=Path, help="a file that remembers finished rounds, to go on later")
@@ -96,6 +97,7 @@ def spare_work() -> None:
 def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any) -> dict[str, Any]:
     from dataclasses import replace
 
+    from .compaction import HOW
     from .rounds import run_round
     from .scenario import Scenario
 
@@ -104,6 +106,9 @@ def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any)
     scenario = Scenario.draw(seed, filesystems[len(state.rounds) % len(filesystems)])
     if given.interruption:
         scenario = replace(scenario, interruption=given.interruption)
+    if given.compaction:
+        how = "pack" if scenario.codec == "none" else HOW[seed // len(FILESYSTEMS) % len(HOW)]
+        scenario = replace(scenario, compaction=how, interruption="none", pause_ms=(0,) * len(scenario.pause_ms))
     wanted = min(given.images_per_round, given.images - state.images)
     begun = time.monotonic()
 
@@ -115,6 +120,7 @@ def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any)
     result = run_round(scenario, wanted, folder, pool, every_prefix=every_prefix, mutant=given.mutant, keep=given.keep, progress=progress)
     seconds = time.monotonic() - begun
     how = scenario.interruption if scenario.interruption == "none" else f"{scenario.interruption}, {scenario.then}"
+    how = scenario.compaction or how
     facts = [f"{scenario.filesystem:5} seed {seed:4} {scenario.io:6} {how:14} {result.entries:5} log entries"]
     facts += [f"{result.promises:3} promises", f"{result.images:4} images in {seconds:5.1f} s", f"violating: {result.violating_images}"]
     print(", ".join(facts), f"({state.images + result.images} of {given.images})", file=sys.stderr, flush=True)
@@ -126,7 +132,10 @@ class State:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._path: Path | None = given.state
-        self._same = {name: getattr(given, name) for name in ("filesystem", "seed", "interruption", "mutant", "images_per_round", "no_every_prefix")}
+        self._same = {
+            name: getattr(given, name)
+            for name in ("filesystem", "seed", "interruption", "compaction", "mutant", "images_per_round", "no_every_prefix")
+        }
         self.rounds: list[dict[str, Any]] = []
         if self._path is not None and self._path.exists():
             kept = json.loads(self._path.read_text(encoding="utf-8"))

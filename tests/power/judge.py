@@ -22,6 +22,7 @@ from shardwright.read.store import StoredArray, open_store
 from shardwright.read.verify import verify_store
 
 from . import machine
+from .compaction import packed_again, torn_shards
 from .scenario import FRAME_SHAPE, FRAMES, STORE, Scenario
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from shardwright.pipeline.workers import WorkerPool
 
+    from .compaction import Shards
     from .recording import Promised
 
 
@@ -47,7 +49,9 @@ class UnmountableError(Exception):
 class Judge:
     """Judges the images of one scenario. Keeps what is dear from one image to the next: the mount point and the workers."""
 
-    def __init__(self, scenario: Scenario, folder: Path, pool: WorkerPool) -> None:
+    def __init__(self, scenario: Scenario, folder: Path, pool: WorkerPool, shards: Shards) -> None:
+        """``shards``: what a compaction was making of them; empty when the writer was at work."""
+        self._shards = shards
         self._scenario = scenario
         self._folder = folder
         self._pool = pool
@@ -71,6 +75,7 @@ class Judge:
         store = self._folder / STORE
         before = self._read(store, whole_shape=True)
         faults = [f"before recovery: {fault}" for fault in before.faults]
+        faults += torn_shards(store, self._shards, promised)
         if promised.sealed:
             visible = self._read(store, whole_shape=False)
             faults += [f"sealed, but not to be read without recovery: {lost}" for lost in self._lost(visible, promised.sealed)]
@@ -86,6 +91,9 @@ class Judge:
         faults += [f"durable, but lost: {lost}" for lost in self._lost(after, promised.durable)]
         if independently and not faults and promised.durable:
             faults += self._check_independently(store, after, promised)
+            if self._scenario.compaction is not None:
+                faults += packed_again(store, self._scenario.compaction, self._shards)
+                faults += [f"packed again, but lost: {lost}" for lost in self._lost(self._read(store, whole_shape=False), promised.durable)]
         return faults
 
     def _lost(self, reading: Reading, promised: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from .images import KINDS, Cut, draw_cut
 
 if TYPE_CHECKING:
+    from .compaction import Shards
     from .write_log import WriteLog
 
 _SHARE_AT_PROMISES = 0.5  # of the cuts come right after a promise, where the least has been flushed that may be
@@ -18,31 +19,35 @@ _SHARE_AT_PROMISES = 0.5  # of the cuts come right after a promise, where the le
 
 @dataclass(frozen=True)
 class Promised:
-    """What the writer had said before a cut: that so many frames, counted from the first, are durable; that so many need no recovery any more."""
+    """What had been said before a cut: that so many frames, counted from the first, are durable; that so many need no recovery any more; that so
+    many shards are packed."""
 
     durable: int = 0
     sealed: int = 0
+    packed: int = 0
 
     def covers(self, other: Promised) -> bool:
-        return self.durable >= other.durable and self.sealed >= other.sealed
+        return self.durable >= other.durable and self.sealed >= other.sealed and self.packed >= other.packed
 
 
 @dataclass(frozen=True)
 class Recording:
     log: WriteLog
     promises: list[tuple[int, Promised]]  # (entries of the log that lie before it, what had been promised by then), in order
+    shards: Shards = field(default_factory=list)  # what a compaction made of them
 
     @classmethod
     def of(cls, lines: list[str], log: WriteLog, before: Promised = Promised()) -> Recording:
         """``lines`` are what the workload wrote, in order; ``before`` had been promised when the log began. A promise stays."""
         told = before
-        promises = [(0, told)] if before.durable else []
+        promises, shards = [(0, told)] if before.durable else [], []
         for line in lines:
             facts = json.loads(line)
             durable = max(told.durable, facts.get("durable", 0))
-            told = Promised(durable, durable if facts.get("sealed") else told.sealed)
+            told = Promised(durable, durable if facts.get("sealed") else told.sealed, max(told.packed, facts.get("packed", 0)))
+            shards = [tuple(shard) for shard in facts.get("shards", shards)]
             promises.append((log.entries_before(facts["mark"]), told))
-        return cls(log, promises)
+        return cls(log, promises, shards)
 
     def promised_at(self, cut: int) -> Promised:
         told = [promised for entries, promised in self.promises if entries <= cut]

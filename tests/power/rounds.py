@@ -67,6 +67,9 @@ def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Re
     fresh = folder / "fresh"
     machine.make_filesystem(scenario.filesystem, fresh)
     subprocess.run(["fallocate", "--dig-holes", str(fresh)], check=True)
+    if scenario.compaction is not None:
+        written = _record(scenario, ("write",), folder, Promised(), mutant)
+        return _record(scenario, ("pack",), folder, _let_end(written, folder), mutant)
     if scenario.interruption == "power":
         first = _record(scenario, ("write",), folder, Promised(), mutant)
         return _record(scenario, (scenario.then,), folder, _cut_power(scenario, first, folder), mutant)
@@ -93,6 +96,15 @@ def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Pro
     log.unlink()
     disk.unlink()
     return Recording.of(lines, written, before)
+
+
+def _let_end(recording: Recording, folder: Path) -> Promised:
+    """Make ``fresh`` the disk after the last write. Returns what has been promised."""
+    image = DiskImage(folder / "fresh", folder / "image")
+    image.advance(recording.log, len(recording.log))
+    image.close()
+    (folder / "image").replace(folder / "fresh")
+    return recording.promised_at(len(recording.log))
 
 
 def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promised:
@@ -142,7 +154,7 @@ def run_round(
     rng = np.random.default_rng((scenario.seed, 2))
     mounted = folder / "cut"
     mounted.mkdir(exist_ok=True)
-    judge = Judge(scenario, mounted, pool)
+    judge = Judge(scenario, mounted, pool, recording.shards)
     run = _Run(recording, judge, result, progress, keep)
     for number in range(_MOST_PASSES):
         wanted = images - result.images

@@ -26,7 +26,8 @@ Interruption = Literal["none", "kill", "power"]
 @dataclass(frozen=True)
 class Scenario:
     """``interruption``: the writer is killed after ``killed_after`` frames, or its power is cut at some moment, and another process goes on with
-    the store (``then``: resume) or brings it to an end (recover), while the log is written. The cuts that are judged hit that process, too."""
+    the store (``then``: resume) or brings it to an end (recover), while the log is written. The cuts that are judged hit that process, too.
+    ``compaction``: they hit one that packs the store instead, which has been written to its end by then; see ``compaction.HOW``."""
 
     seed: int
     filesystem: str
@@ -44,6 +45,7 @@ class Scenario:
     killed_after: int
     then: Literal["resume", "recover"]
     pressure: bool  # dirty pages are written back at any moment
+    compaction: str | None = None
 
     @classmethod
     def draw(cls, seed: int, filesystem: str) -> Scenario:

@@ -38,6 +38,14 @@ def test_nothing_durable_is_lost_and_no_final_shard_is_torn(tmp_path):
     assert summary["unmountable"] < summary["images"] / 50
 
 
+def test_a_shard_that_is_packed_is_the_old_file_or_the_new_one(tmp_path):
+    code, summary = prove(tmp_path, "--compaction", "--images", 120, "--images-per-round", 40)
+    assert summary["violations"] == []
+    assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
+    assert set(summary["filesystems"]) == set(FILESYSTEMS)
+    assert summary["with_promise"] == summary["images"] >= 100
+
+
 IN_THE_QUICK_SUITE = ("no-slot-sync", "no-journal-sync", "no-directory-sync", "no-sync")
 
 

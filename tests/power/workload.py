@@ -2,7 +2,7 @@
 
 A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable, and that this was known when the log had m bytes: the promise is
 read first and the log's size after it, so a cut at or after the mark is a cut after the promise. ``{"sealed": true}``: ``close``, or a recovery, has
-returned, and what is durable can be read without recovery.
+returned, and what is durable can be read without recovery. ``{"packed": n}``: the first n shards are packed; ``{"shards": ...}``: see ``compaction``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, fi
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("act", choices=("write", "write-and-die", "resume", "recover"))
+    arguments.add_argument("act", choices=("write", "write-and-die", "resume", "recover", "pack"))
     arguments.add_argument("root", type=Path)
     arguments.add_argument("log", type=Path)
     arguments.add_argument("--mutant", choices=sorted(MUTANTS))
@@ -78,7 +78,12 @@ def main() -> None:
     promises, store = Promises(given.log), given.root / STORE
     settings = {"threads": 2, "sync_interval_ms": scenario.sync_interval_ms, "store_within_ms": scenario.store_within_ms}
     settings |= {"durability": scenario.durability}
-    if given.act == "recover":
+    if given.act == "pack":
+        from .compaction import pack_store
+
+        assert scenario.compaction is not None
+        promises.say({"shards": pack_store(store, scenario.compaction, lambda number: promises.say({"packed": number}))})
+    elif given.act == "recover":
         recover(store)
         promises.say({"sealed": True})
     elif given.act == "resume":
