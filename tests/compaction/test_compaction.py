@@ -14,7 +14,7 @@ from .trials import Tally, Trials, every, last_of_each
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLS, ERRORS, FULL = 5, 4, 2  # storage calls of each job, about
+KILLS, ERRORS, FULL = 4, 3, 2  # storage calls of each job, about
 
 
 @pytest.fixture

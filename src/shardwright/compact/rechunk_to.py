@@ -124,4 +124,5 @@ class RechunkTo:
         finally:
             self._lock.release()
         with suppress(OSError):  # not empty: unfinished
+            reach("compact.before_remove_work_folder")
             self._folder.rmdir()
