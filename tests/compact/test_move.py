@@ -156,7 +156,7 @@ class KilledError(BaseException):
     """Stands for a kill: nothing of ours catches it."""
 
 
-@pytest.mark.parametrize("deaths", [8, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("deaths", [4, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, deaths):
     """At storage calls all over the job: at no moment is anything lost, what the destination shows is whole, and the next run completes."""
     before = files(store)
