@@ -13,6 +13,7 @@ from shardwright.model.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from shardwright.config.model import Compaction
     from shardwright.config.plan import Plan, StreamPlan
 
 
@@ -59,10 +60,26 @@ def _print_plan(config: Path, plan: Plan) -> None:
         f" {format_bytes(plan.disk_free_bytes)} are free",
         soft_wrap=True,
     )
+    console.print(f"compaction: {compaction_text(plan.compaction)}", soft_wrap=True)
     warnings = [*plan.warnings, *(f"{stream.name}: {warning}" for stream in plan.streams for warning in stream.warnings)]
     for warning in warnings:
         console.print(f"[yellow]warning:[/yellow] {warning}", soft_wrap=True)
     console.print(f"[green]ok[/green] {config}", soft_wrap=True)
+
+
+def compaction_text(compaction: Compaction) -> str:
+    """What the daemon repacks by itself, for people."""
+    from shardwright.config.quantities import format_bytes
+
+    if not compaction.enabled:
+        return "off; `shardwright compact` does it by hand"
+    recompress = f", recompressed with {compaction.recompress}" if compaction.recompress else ""
+    rate = f", at most {format_bytes(compaction.rate)}/s" if compaction.rate else ""
+    workers = f"{compaction.workers} process{'' if compaction.workers == 1 else 'es'}"
+    return (
+        f"each store, {compaction.after_s:g} s after it was sealed, in {compaction.order} order{recompress}; {workers} at idle priority{rate};"
+        f" not while a ring is more than {compaction.pause_above:.0%} full"
+    )
 
 
 def _print_stream(console: Console, stream: StreamPlan) -> None:

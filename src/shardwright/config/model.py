@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
+from shardwright.compact.order import Order  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
 from shardwright.pipeline.limits import default_threads
 from shardwright.pipeline.settings import Durability, OnFull, Overload  # noqa: TC001
@@ -18,6 +19,7 @@ from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, Size, SocketFile
 
+RECOMPRESS_PATTERN = r"^(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 
 
@@ -135,6 +137,31 @@ class Reliability(_Section):
     )
 
 
+class Compaction(_Section):
+    """Repacking of sealed stores by the daemon itself, one store at a time, at idle priority, in a process of its own."""
+
+    enabled: bool = Field(default=False, description="Compact each store after it was sealed, as shardwright compact does.")
+    order: Order = Field(default="row_major", description="Order of the chunks in a packed shard.")
+    recompress: str | None = Field(
+        default=None,
+        pattern=RECOMPRESS_PATTERN,
+        description="CNAME or CNAME:LEVEL, such as zstd:5: encode chunks anew where that makes them smaller. Blosc arrays take lz4, lz4hc, zlib and "
+        "zstd, others a level of their own codec. Left out, chunks stay as they are encoded.",
+    )
+    rate: Size | None = Field(default=None, description="At most so many bytes a second. Left out, as fast as it goes.")
+    workers: int = Field(default=1, ge=1, le=64, description="Processes that work at the same time, each on a shard.")
+    after_s: float = Field(
+        default=60, ge=0, le=86_400, allow_inf_nan=False, description="How long a store rests between its sealing and its compaction."
+    )
+    pause_above: float = Field(
+        default=0.25,
+        gt=0,
+        lt=1,
+        description="Nothing is compacted while more than this part of any camera's ring is in use. Frames that wait for their chunk to fill count, "
+        "and with durability durable those that wait for a sync.",
+    )
+
+
 class Log(_Section):
     """How events are written to standard output."""
 
@@ -167,6 +194,7 @@ class Config(_Section):
     workers: Workers = Workers()
     memory: Memory = Memory()
     reliability: Reliability = Reliability()
+    compaction: Compaction = Compaction()
     log: Log = Log()
     streams: tuple[Stream, ...] = Field(default=(), max_length=256, description="Cameras known by name.")
 

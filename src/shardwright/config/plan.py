@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
     from .load import LoadedConfig
-    from .model import Reliability, Stream
+    from .model import Compaction, Reliability, Stream
     from .source import FieldPath
 
 
@@ -103,6 +103,7 @@ class Plan:
     output_root: Path
     disk_free_bytes: int
     warnings: tuple[str, ...]
+    compaction: Compaction
 
     @property
     def memory_peak_bytes(self) -> int:
@@ -129,6 +130,7 @@ class Plan:
             "output_root": str(self.output_root),
             "disk_reserved_bytes": self.disk_reserved_bytes,
             "disk_free_bytes": self.disk_free_bytes,
+            "compaction": self.compaction.model_dump(mode="json"),
             "warnings": list(self.warnings),
         }
 
@@ -150,6 +152,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
             if folder is not None
             for warning in _root_warnings(name, folder, create=config.output.create)
         ),
+        compaction=config.compaction,
     )
     _refuse_what_does_not_fit(loaded, plan)
     spill_root = config.output.spill_root

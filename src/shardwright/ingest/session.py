@@ -113,6 +113,12 @@ class Session:
         kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
         return limits.acquisition_bytes + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
 
+    @property
+    def ring_fill(self) -> float:
+        """The part of its client's credit that is in use, 0 to 1. From any thread."""
+        slots = self.credit.ring_slots
+        return min(1.0, self.credit.frames_in_flight / slots) if slots else 0.0
+
     def bytes_to_attach(self, ring_slots: int) -> int:
         """What a client with so many slots adds to ``memory_bytes``."""
         limits = self.acquisition.limits

@@ -7,6 +7,7 @@
     recovery thread    what an earlier daemon left unfinished    ingest/opening.py, pipeline/resume.py
     worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
+    compaction thread  when which sealed store is repacked      service/compaction.py (the work is done by a process of its own)
 
 Opened in the order plan, output roots, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
 other way round. Unfinished stores are handed over before `ready` and taken up behind it: a client that comes back waits for its own store only.
@@ -27,6 +28,7 @@ from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinish
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
+from .compaction import STOP_TIMEOUT_S, CompactionService
 from .places import prepare_output_root
 
 if TYPE_CHECKING:
@@ -47,7 +49,8 @@ class Daemon:
         self.plan = make_plan(loaded)
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
-        self._server = IngestServer(ingest_settings(config), stream_policies(config), self._pool, on_event=emit)
+        self._server = IngestServer(ingest_settings(config), stream_policies(config), self._pool, on_event=self._tell)
+        self._compaction = CompactionService(config.compaction, config.output.root, self._server.ring_fill, emit)
 
     def run(self, life: Lifecycle) -> int:
         """Open, serve until told to stop, drain, close; returns the exit code. Raises ``ConfigError`` or ``StorageError`` when it cannot start."""
@@ -68,12 +71,20 @@ class Daemon:
         self._pool.start()
         self._server.adopt(unfinished)
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
+        compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
         code = life.supervise(ingest, self._dead_threads)
         if self._pool.alive():
             self._pool.stop()
+        self._compaction.close()
+        compaction.join(STOP_TIMEOUT_S + 2.0)
         self._emit("stopped", {"exit_code": code, **self._server_totals()})
         return code
+
+    def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
+        """An event of ingest, for whoever reads the lines and for compaction."""
+        self._emit(event, facts)
+        self._compaction.notice(event, facts)
 
     def _dead_threads(self) -> list[str]:
         return [*([] if self._pool.alive() else ["worker"]), *self._server.dead_threads()]

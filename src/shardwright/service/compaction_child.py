@@ -1,0 +1,129 @@
+"""The process that compacts one store for the daemon: as the daemon holds it, and what it does before it becomes ``shardwright compact``.
+
+    daemon ──▶ python -m shardwright.service.compaction_child DAEMON COMMAND...     idle priority; ends with the daemon, however that ends
+                  └── exec ──▶ python -m shardwright.cli compact STORE ... --json
+
+It sets its own priority: a thread of the daemon that ran at idle priority would hold the interpreter's lock while it waits for a processor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from shardwright.compact.manners import Manners
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import IO
+
+    from shardwright.config.model import Compaction
+
+_PR_SET_PDEATHSIG = 1
+_ERROR_TAIL_BYTES = 4096
+_READ_BYTES = 1 << 16
+COMPACT = ("-m", "shardwright.cli", "compact")
+USAGE = 2  # exit code: the same command fails the next time, too
+
+
+def compact_command(store: Path, options: Compaction) -> list[str]:
+    """The command line that compacts one store as configured."""
+    command = [sys.executable, *COMPACT, str(store), "--order", options.order, "--workers", str(options.workers), "--json"]
+    command += [] if options.recompress is None else ["--recompress", options.recompress]
+    return command + ([] if options.rate is None else ["--rate", str(options.rate)])
+
+
+class CompactionChild:
+    """Started by the constructor (``OSError`` when that fails); ``poll`` now and then, ``stop`` to end it. One thread, which must outlive it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  (our own interpreter)
+            [sys.executable, "-m", __name__, str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is the daemon's to answer
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._pipes = (self._process.stdout, self._process.stderr)
+        for pipe in self._pipes:
+            os.set_blocking(pipe.fileno(), False)
+        self._output = self._errors = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended, negative for a signal. Takes what it has written so far."""
+        code = self._process.poll()
+        self._output += _take(self._pipes[0])
+        self._errors = (self._errors + _take(self._pipes[1]))[-_ERROR_TAIL_BYTES:]  # a line every two seconds, for days
+        return code
+
+    def report(self) -> dict[str, Any]:
+        """What it says about its store; empty when it did not come to that."""
+        try:
+            (report,) = json.loads(self._output)["stores"]
+        except (ValueError, KeyError, TypeError):
+            return {}
+        return report if isinstance(report, dict) else {}
+
+    def why(self, code: int) -> str:
+        """One line on what went wrong, after ``poll`` gave ``code``."""
+        report = self.report()
+        failures: dict[str, Any] = {**report.get("failures", {}), **({report["path"]: report["error"]} if "error" in report else {})}
+        if failures:
+            name, error = next(iter(failures.items()))
+            more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+            return f"{name}: {' '.join(str(error.get('message')).split())}{more}"
+        if code < 0:
+            return f"ended by a signal: {signal.strsignal(-code) or -code}"
+        lines = self._errors.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {code}"
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to clear up and end; kill it, and with it its workers, when that takes longer."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """Once it has ended."""
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _take(pipe: IO[bytes]) -> bytes:
+    """What is in a pipe now."""
+    taken = b""
+    while True:
+        try:
+            piece = os.read(pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return taken
+        if not piece:
+            return taken
+        taken += piece
+
+
+def _become(parent: int, command: list[str]) -> None:
+    """In the child: priority and the end with the daemon stay over exec."""
+    Manners(idle=True).be_idle()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == parent:  # else it died before we asked to be told
+        os.execv(command[0], command)  # noqa: S606  (no shell is wanted)
+
+
+if __name__ == "__main__":
+    _become(int(sys.argv[1]), sys.argv[2:])
