@@ -104,9 +104,13 @@ class Manners:
 
         There is no way back without privileges. Where the system refuses (a sandbox, another architecture), the task runs as it is.
         """
-        if not self.idle:
-            return
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, _IDLE_NICE)
-        if (number := _IOPRIO_SET.get(platform.machine())) is not None:
-            _libc.syscall(ctypes.c_long(number), ctypes.c_int(_IOPRIO_WHO_PROCESS), ctypes.c_int(0), ctypes.c_int(_IOPRIO_CLASS_IDLE))
+        if self.idle:
+            make_idle()
+
+
+def make_idle(pid: int = 0) -> None:
+    """The same for a process that has just begun, or for this thread."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _IDLE_NICE)
+    if (number := _IOPRIO_SET.get(platform.machine())) is not None:
+        _libc.syscall(ctypes.c_long(number), ctypes.c_int(_IOPRIO_WHO_PROCESS), ctypes.c_int(pid), ctypes.c_int(_IOPRIO_CLASS_IDLE))

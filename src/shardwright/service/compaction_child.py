@@ -1,14 +1,11 @@
-"""The process that compacts one store for the daemon: as the daemon holds it, and what it does before it becomes ``shardwright compact``.
+"""The process that compacts one store for the daemon: ``shardwright compact``, at idle priority, ending with the daemon however that ends.
 
-    daemon ──▶ python -m shardwright.service.compaction_child DAEMON COMMAND...     idle priority; ends with the daemon, however that ends
-                  └── exec ──▶ python -m shardwright.cli compact STORE ... --json
-
-It sets its own priority: a thread of the daemon that ran at idle priority would hold the interpreter's lock while it waits for a processor.
+It is the process that is made idle, right after its start: a thread of the daemon at idle priority would hold the interpreter's lock while it waits
+for a processor.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -16,7 +13,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from shardwright.compact.manners import Manners
+from shardwright.compact.manners import make_idle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +22,13 @@ if TYPE_CHECKING:
 
     from shardwright.config.model import Compaction
 
-_PR_SET_PDEATHSIG = 1
+# Runs first in the child: SIGTERM when the daemon's thread that started it is gone (prctl(2), PR_SET_PDEATHSIG), which stays so over exec.
+_END_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 _ERROR_TAIL_BYTES = 4096
 _READ_BYTES = 1 << 16
 COMPACT = ("-m", "shardwright.cli", "compact")
@@ -44,12 +47,13 @@ class CompactionChild:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(  # noqa: S603  (our own interpreter)
-            [sys.executable, "-m", __name__, str(os.getpid()), *command],
+            [sys.executable, "-c", _END_WITH_PARENT, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C in a terminal is the daemon's to answer
         )
+        make_idle(self._process.pid)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._pipes = (self._process.stdout, self._process.stderr)
@@ -115,15 +119,3 @@ def _take(pipe: IO[bytes]) -> bytes:
         if not piece:
             return taken
         taken += piece
-
-
-def _become(parent: int, command: list[str]) -> None:
-    """In the child: priority and the end with the daemon stay over exec."""
-    Manners(idle=True).be_idle()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == parent:  # else it died before we asked to be told
-        os.execv(command[0], command)  # noqa: S606  (no shell is wanted)
-
-
-if __name__ == "__main__":
-    _become(int(sys.argv[1]), sys.argv[2:])
