@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
+from benchmarks import compaction, compaction_report
 from benchmarks.case import Case
 from benchmarks.parent import Child, Result, compare, frames_file
 from benchmarks.peers import CONTENDERS
@@ -89,3 +90,34 @@ def test_help_lists_the_contenders():
     tools = Path(__file__).parents[2] / "tools"
     done = subprocess.run([sys.executable, "-m", "benchmarks", "--help"], cwd=tools, capture_output=True, text=True, check=True)
     assert "acquire-zarr" in done.stdout
+
+
+def test_every_way_to_repack_gives_the_same_pixels_and_is_measured(tmp_path):
+    names = list(compaction.REPACKERS)
+    live_bytes, results = compaction.measure(names, CASE, 1, tmp_path / "work", lambda _: None)
+    assert [result.error for result in results] == [None] * len(names)
+    assert all(len(result.seconds) == len(result.cpu_seconds) == 1 for result in results)
+    stored = {result.name: result.stored_bytes for result in results}
+    assert {stored[name] for name in ("pack", "pack-job", "cp", "cp-sync", "cp-sync-cmp")} == {live_bytes}
+    assert stored["recompress-zstd"] < live_bytes
+    assert not (tmp_path / "work").exists()
+    rows = compaction_report.summary(results, live_bytes)
+    assert rows[names.index("cp")]["versus"]["cp"] == 1
+    assert "asked: 0.8x" in compaction_report.verdicts(rows)[0]
+    assert all(name in compaction_report.table(rows) for name in names)
+
+
+def test_a_way_to_repack_that_loses_a_pixel_is_an_error(tmp_path, monkeypatch):
+    class Lossy(compaction.Cp):
+        def write(self, path):
+            nbytes = super().write(path)
+            shard = max((path / "0" / "c").rglob("*"))
+            shard.unlink()
+            return nbytes
+
+    monkeypatch.setitem(compaction.REPACKERS, "lossy", Lossy)
+    _, (lossy, right) = compaction.measure(["lossy", "cp"], CASE, 1, tmp_path / "work", lambda _: None)
+    assert "AssertionError" in lossy.error
+    assert right.error is None
+    (row, _) = compaction_report.summary([lossy, right], 1)
+    assert "failed: AssertionError" in compaction_report.table([row])

@@ -72,3 +72,12 @@ def test_a_missing_file_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, errors = run(capsys, "nowhere.yaml")
     assert code == 2
     assert "nowhere.yaml: cannot read the configuration" in errors
+
+
+def test_it_says_what_is_compacted(capsys: pytest.CaptureFixture[str]) -> None:
+    timelapse, lightsheet = (str(next(file for file in CONFIGS if file.stem == stem)) for stem in ("timelapse-5d", "lightsheet"))
+    assert "compaction: off" in run(capsys, lightsheet)[1]
+    line = next(line for line in run(capsys, timelapse)[1].splitlines() if line.startswith("compaction: "))
+    for part in ("3600 s", "morton", "zstd:5", "190.7 MiB/s", "25%"):
+        assert part in line
+    assert json.loads(run(capsys, timelapse, "--json")[1])["compaction"]["pause_above"] == 0.25

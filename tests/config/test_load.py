@@ -67,6 +67,13 @@ def test_reliability_has_defaults_and_a_stream_may_have_its_own() -> None:
     assert (config.output.spill_root, config.output.ballast, config.output.low_water) == (Path.cwd() / "more", 8 * 2**20, 2**30)
 
 
+def test_compaction_is_off_unless_it_is_asked_for() -> None:
+    assert not parse_config(GOOD).config.compaction.enabled
+    compaction = parse_config(GOOD + "compaction: {enabled: true, rate: 50MB}").config.compaction
+    assert (compaction.enabled, compaction.rate, compaction.order, compaction.recompress) == (True, 50_000_000, "row_major", None)
+    assert (compaction.workers, compaction.after_s, compaction.pause_above) == (1, 60, 0.25)
+
+
 def test_paths_count_from_the_file_not_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "elsewhere").mkdir()

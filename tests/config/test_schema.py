@@ -73,6 +73,29 @@ AGREED = [
         (False, {"output": {"root": "d"}, "ingest": {"endpoints": e}})
         for e in ([], ["ipc://"], ["ipc://@a"], ["tcp://a"], ["udp://a:1"], [5], "ipc://a", None)
     ),
+    *(
+        (True, {"output": {"root": "d"}, "compaction": c})
+        for c in (
+            {},
+            {"enabled": True, "order": "morton", "recompress": "zstd:5", "rate": "50MB", "workers": 2, "after_s": 0.5, "pause_above": 0.9},
+            {"recompress": "lz4hc"},
+            {"recompress": None, "rate": None},
+        )
+    ),
+    *(
+        (False, {"output": {"root": "d"}, "compaction": c})
+        for c in (
+            {"order": "hilbert"},
+            {"recompress": "zstd:"},
+            {"recompress": "lzma:5"},
+            {"rate": 0},
+            {"workers": 0},
+            {"after_s": -1},
+            {"pause_above": 0},
+            {"pause_above": 1},
+            {"to": "s3://b/p"},
+        )
+    ),
     (False, {"output": {"root": "d"}, "version": 2}),
     (True, with_array()),
     *(

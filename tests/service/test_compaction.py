@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import shardwright as sw
+from shardwright.compact.job import Options, plan
 from shardwright.compact.queued import QueuedStore, queued_stores
+from shardwright.read.store import open_store
 from shardwright.testing.photons import PhotonFrames
 
 from .daemon_process import TIMEOUT_S, DaemonProcess, run_cli
@@ -222,7 +224,7 @@ def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder:
         stream = connection.acquire("run", stream="cam0")
         for i in range(12):  # a group of shards, and half of the next
             stream.append(SOURCE.frame(i))
-        until(lambda: stream.frames_stored == 12 and (store / "0/c/0/1/0").exists())
+        until(lambda: stream.frames_stored == 12 and len(plan(open_store(store), Options()).todo) == 2)
         daemon.process.kill()
         daemon.exit_code()
         QueuedStore(store).add()

@@ -6,4 +6,6 @@ peers/       one file for each writer or floor; peers/__init__.py lists them
 child.py     a contender in its own process, driven by lines of JSON
 parent.py    starts the children, interleaves the rounds, samples CPU and memory
 report.py    medians, spread and ratios as a table or JSON
+
+compaction.py, compaction_report.py    tools/bench compact: ways to make an acquired store gapless
 """

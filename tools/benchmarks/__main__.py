@@ -8,16 +8,18 @@ import platform
 import sys
 from pathlib import Path
 
+from . import compaction_report
 from .case import Case
 from .parent import compare
 from .peers import CONTENDERS
 from .report import summary, table, verdicts
 
+DESCRIPTION = "Writers compared on the same frames, layout and codec, final sync counted. `tools/bench compact --help`: ways to repack a store."
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tools/bench", description="Writers compared on the same frames, layout and codec, final sync counted.")
+    parser = argparse.ArgumentParser(prog="tools/bench", description=DESCRIPTION)
     parser.add_argument("--quick", action="store_true", help="64 frames and 2 rounds instead of 256 and 5")
     parser.add_argument("--only", action="append", choices=sorted(CONTENDERS), metavar="NAME", help=f"repeatable; of {', '.join(CONTENDERS)}")
     parser.add_argument("--rounds", type=int, help="timed rounds of each contender")
@@ -34,6 +36,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Exits with 1 when a contender failed or used more memory than it planned."""
+    if sys.argv[1:2] == ["compact"]:
+        return compaction_report.main(sys.argv[2:], ROOT / ".cache" / "bench")
     options = parse()
     frames = options.frames or (64 if options.quick else 256)
     case = Case(frames=frames, scene=options.scene, threads=options.threads, cname=options.cname, clevel=options.clevel, shuffle=options.shuffle)
