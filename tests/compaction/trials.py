@@ -13,6 +13,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,9 @@ class Tally:
     def add(self, what: str, problems: list[str], *, how: str) -> None:
         self.trials += 1
         self.ended[how] = self.ended.get(how, 0) + 1
-        self.violations += [f"{what}: {problem}" for problem in problems]
+        for problem in problems:
+            print(f"VIOLATION {what}: {problem}", file=sys.stderr, flush=True)
+            self.violations.append(f"{what}: {problem}")
 
 
 def every(count: int, of: int) -> range:

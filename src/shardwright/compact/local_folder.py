@@ -54,14 +54,17 @@ class LocalFolder:
 
     def release(self, token: str) -> None:
         held = self._read_claim()
-        if held is None or held.token != token:
+        if held is not None:
+            if held.token != token:
+                return
+            self._delete_parts()
+            self.delete(CLAIM_KEY)
+        if not (self.root / WORK_PREFIX).is_dir():
             return
-        self._delete_parts()
-        self.delete(CLAIM_KEY)
         with storage_errors("remove", self.root / WORK_PREFIX):
             reach("compact.before_remove_work_folder")
             try:
-                (self.root / WORK_PREFIX).rmdir()
+                (self.root / WORK_PREFIX).rmdir()  # also the one that a release left which failed after the claim was gone
             except OSError:
                 return  # somebody else's file is in it
         sync_directory(self.root)
