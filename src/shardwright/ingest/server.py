@@ -189,12 +189,13 @@ class IngestServer:
             os.eventfd_read(self._wake_descriptor)
         if self._handover is not None:
             self._handover.serve(ready)
+        begin_s = time.monotonic()
         drained = self._receive_some()
         self._openings.advance()
         for session in self._sessions:
             if not session.paused:
                 self._advance(session)
-        self._keep_alive(time.monotonic(), drained=drained)
+        self._keep_alive(time.monotonic(), drained_since_s=begin_s if drained else 0.0)
 
     def _advance(self, session: Session) -> None:
         if self._stopping:
@@ -327,7 +328,7 @@ class IngestServer:
         self._send(client, client.counter.control(Kind.HEARTBEAT))
         return not client.gone and client.unreachable is None
 
-    def _keep_alive(self, now_s: float, *, drained: bool) -> None:
+    def _keep_alive(self, now_s: float, *, drained_since_s: float) -> None:
         if now_s >= self._next_heartbeat_s:
             self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
             for client in self._clients.values():
@@ -337,8 +338,10 @@ class IngestServer:
             if silence_s * 1000 > self._settings.session_timeout_ms:
                 expected = f"a message within {self._settings.session_timeout_ms} ms"
                 self._dismiss(client, SessionLostError("the client fell silent", expected=expected, got=f"{silence_s:.1f} s of silence"))
-            elif client.unreachable is not None and (drained or now_s - client.unreachable_since_s > LAST_MESSAGES_S):
-                # What it sent before it went has been taken by now; a peer that goes on sending gets no more than this.
+            elif client.unreachable is not None and (
+                client.unreachable_since_s < drained_since_s or now_s - client.unreachable_since_s > LAST_MESSAGES_S
+            ):
+                # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on sending gets no more than this.
                 self._lose(client, SessionLostError("the client is gone", got=client.unreachable), left=False)
 
     def _send(self, client: Client, parts: list[bytes]) -> None:
