@@ -454,6 +454,30 @@ def test_a_frame_for_a_hole_of_a_slab_that_was_closed_is_late_after_a_crash_as_w
     assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_frame_for_a_hole_of_a_shard_that_was_sealed_is_late_after_a_crash_as_well(tmp_path, spec_of):
+    path = tmp_path / "a.zarr"
+    frames = {i: np.full((4, 6), i + 1, np.uint16) for i in range(4)}
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    for i in (0, 1, 3):
+        old.append(frames[i], index=(i,))
+    failpoints.set_hook("table.before_create", _die)
+    try:
+        with pytest.raises(sw.errors.ShardwrightError):
+            old.close()
+    finally:
+        failpoints.set_hook("table.before_create", None)
+    assert list((path / "0" / "c").rglob("[0-9]")), "its shard is sealed"
+    with sw.resume(path) as writer:
+        writer.append(frames[2], index=(2,))
+        writer.append(frames[3], index=(3,))
+    assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1)
+
+
+def _die() -> None:
+    raise _Died
+
+
 def test_frames_that_came_are_known_of_even_if_recovery_dies_once_more(crash, shared_pool):
     unstaged = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
     _, left = crash(range(6), codec=None, shard=4, settings=unstaged)

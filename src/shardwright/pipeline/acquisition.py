@@ -295,7 +295,7 @@ class Acquisition(Outcomes):
     def _restore(self, restored: Restored) -> None:
         """Take up what recovery found: closed groups, groups to go on with, staged frames."""
         self.accounts = restored.accounts
-        self._groups.restore_closed(restored.closed_groups)
+        self._groups.restore_closed(restored.closed_groups, restored.holes)
         self._sealed_extent = max((self._groups.visible.end_of(number) for number in restored.closed_groups), default=0)
         for found in restored.groups:
             self._restore_group(found)

@@ -18,6 +18,11 @@ FREE = -1
 UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that holds the frame
 
 
+def grid_tables(grid: Grid) -> tuple[np.ndarray, ...]:
+    """A grid as the kernels of ``kernels.place`` read it."""
+    return tuple(np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides))
+
+
 class SlabTable:
     """``rows`` slabs at once, each with room for ``grid.frames_per_slab`` frames in storage order.
 
@@ -28,9 +33,7 @@ class SlabTable:
 
     def __init__(self, grid: Grid, rows: int, record_dtype: np.dtype[np.void]) -> None:
         self._grid = grid
-        self.grid_tables: tuple[np.ndarray, ...] = tuple(
-            np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
-        )
+        self.grid_tables = grid_tables(grid)
         self.slab = np.full(rows, FREE, np.int64)
         self._taking = np.full(rows, FREE, np.int64)  # as the kernel sees it: a slab closed with holes takes no more frames
         self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
+from shardwright.kernels.place import slab_and_place
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
@@ -21,9 +22,11 @@ from shardwright.shard.journal import VALID, GroupJournal, JournalLayout, was_ne
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.read_back import ReadBack, read_back
 from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
+from shardwright.shard.slab_map import slabs_of_group
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
+from .assembly import grid_tables
 from .encoding import SlabEncoder
 from .restored import GroupReport, Restored, RestoredGroup
 
@@ -88,7 +91,13 @@ class Finder:
     def _read_log(self) -> None:
         """Frames of sealed groups, and frames that were settled without being stored."""
         accounts = self._restored.accounts
-        for kind, _, records in self._folder.log.blocks():
+        positions: dict[int, list[np.ndarray]] = {}  # of the group whose block is being read
+        for kind, group, records in self._folder.log.blocks():
+            if kind is BlockKind.GROUP:
+                if group not in positions:
+                    self._remember_holes(positions)
+                    positions = {group: []}
+                positions[group].append(records["position"].astype(np.int64))
             sequences = records["sequence"].astype(np.int64)
             stored = kind is BlockKind.GROUP
             fresh = ~accounts.seen.holds(sequences) if stored else np.ones(sequences.size, np.bool_)
@@ -101,7 +110,23 @@ class Finder:
                 accounts.settle(records)
             accounts.stored.add(sequences)
             accounts.durable.add(sequences)
+        self._remember_holes(positions)
         self._restored.closed_groups |= self._folder.log.groups
+
+    def _remember_holes(self, positions: dict[int, list[np.ndarray]]) -> None:
+        """So that a frame for a place that was closed without one is late, not a duplicate."""
+        grid = self._layout.grid
+        tables = grid_tables(grid)
+        for group, pieces in positions.items():
+            slabs = slabs_of_group(self._layout, group)
+            stored = np.concatenate(pieces)
+            if stored.size < sum(map(grid.frames_in_slab, slabs)):
+                filled: dict[int, np.ndarray] = {}
+                for position in stored.tolist():
+                    slab, place = slab_and_place(position, *tables)
+                    filled.setdefault(slab, np.zeros(grid.frames_per_slab, np.bool_))[place] = True
+                for slab in slabs:
+                    self._restored.holes.remember(slab, filled.get(slab))
 
     def _find_groups(self, placement: Placement) -> None:
         """Look at every file of one workspace: journals lead to their groups, what no journal names goes."""

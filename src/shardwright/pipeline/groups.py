@@ -111,7 +111,8 @@ class Groups:
         """A group found on disk, its files open."""
         self.by_number[group.number] = group
 
-    def restore_closed(self, numbers: Iterable[int]) -> None:
+    def restore_closed(self, numbers: Iterable[int], holes: HoleMemory) -> None:
+        self.holes = holes
         for number in sorted(numbers):
             self._note_closed(number)
             self.visible.seal(number)

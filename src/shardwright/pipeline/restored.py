@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .holes import HoleMemory
+
 if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.shard.group_files import GroupFiles
@@ -55,6 +57,7 @@ class Restored:
     accounts: Accounts
     groups: list[RestoredGroup] = field(default_factory=list)
     closed_groups: set[int] = field(default_factory=set)
+    holes: HoleMemory = field(default_factory=HoleMemory)  # of closed groups
     staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
     staged_slots: list[int] = field(default_factory=list)
     staged_addresses: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))

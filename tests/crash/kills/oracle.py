@@ -37,6 +37,7 @@ class Oracle:
     ``sent``      sequence -> number of the frame in the script, as the newest life that used the sequence sent it
     ``promised``  sequences that some life said were stored: those it had sent itself
     ``durable``   likewise
+    ``perhaps_late``  sent after the writer had begun to close: their places may be closed, and the frame table says so then
     """
 
     scene: Scene
@@ -47,6 +48,7 @@ class Oracle:
     sent: dict[int, int] = field(default_factory=dict)
     promised: set[int] = field(default_factory=set)
     durable: set[int] = field(default_factory=set)
+    perhaps_late: set[int] = field(default_factory=set)
     complaints: list[str] = field(default_factory=list)
 
     @property
@@ -135,7 +137,7 @@ class Oracle:
             return [f"the image cannot be read: {error!r}"]
         whole = tuple(slice(0, n) for n in values.shape)
         problems = self._compare(values, whole)
-        places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised}
+        places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised - self.perhaps_late}
         problems += [
             f"place {self.scene.index(place)} is outside the shape {values.shape}" for place in places if not self._inside(place, values.shape)
         ]
@@ -160,7 +162,7 @@ class Oracle:
 
     def _compare(self, values: np.ndarray, where: tuple[slice, ...]) -> list[str]:
         problems = []
-        promised = {self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)}
+        promised = {self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised - self.perhaps_late)}
         fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
         for position, place in self._places(where):
             if any(i >= n for i, n in zip(place, values.shape, strict=False)):
