@@ -29,14 +29,16 @@ def run_here(tasks: Iterable[dict]) -> Iterator[dict]:
         yield json.loads(json.dumps(run_task(json.loads(json.dumps(task)))))
 
 
-def write_image(path: Path, *, shape=(11, 21, 37), chunks=(1, 8, 16), shard_chunks=(4, 2, 2), names="zyx", dtype="uint16", **spec) -> np.ndarray:
+def write_image(
+    path: Path, *, shape=(11, 21, 37), chunks=(1, 8, 16), shard_chunks=(4, 2, 2), names="zyx", dtype="uint16", seed=3, **spec
+) -> np.ndarray:
     """An image of noise; one frame of it never came, one is all fill value."""
     dimensions = [
         sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s, unit="micrometer" if n in "zyx" else None, scale=0.5 + i)
         for i, (n, c, k, s) in enumerate(zip(names, shape, chunks, shard_chunks, strict=True))
     ]
     array_spec = sw.ArraySpec(dtype=dtype, dimensions=dimensions, **spec)
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(seed)
     values = rng.integers(0, 2, shape).astype(bool) if dtype == "bool" else (rng.poisson(300, shape) % 120).astype(dtype)
     fill = np.frombuffer(array_spec.fill_bytes(), array_spec.dtype)[0]
     frames = values.reshape(-1, *shape[-2:])
@@ -85,7 +87,8 @@ def die_at_every_point(job, step: int = 1) -> Iterator[int]:
 
 
 def damage_a_chunk(shard: Path) -> None:
-    """Its Blosc header no longer fits: whoever decodes it must notice."""
-    data = bytearray(shard.read_bytes())
+    """Its Blosc header no longer fits: whoever decodes it must notice. As a bad disk does it: times stay. A second time heals it."""
+    data, status = bytearray(shard.read_bytes()), shard.stat()
     data[0] ^= 0xFF
     shard.write_bytes(data)
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -21,6 +21,7 @@ from shardwright.model.errors import BudgetError, OutputExistsError, ShardFormat
 from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
+from shardwright.storage.files import replace_file
 
 from .images import NOT_IDLE, damage_a_chunk, die_at_every_point, multiscale, read_everywhere, run_here, write_image
 
@@ -139,7 +140,6 @@ def test_killed_at_every_storage_call_it_goes_on_and_readers_never_see_half_a_le
 def test_a_damaged_chunk_is_named_the_rest_is_made_and_nothing_is_published(tmp_path) -> None:
     store = tmp_path / "a.ome.zarr"
     write_image(store)
-    whole = (store / "0" / "c" / "0" / "0" / "0").read_bytes()
     damage_a_chunk(store / "0" / "c" / "0" / "0" / "0")
     report = add(store, 1)
     assert not report.ok
@@ -148,7 +148,7 @@ def test_a_damaged_chunk_is_named_the_rest_is_made_and_nothing_is_published(tmp_
     assert report.shards_made == 2
     assert len(multiscale(store)["datasets"]) == 1
     assert not (store / "1").exists()
-    (store / "0" / "c" / "0" / "0" / "0").write_bytes(whole)
+    damage_a_chunk(store / "0" / "c" / "0" / "0" / "0")
     mended = add(store, 1)
     assert (mended.shards_made, mended.shards_found) == (1, 2)
 
@@ -162,6 +162,60 @@ def test_a_run_that_asks_for_something_else_begins_anew(tmp_path) -> None:
     assert not (store / "1").exists()
     assert add(store, 1, "max").shards_found == 0
     np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(values, (1, 2, 2), "max", 1)[1])
+
+
+def rewrite(shard) -> None:
+    """The same bytes, at another time: as far as can be seen without reading, another shard of the same length."""
+    data = shard.read_bytes()
+    shard.unlink()
+    shard.write_bytes(data)
+
+
+def test_a_source_that_changed_between_runs_is_begun_anew(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    values = write_image(store)
+    shard = store / "0" / "c" / "0" / "0" / "0"
+    damage_a_chunk(shard)
+    assert add(store, 1).shards_made == 2
+    damage_a_chunk(shard)
+    rewrite(shard)
+    again = add(store, 1)
+    assert (again.shards_made, again.shards_found) == (3, 0)
+    np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(values, (1, 2, 2), "mean", 1)[1])
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write_image(store)
+
+    def rewritten(tasks):
+        yield from run_here(tasks)
+        rewrite(store / "0" / "c" / "0" / "0" / "0")
+
+    with pytest.raises(ShardFormatError, match="changed while it was read"):
+        add_levels(store, PyramidOptions(1), rewritten, manners=NOT_IDLE)
+    assert len(multiscale(store)["datasets"]) == 1
+    assert not (store / "1").exists()
+
+
+def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for_ours(tmp_path, monkeypatch) -> None:
+    store = tmp_path / "a.ome.zarr"
+    write_image(store)
+
+    def stop_before_naming(path, data) -> None:
+        if path == store / "zarr.json":
+            raise KeyboardInterrupt
+        replace_file(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardwright.compact.pyramid_job.replace_file", stop_before_naming)
+        with pytest.raises(KeyboardInterrupt):
+            add(store, 1)
+    assert (store / "1").exists()
+    assert len(multiscale(store)["datasets"]) == 1
+    rewrite(store / "0" / "c" / "0" / "0" / "0")
+    with pytest.raises(OutputExistsError, match="something else where a level should go"):
+        add(store, 1)
 
 
 def test_memory_stays_within_the_plan(tmp_path) -> None:

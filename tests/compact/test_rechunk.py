@@ -127,16 +127,54 @@ def test_shards_of_an_earlier_run_are_not_made_again(tmp_path) -> None:
 def test_a_damaged_chunk_is_named_and_the_rest_waits_for_the_next_run(tmp_path) -> None:
     old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
     values = write_image(old)
-    whole = (old / "0" / "c" / "0" / "0" / "0").read_bytes()
     damage_a_chunk(old / "0" / "c" / "0" / "0" / "0")
     report = rechunk(old, new)
     assert not report.ok
     assert not new.exists()
     assert "chunk 0/0/0 in" in report.failures[0]["error"]["message"]
     assert report.shards_made > 0
-    (old / "0" / "c" / "0" / "0" / "0").write_bytes(whole)
+    damage_a_chunk(old / "0" / "c" / "0" / "0" / "0")
     assert rechunk(old, new).shards_found == report.shards_made
     np.testing.assert_array_equal(read_everywhere(new / "0"), values)
+
+
+def acquire_again(store) -> np.ndarray:
+    """Delete it and put another acquisition in its place, whose shards have the same lengths."""
+    before = [path.stat().st_size for path in sorted((store / "0" / "c").rglob("0"))]
+    shutil.rmtree(store)
+    values = write_image(store, codec=None, seed=4)
+    assert [path.stat().st_size for path in sorted((store / "0" / "c").rglob("0"))] == before
+    return values
+
+
+def test_an_acquisition_again_under_the_same_name_is_not_mixed_with_the_first(tmp_path) -> None:
+    old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
+    write_image(old, codec=None)
+
+    def one_then_interrupted(tasks):
+        yield from run_here([next(iter(tasks))])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rechunk(old, new, one_then_interrupted)
+    values = acquire_again(old)
+    assert rechunk(old, new).shards_found == 0
+    np.testing.assert_array_equal(read_everywhere(new / "0"), values)
+
+
+def test_an_acquisition_again_in_the_middle_of_a_run_is_noticed(tmp_path) -> None:
+    old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
+    write_image(old, codec=None)
+
+    def acquired_again(tasks):
+        first, *rest = tasks
+        yield from run_here([first])
+        acquire_again(old)
+        yield from run_here(rest)
+
+    with pytest.raises(ShardFormatError, match="changed while it was read"):
+        rechunk(old, new, acquired_again)
+    assert not new.exists()
 
 
 def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:

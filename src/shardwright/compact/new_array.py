@@ -6,7 +6,9 @@ no file, so they are looked at again.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import StorageFullError
+from shardwright.model.errors import ShardFormatError, StorageFullError
 from shardwright.read.store import parse_array
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 
@@ -143,10 +145,23 @@ def check_room(folder: Path, nbytes: int) -> None:
         )
 
 
-def fingerprint(array: StoredArray) -> list[list[Any]]:
-    """What tells whether an array is still the one that a job began with: each shard's key and length."""
-    found = []
-    for key, _ in array.shard_files():
+def fingerprint(array: StoredArray) -> str:
+    """What tells whether an array is still the one that a job began with: a hash of each shard's key, length, time of change and inode.
+
+    Another acquisition under the same name has others, even with shards of the same lengths.
+    """
+    digest = hashlib.sha256()
+    for key, _ in sorted(array.shard_files()):
         with storage_errors("look at", array.path / key):
-            found.append([key, (array.path / key).stat().st_size])
-    return found
+            status = (array.path / key).stat()
+        digest.update(json.dumps([key, status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]).encode())
+    return digest.hexdigest()
+
+
+def check_unchanged(source: Path, *, same: bool) -> None:
+    """Raises ``ShardFormatError`` when what was made may be of two different states of ``source``."""
+    if not same:
+        raise ShardFormatError(
+            f"{source} changed while it was read; nothing was published",
+            hint="Wait until nothing compacts or moves it any more, then run this again",
+        )

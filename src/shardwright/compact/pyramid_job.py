@@ -1,7 +1,7 @@
 """Pyramid levels added to a store, restartable at any moment.
 
 STORE/0/.compact/lock              held for the whole job, so that nobody repacks the image meanwhile
-STORE/0/.compact/levels/job.json   what is being made; a run that asks for something else begins anew
+STORE/0/.compact/levels/job.json   what is being made of which shards; a run that finds something else there begins anew
 STORE/0/.compact/levels/1 ... n    levels in the making, where no reader looks for an array
 STORE/0/.compact/levels/work       working files of shards
 STORE/1 ... n                      complete levels, renamed to there one by one
@@ -26,7 +26,7 @@ from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, publish_folder, replace_file, storage_errors
 
-from .new_array import MakingReport, Meter, NewArray, check_room, make_array, stored_bytes
+from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
 from .region_plan import DEFAULT_MEMORY_BYTES
 from .work_folder import WorkFolder
 
@@ -155,12 +155,10 @@ class _PyramidJob:
         self._levels = levels
         self._options = options
         self._manners = manners
+        self._source = fingerprint(store.arrays[-1])
 
     def make(self, run: RunTasks, report: MakingReport, on_progress: Progress | None) -> bool:
         """Every level, the lower first. False when one could not be made whole: what is there of it stays, for the next run."""
-        for level in self._levels:
-            if (self._store.root / level.name).exists() and not self._is_published(level):
-                raise OutputExistsError("there is something else where a level should go", got=self._store.root / level.name)
         self._begin()
         itemsize = self._store.arrays[0].dtype.itemsize
         meter = Meter(sum(math.prod(level.shape) * itemsize for level in self._levels), on_progress)
@@ -171,21 +169,35 @@ class _PyramidJob:
             new = level.new_array(self._folder / level.name, self._where(level.source), self._folder / "work", self._options, self._manners)
             if not make_array(new, run, report, meter):
                 return False
+        check_unchanged(self._store.arrays[-1].path, same=fingerprint(self._store.arrays[-1]) == self._source)
         return True
 
     def _begin(self) -> None:
         """Go on with what a run that asked for the same left, or begin anew."""
         image = self._store.arrays[0]
-        asked = json.dumps([[level.name, json.loads(level.document)] for level in self._levels]).encode()
+        asked = {"source": self._source, "levels": [[level.name, json.loads(level.document)] for level in self._levels]}
         job = self._folder / _JOB
         with storage_errors("look at", job):
-            same = job.exists() and job.read_bytes() == asked
-        stale = self._folder / "work" if same else self._folder
-        _remove(stale)
+            found = json.loads(job.read_bytes()) if job.exists() else {}
+        self._check_free(same_source=isinstance(found, dict) and found.get("source") == self._source)
+        same = found == asked
+        make_directories(self._folder)
+        for stale in [self._folder / "work"] if same else sorted(self._folder.iterdir()):
+            if stale != job:  # replaced below: it tells what published levels were made of
+                _remove(stale)
         make_directories(self._folder / "work")
         if not same:
             check_room(image.path, self._expected_bytes(self._store.arrays[-1]))
-            replace_file(job, asked)
+            replace_file(job, json.dumps(asked).encode())
+
+    def _check_free(self, *, same_source: bool) -> None:
+        """Only levels that a run which was stopped published of this very source may be there already."""
+        for level in self._levels:
+            path = self._store.root / level.name
+            if path.exists() and not (same_source and self._is_published(level)):
+                raise OutputExistsError(
+                    "there is something else where a level should go", got=path, hint="The metadata does not name it: delete it if it is nobody's"
+                )
 
     def _expected_bytes(self, below: StoredArray) -> int:
         """As dense as the level below."""
@@ -212,8 +224,11 @@ class _PyramidJob:
         _remove(self._folder)
 
 
-def _remove(folder: Path) -> None:
-    with storage_errors("delete", folder):
-        if folder.exists():
+def _remove(path: Path) -> None:
+    with storage_errors("delete", path):
+        if path.exists():
             reach("compact.before_clear")
-            shutil.rmtree(folder)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 from shardwright.array.frame_table import TABLE_PATH
 from shardwright.array.levels import derived_array, fitting_shards, group_document, multiscale_of
 from shardwright.codecs.parameters import codec_of, inner_codecs
-from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
+from shardwright.model.errors import OutputExistsError, SpecError
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, publish_folder, replace_file, storage_errors
 from shardwright.storage.lock import StoreLock
 
 from .copy_folder import copy_folder
-from .new_array import MakingReport, Meter, NewArray, check_room, fingerprint, make_array, stored_bytes
+from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
 from .pyramid_job import Level, PyramidOptions, plan_levels, readable_image
 from .rechunk import plan_rechunk
 from .region_plan import DEFAULT_MEMORY_BYTES
@@ -212,11 +212,8 @@ class _RechunkJob:
             new = level.new_array(self._store / level.name, self._store / level.source, self._folder / "work", pyramid, self._manners)
             if not make_array(new, run, report, meter):
                 return False
-        if complete and describe(self._plan) != self._facts:
-            raise ShardFormatError(
-                f"{self._plan.store.root} changed while it was read; nothing was published",
-                hint="Wait until nothing compacts or moves it any more, then run this again",
-            )
+        if complete:
+            check_unchanged(self._plan.store.root, same=describe(self._plan) == self._facts)
         return complete
 
     def _begin(self) -> None:
