@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from shardwright.array.spec import Blosc, Gzip, Zstd
+from shardwright.compact.manners import watch_grants
 from shardwright.compact.pyramid_job import PyramidOptions, add_levels
 from shardwright.compact.rechunk import plan_rechunk
 from shardwright.compact.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, working_folder, write_new_store
@@ -213,6 +214,21 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
         assert peak <= result["peak_bytes"] == plan.peak_bytes <= memory_bytes
         assert least_reads * 0.9 * encoded <= result["bytes_read"] <= plan.read_factor * encoded
         (new / "0" / "c" / "0" / "0" / "0").unlink()
+
+
+def test_reading_back_takes_its_share_of_the_rate_piece_by_piece(tmp_path, monkeypatch) -> None:
+    old, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
+    write_image(old, shape=(16, 32, 32), chunks=(1, 32, 32), shard_chunks=(16, 1, 1), codec=None)
+    monkeypatch.setattr("shardwright.compact.new_shard.PIECE_BYTES", 4 * 2048)
+    granted = []
+    watch_grants(granted.append)
+    try:
+        report = rechunk(old, new, chunks={"z": 1, "y": 32, "x": 32})
+    finally:
+        watch_grants(None)
+    chunk_bytes = sum(granted) // 3 // (report.bytes_read // 2048)
+    assert chunk_bytes == 2048, "read, written and read back"
+    assert granted[-4:] == [4 * 2048, 4 * 2048, 4 * 2048, 2 * 2048], "14 chunks: two frames are fill value"
 
 
 def test_what_cannot_be_is_refused(tmp_path) -> None:

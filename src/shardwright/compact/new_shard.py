@@ -22,10 +22,14 @@ from shardwright.read.shard_file import ShardFile
 from shardwright.shard.index import empty_index, encode_index
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, rename_without_replacing, storage_errors, sync_directory
+from shardwright.storage.working_file import PIECE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
+
+    import numpy.typing as npt
 
     from shardwright.read.store import StoredArray
 
@@ -116,9 +120,12 @@ class NewShard:
             offsets, nbytes = (self._entries[name][order].astype(np.int64) for name in ("offset", "nbytes"))
             room = np.empty(int(nbytes.max()), np.uint8)  # one for all of them: only their checksums are wanted
             found = np.zeros(order.size, np.uint32)
-            error = read_ranges(file.fileno(), offsets, np.full(order.size, room.ctypes.data, np.int64), nbytes - inner, found)
-        if error:
-            raise StorageError(f"cannot read {self._path} back: {'it was cut' if error == FILE_ENDED else os.strerror(error)}")
+            for part in _pieces(nbytes):
+                self._manners.take(int(nbytes[part].sum()))
+                rooms = np.full(part.stop - part.start, room.ctypes.data, np.int64)
+                error = read_ranges(file.fileno(), offsets[part], rooms, nbytes[part] - inner, found[part])
+                if error:
+                    raise StorageError(f"cannot read {self._path} back: {'it was cut' if error == FILE_ENDED else os.strerror(error)}")
         for i in np.flatnonzero(found != self._crcs[order]).tolist():
             raise ShardFormatError(
                 f"chunk {order[i]} of {self._path} reads back differently",
@@ -151,6 +158,16 @@ def finished(array: StoredArray, coordinates: tuple[int, ...]) -> bool:
 def already_there(error: OutputExistsError, shard: NewShard) -> bool:
     """Another worker was given the same task again and was first: its shard holds the same values."""
     return error.got == str(shard.target)
+
+
+def _pieces(nbytes: npt.NDArray[np.int64]) -> Iterator[slice]:
+    """Runs of chunks of about ``PIECE_BYTES`` together, of one chunk where that is longer."""
+    number = (np.cumsum(nbytes) - 1) // PIECE_BYTES
+    begin = 0
+    while begin < number.size:
+        stop = int(np.searchsorted(number, number[begin], "right"))
+        yield slice(begin, stop)
+        begin = stop
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:
