@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
 
 import numpy as np
@@ -14,7 +15,7 @@ from shardwright.cli.app import main
 from shardwright.compact.destination import CLAIM_KEY, open_destination
 from shardwright.compact.manners import Manners
 from shardwright.compact.pyramid_job import PyramidOptions
-from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store
+from shardwright.compact.rechunk_job import RechunkOptions, describe, plan_new_store
 from shardwright.compact.rechunk_to import RechunkTo, staging_folder
 from shardwright.kernels import reference
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
@@ -121,6 +122,21 @@ def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made
     assert 0 < second.bytes_sent < first.bytes_sent
     assert open_destination(place).size("zarr.json") is not None
     assert_nothing_left(store)
+
+
+def test_a_job_that_was_stopped_at_its_very_end_does_not_answer_for_another_source(tmp_path) -> None:
+    store, away = tmp_path / "a.ome.zarr", str(tmp_path / "away")
+    write_image(store, **SMALL)
+    assert rechunk_to(store, away).ok
+    job = staging_folder(store, away) / "job.json"
+    job.parent.mkdir()
+    job.write_bytes(describe(plan_new_store(store, OPTIONS)))  # as a kill just before it goes leaves it
+    with pytest.raises(OutputExistsError, match="a source that has changed since"):
+        rechunk_to(store, away, RechunkOptions({"z": 2}))
+    shutil.rmtree(store)
+    write_image(store, seed=4, **SMALL)
+    with pytest.raises(OutputExistsError, match="a source that has changed since"):
+        rechunk_to(store, away)
 
 
 def test_other_schemes_are_no_destinations(tmp_path, capsys) -> None:

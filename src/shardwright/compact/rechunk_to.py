@@ -67,16 +67,17 @@ class RechunkTo:
             found = job.read_bytes() if job.exists() else None
         self._sent_already = found is not None and (record is None or (record.complete and not self._store.exists()))
         self._made_already = self._sent_already or self._store.exists()
-        if self._sent_already or (record is not None and record.complete):
-            return  # whatever has become of the source since
-        claimed_record(self._folder, self._destination)
+        complete = self._sent_already or (record is not None and record.complete)
+        if not complete:
+            claimed_record(self._folder, self._destination)
         if self._made_already and found != facts:
             raise OutputExistsError(
                 "an unfinished job with other options, or of a source that has changed since, is sending to this destination",
                 got=self._destination.url,
                 hint=f"Run it as it was begun, or delete {self._folder} and what is at the destination, {self._destination.url}/.compact included",
             )
-        replace_file(job, facts)
+        if not complete:
+            replace_file(job, facts)
 
     def make(self, run: RunTasks, *, manners: dict[str, Any] | None = None, on_progress: Progress | None = None) -> MakingReport:
         """The new store on this side. Raises as ``write_new_store`` does."""
