@@ -44,7 +44,7 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
     if (store / METADATA_NAME).exists():  # else an earlier job may have begun to delete: then nothing is sent any more
         plan = plan_move(store, options)
         pause_file = str(plan.store.arrays[0].path / WORK_FOLDER / PAUSE_NAME) if plan.store.arrays else None
-        rate = None if bytes_per_s is None else bytes_per_s / executor.workers
+        rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(plan.file_bytes)))
         options = replace(options, manners=Manners(rate, pause_file, options.manners.idle))
     with show_progress(f"compact: {store.name}", "sent", None if plan is None else plan.nbytes) as on_bytes:
         report = move_store(store, options, counted(executor, plan, on_bytes))

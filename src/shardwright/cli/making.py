@@ -13,6 +13,7 @@ from .progress import show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from shardwright.compact.executors import Executor
     from shardwright.compact.new_array import MakingReport, Progress
@@ -39,10 +40,13 @@ def making(name: str, workers: int | None, scheduler: str | None) -> Iterator[tu
         yield executor, on_progress
 
 
-def manners_of(rate: str | None, workers: int, no_idle: bool) -> dict[str, Any]:
-    """Of one worker: the rate is the job's."""
-    bytes_per_s = None if rate is None else parse_size("--rate", rate) / workers
-    return {"bytes_per_s": bytes_per_s, "pause_file": None, "idle": not no_idle}
+def manners_of(rate: str | None, workers: int, *, no_idle: bool, image: Path | None = None) -> dict[str, Any]:
+    """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). ``image``: the array whose pause file it heeds."""
+    from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
+
+    bytes_per_s = None if rate is None else parse_size("--rate", rate)
+    pause_file = None if image is None else str(image / WORK_FOLDER / PAUSE_NAME)
+    return {"bytes_per_s": bytes_per_s, "workers": workers, "pause_file": pause_file, "idle": not no_idle}
 
 
 def finish(report: MakingReport, as_json: bool) -> None:

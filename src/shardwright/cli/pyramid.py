@@ -34,5 +34,6 @@ def command(
 
     options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
     with making("pyramid", workers, scheduler) as (executor, on_progress):
-        report = add_levels(store.absolute(), options, executor.run, manners=manners_of(rate, executor.workers, no_idle), on_progress=on_progress)
+        manners = manners_of(rate, executor.workers, no_idle=no_idle)  # the job itself knows the pause file
+        report = add_levels(store.absolute(), options, executor.run, manners=manners, on_progress=on_progress)
     finish(report, as_json)

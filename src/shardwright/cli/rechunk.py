@@ -60,7 +60,7 @@ def command(
         report = _make_and_send(plan, destination, options, workers, scheduler, rate, no_idle=no_idle)
     else:
         with making("rechunk", workers, scheduler) as (executor, on_progress):
-            manners = manners_of(rate, executor.workers, no_idle)
+            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
             report = write_new_store(plan, Path(destination).absolute(), options, executor.run, manners=manners, on_progress=on_progress)
     finish(report, as_json)
 
@@ -70,17 +70,20 @@ def _make_and_send(
 ) -> MakingReport:
     from shardwright.compact.executors import open_executor
     from shardwright.compact.manners import Manners
+    from shardwright.compact.new_array import of_one_worker
     from shardwright.compact.rechunk_to import RechunkTo
 
     with closing(RechunkTo(plan, url, options)) as job:
         with making("rechunk", workers, scheduler) as (executor, on_progress):
-            report = job.make(executor.run, manners=manners_of(rate, executor.workers, no_idle), on_progress=on_progress)
+            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
+            report = job.make(executor.run, manners=manners, on_progress=on_progress)
         if report.ok:
             sending = job.plan_sending()
             with (
                 closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
                 show_progress("rechunk", "sent", None if sending is None else sending.nbytes) as on_bytes,
             ):
-                manners = Manners.from_dict(manners_of(rate, executor.workers, no_idle))
-                job.send(counted(executor, sending, on_bytes), report, manners)
+                manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
+                files = 1 if sending is None else len(sending.file_bytes)
+                job.send(counted(executor, sending, on_bytes), report, Manners.from_dict(of_one_worker(manners, files)))
     return report

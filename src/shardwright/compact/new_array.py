@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]  # decoded bytes of the new arrays made so
 
 @dataclass(frozen=True)
 class NewArray:
-    """``folder`` is where it grows; ``task`` is what all its tasks have in common."""
+    """``folder`` is where it grows; ``task`` is what all its tasks have in common, but that its manners are the job's (see ``of_one_worker``)."""
 
     folder: Path
     document: bytes
@@ -111,11 +111,19 @@ def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter)
     for folder in sorted(folders):
         sync_directory(folder)  # the run that was killed may have had no time to do that after a shard got its name
     name = new.folder.name
-    tasks = ({**new.task, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"} for shard in todo)
+    common = {**new.task, "manners": of_one_worker(new.task["manners"], len(todo))}
+    tasks = ({**common, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"} for shard in todo)
     for result in run(tasks):
         report.add(result)
         meter.add(_decoded_bytes(array, tuple(result["shard"])))
     return len(report.failures) == failed
+
+
+def of_one_worker(manners: dict[str, Any], tasks: int) -> dict[str, Any]:
+    """Manners of each of ``tasks`` of a job. The job's may name its ``workers``: as many of them as have a task share its rate."""
+    workers, rate = manners.get("workers", 1), manners.get("bytes_per_s")
+    share = None if rate is None else rate / max(1, min(workers, tasks))
+    return {**{key: value for key, value in manners.items() if key != "workers"}, "bytes_per_s": share}
 
 
 def _decoded_bytes(array: StoredArray, shard: tuple[int, ...]) -> int:
