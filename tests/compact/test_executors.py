@@ -7,14 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import distributed
 import numpy as np
 import pytest
 
-from shardwright.compact.executors import run_tasks
+from shardwright.compact import executors
+from shardwright.compact.executors import DaskCluster, run_tasks
 from shardwright.kernels import reference
+from shardwright.model.errors import WorkerError
+from shardwright.storage import failpoints
 
 from . import gappy_store as gappy
 from .images import NOT_IDLE
@@ -22,6 +27,8 @@ from .images import NOT_IDLE
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from shardwright.compact.executors import Results
 
 SLOW_RATE = "120kB"  # a store of 8 shards of about 24 KiB, each copied and read back: a few seconds
 
@@ -130,12 +137,76 @@ def test_a_killed_worker_while_new_shards_are_made(store: Path, cluster: Cluster
     gappy.assert_pixels(store)
 
 
+def in_process_cluster(store: Path) -> distributed.LocalCluster:
+    """Its worker is a thread of this process, so that failpoints reach it."""
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "worker_dashboard_address": None}
+    return distributed.LocalCluster(**options, local_directory=str(store.parent))
+
+
+def pack_tasks(store: Path, **manners: object) -> list[dict[str, object]]:
+    common = {"kind": "pack", "array": str(store / "0"), "order": "row_major", "manners": {**NOT_IDLE, **manners}}
+    return [common | {"shard": [i, 0, 0]} for i in range(gappy.SHARDS)]
+
+
+@pytest.fixture
+def held(store: Path) -> Iterator[threading.Event]:
+    """Every shard after the first waits in its worker for this event."""
+    first, go_on = gappy.identities(store), threading.Event()
+    failpoints.set_hook("compact.before_create", lambda: gappy.replaced(store, first) and go_on.wait(gappy.WAIT_S))
+    yield go_on
+    go_on.set()
+    failpoints.set_hook("compact.before_create", None)
+
+
+def begun_run(executor: DaskCluster, store: Path) -> Results:
+    """One shard is done, one is held, two are still to be begun."""
+    executor.workers = 2
+    results = executor.run(pack_tasks(store))
+    assert next(results)["ok"]
+    gappy.wait_until(lambda: any(executor._client.call_stack().values()), "a task that has begun")
+    return results
+
+
+def test_an_interrupted_run_on_a_cluster_ends_after_its_tasks(store: Path, held: threading.Event, capfd: pytest.CaptureFixture[str]) -> None:
+    """What has begun is waited for, what has not never begins: nothing touches the store once the results have ended."""
+    first, said = gappy.identities(store), []
+    with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
+        ended = threading.Thread(target=begun_run(executor, store).close)
+        ended.start()
+        gappy.wait_until(lambda: said.append(capfd.readouterr().err) or "Waiting for 1 tasks" in "".join(said), "the line that says so")
+        assert ended.is_alive()
+        held.set()
+        ended.join(gappy.WAIT_S)
+        assert not ended.is_alive()
+        assert len(gappy.replaced(store, first)) == 2
+        assert not any(executor._client.call_stack().values())
+    assert len(gappy.replaced(store, first)) == 2
+    gappy.assert_pixels(store)
+
+
+def test_a_task_on_a_cluster_that_does_not_end_is_an_error(store: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "_BEGUN_TIMEOUT_S", 0.0)
+    with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
+        results = begun_run(executor, store)
+        with pytest.raises(WorkerError, match="still at work on what was interrupted"):
+            results.close()
+        held.set()
+
+
+def test_a_clusters_workers_keep_their_priority(store: Path) -> None:
+    priorities = []
+    failpoints.set_hook("compact.before_create", lambda: priorities.append(os.getpriority(os.PRIO_PROCESS, 0)))
+    with in_process_cluster(store) as cluster:
+        assert all(result["ok"] for result in run_tasks(pack_tasks(store, idle=True), scheduler=cluster.scheduler_address))
+    failpoints.set_hook("compact.before_create", None)
+    assert set(priorities) == {os.getpriority(os.PRIO_PROCESS, os.getpid())}
+
+
 def test_tasks_on_a_cluster(store: Path) -> None:
     """Dask's scheduler and worker as threads of this process: each task's result comes, failed ones among them."""
     array = str(store / "0")
     tasks = [{"kind": "pack", "array": array, "shard": [i, 0, 0], "order": "row_major", "manners": NOT_IDLE} for i in range(gappy.SHARDS + 1)]
-    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "worker_dashboard_address": None}
-    with distributed.LocalCluster(**options, local_directory=str(store.parent)) as cluster:
+    with in_process_cluster(store) as cluster:
         results = list(run_tasks(tasks, scheduler=cluster.scheduler_address))
     assert sorted(result["shard"][0] for result in results if result["ok"]) == list(range(gappy.SHARDS))
     assert [result["error"]["message"] for result in results if not result["ok"]] == [f"shard ({gappy.SHARDS}, 0, 0) is none of {array}"]

@@ -4,7 +4,8 @@
                                                         └── bytes granted by Manners.take (local processes only) ──▶ on_moved(task, nbytes)
 
 A worker that is killed costs only its task's progress: the task is run again elsewhere, and becomes a failed result when it took ``MAX_ATTEMPTS``
-workers with it. Leaving the iterator early (an interrupt, ``close``) ends what is running; tasks are made so that this tears nothing.
+workers with it. Leaving the iterator early (an interrupt, ``close``) ends what is running, or waits for it where that cannot be ended: nothing of a
+job runs any more when its iterator has ended, so that the job's lock holds as long as its tasks do. Tasks are made so that this tears nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from concurrent.futures import CancelledError
 from multiprocessing.connection import Connection, wait
@@ -38,6 +40,9 @@ MAX_ATTEMPTS = 3
 _MAX_DEFAULT_WORKERS = 4  # beyond that a disk is busy, not a processor
 _END_TIMEOUT_S = 10.0  # for a worker to clear up after its task, before it is killed
 _CLUSTER_TIMEOUT_S = 10.0
+_BEGUN_TIMEOUT_S = 600.0  # for what a cluster's workers have begun, which cannot be ended from here
+_BEGUN_LOOK_S = 0.5
+_QUIET_LOOKS = 2  # in a row: a worker may be about to begin what was cancelled in the same moment
 _PR_SET_PDEATHSIG = 1
 
 
@@ -207,22 +212,60 @@ class DaskCluster:
         self.workers = max(1, sum(self._client.nthreads().values()))
 
     def close(self) -> None:
-        """Lets go of what is still to be run; what a worker has begun ends by itself."""
+        """Nothing is running any more: ``run`` sees to that."""
         self._client.close()
 
     def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results:
+        """Left early, it returns only when nothing runs any more. Raises ``WorkerError`` if that takes too long."""
         rest = iter(tasks)
-        running: dict[Any, Task] = {}  # by the key of the future
+        running: dict[Any, tuple[Any, Task]] = {}  # by the key of the future
         completed = self._distributed.as_completed(loop=self._client.loop)
-        while True:
-            while len(running) < 2 * self.workers and (task := next(rest, None)) is not None:
-                future = self._client.submit(run_task, task, pure=False, retries=MAX_ATTEMPTS)
-                running[future.key] = task
-                completed.add(future)
-            if not running:
+        try:
+            while True:
+                while len(running) < 2 * self.workers and (task := next(rest, None)) is not None:
+                    future = self._client.submit(run_task, _as_it_is(task), pure=False, retries=MAX_ATTEMPTS)
+                    running[future.key] = future, task
+                    completed.add(future)
+                if not running:
+                    return
+                future = next(completed)
+                result = self._result(*running[future.key])
+                del running[future.key]
+                yield result
+        finally:
+            if running:
+                self._end([future for future, _ in running.values()])
+
+    def _end(self, futures: list[Any]) -> None:
+        """Cancel what has not begun, and wait for what has: a worker's thread cannot be stopped, and may still replace a shard."""
+        keys, deadline_s = {future.key for future in futures}, time.monotonic() + _BEGUN_TIMEOUT_S
+        with contextlib.suppress(OSError, CancelledError, TimeoutError):  # the scheduler is gone: the look below says so
+            self._client.cancel(futures)
+        told, quiet = False, 0
+        while quiet < _QUIET_LOOKS:
+            if self._client.status != "running":
+                print(f"The scheduler at {self._address} is gone: what its workers have begun cannot be waited for", file=sys.stderr)
                 return
-            future = next(completed)
-            yield self._result(future, running.pop(future.key))
+            begun = self._begun(keys)
+            quiet = 0 if begun is None or begun else quiet + 1
+            if time.monotonic() > deadline_s:
+                raise WorkerError(
+                    f"after {_BEGUN_TIMEOUT_S:.0f} s the cluster at {self._address} is still at work on what was interrupted",
+                    got=f"{len(begun)} tasks" if begun is not None else "a worker that does not answer",
+                    hint="Do not run this job again before these tasks have ended, or their workers",
+                )
+            if begun and not told:
+                told = True
+                print(f"Waiting for {len(begun)} tasks that the cluster has begun, at most {_BEGUN_TIMEOUT_S:.0f} s", file=sys.stderr)
+            time.sleep(_BEGUN_LOOK_S)
+
+    def _begun(self, keys: set[Any]) -> set[Any] | None:
+        """Which of our tasks are in a worker's thread now, cancelled ones among them; None when somebody did not answer."""
+        try:
+            stacks = self._client.call_stack()
+        except (OSError, CancelledError, TimeoutError):
+            return None
+        return keys & {key for tasks in stacks.values() for key in tasks}
 
     def _result(self, future: Any, task: Task) -> Result:
         """Raises ``SessionLostError`` when the scheduler is gone: then the future is cancelled, or its result does not come."""
@@ -236,3 +279,8 @@ class DaskCluster:
                 f"the scheduler at {self._address} is gone: {lost}", hint="Run the same command again: finished shards are not done again"
             ) from lost
         return failed(task, WorkerError(f"no worker of the cluster could run this task: {type(error).__name__}: {error}"))
+
+
+def _as_it_is(task: Task) -> Task:
+    """At the priority that the cluster's owner chose: a worker's thread that was made idle stays so, also for what others run on it."""
+    return task | {"manners": {**(task.get("manners") or {}), "idle": False}}
