@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,12 +18,13 @@ import zarr
 
 import shardwright as sw
 from shardwright.cli.app import main
-from shardwright.compact import bucket, move, move_store
+from shardwright.compact import bucket, local_folder, move, move_store
 from shardwright.compact.destination import CLAIM_KEY, open_destination
 from shardwright.compact.manners import Manners
 from shardwright.compact.move_store import MoveOptions
+from shardwright.compact.queued import QueuedStore
 from shardwright.compact.tasks import run_task
-from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError
+from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError, StorageFullError
 from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
@@ -386,6 +388,66 @@ def test_what_cannot_be_moved_is_refused_before_anything_is_sent(store, place, t
     refused(OutputExistsError, "not empty")
 
 
+def test_a_folder_without_room_is_refused_before_anything_is_begun(store, tmp_path, monkeypatch):
+    """What is needed is what the packed files take, not the source's with its gaps."""
+    needed = sum(len(data) for data in files(copied(store, tmp_path / "packed")).values())
+    assert needed < sum(len(data) for data in files(store).values())
+    monkeypatch.setattr(local_folder.LocalFolder, "free_bytes", lambda _: needed - 1)
+    away = tmp_path / "away"
+    with pytest.raises(StorageFullError, match=rf"{needed} bytes free.*{needed - 1}"):
+        move_store.move_store(store, MoveOptions(str(away), manners=POLITE), execute)
+    assert not away.exists()
+    assert not (store / ".compact").exists()
+    monkeypatch.setattr(local_folder.LocalFolder, "free_bytes", lambda _: needed)
+    assert move_store.move_store(store, MoveOptions(str(away), manners=POLITE), execute).ok
+
+
+def copied(store, away):
+    assert move_store.move_store(store, MoveOptions(str(away), manners=POLITE), execute).ok
+    return away
+
+
+def test_a_disk_that_is_full_in_the_middle_ends_the_job_and_the_next_goes_on(store, tmp_path):
+    def is_full():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fills_up_after_two(tasks):
+        for count, task in enumerate(tasks):
+            if count == 2:
+                failpoints.set_hook("compact.before_put_allocate", is_full)
+            yield run_task(task)
+
+    options = MoveOptions(str(tmp_path / "away"), manners=POLITE)
+    try:
+        report = move_store.move_store(store, options, fills_up_after_two)
+    finally:
+        failpoints.set_hook("compact.before_put_allocate", None)
+    assert [failure["error"]["code"] for failure in report.failures] == ["storage_full"]
+    assert (report.sent, report.complete) == (2, False)
+    assert move_store.move_store(store, options, execute).ok
+
+
+def test_with_move_nothing_of_earlier_jobs_keeps_the_folders(store, tmp_path):
+    """A daemon's wish, a record of recompressed shards, a shard in the making on either side."""
+    spilled = (store / "0/c/1/0/0").resolve().parents[3] / ".compact"
+    spilled.mkdir()
+    (spilled / "c.1.0.0.ab.packed").write_bytes(b"half")
+    QueuedStore(store).add()
+    for name in ("done", "c.0.0.0.cd.packed", "pause"):
+        (store / "0/.compact" / name).write_bytes(b"left")
+    report = move_store.move_store(store, MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE), execute)
+    assert report.ok
+    assert not store.exists()
+    assert not any((tmp_path / "spill").rglob("*.packed"))
+    assert not spilled.parent.exists()
+
+
+def test_a_move_to_a_copy_that_was_made_before_says_what_to_do(store, place):
+    assert move_store.move_store(store, MoveOptions(place, manners=POLITE), execute).ok
+    with pytest.raises(OutputExistsError, match=r"without --move.*shardwright verify"):
+        move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
+
+
 def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
     inside, go_on = threading.Event(), threading.Event()
 
@@ -463,6 +525,7 @@ def test_the_command_refuses_what_makes_no_sense_and_what_is_there(store, tmp_pa
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the command's handlers are for its own process
     refused(2, "--move needs --to", "--move")
     refused(2, "do not go together", "--to", "x", "--recompress", "zstd")
+    refused(2, "does not look at DEST", "--to", "x", "--dry-run")
     refused(2, "takes one store", store, "--to", "x")
     refused(2, "s3://BUCKET/PREFIX", "--to", "gs://x/y")
     refused(2, "AWS_ACCESS_KEY_ID", "--to", "s3://x/y")

@@ -41,7 +41,7 @@ def command(
     move: bool = typer.Option(False, "--move", help="With --to: delete the store here once all of it is at DEST and verified."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only look: say what would be saved, change nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
-    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority instead of the lowest."),
+    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority instead of the lowest. Workers of --scheduler keep theirs."),
 ) -> None:
     """Pack the chunks of sealed shards without gaps. Each new shard is read back and compared before it takes the old one's place at once.
 
@@ -56,9 +56,9 @@ def command(
 
     if order not in ORDERS:
         raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
-    check_options(stores, to, move=move, recompress=recompress)
+    check_options(stores, to, move=move, recompress=recompress, dry_run=dry_run)
     options = Options(order, parse_recompress(recompress), parse_rate(rate), not no_idle)
-    if to is not None and not dry_run:
+    if to is not None:
         _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
         return
     plans = {store.absolute(): _planned(store, options) for store in stores}

@@ -29,6 +29,14 @@ class LocalFolder:
     def url(self) -> str:
         return str(self.root)
 
+    def free_bytes(self) -> int:
+        """What may still be written here; a dead job's parts count as free, since ``claim`` deletes them. Raises ``StorageError``."""
+        folder = next(folder for folder in (self.root, *self.root.parents) if folder.is_dir())
+        with storage_errors("look at", folder):
+            facts = os.statvfs(folder)
+            parts = sum(path.stat().st_blocks * 512 for path in (self.root / WORK_PREFIX).glob(f"*{PART_SUFFIX}"))
+        return facts.f_bavail * facts.f_frsize + parts
+
     def claim(self, token: str) -> bool:
         if (held := self._read_claim()) is not None:
             if held.token != token:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
+from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardFormatError, StorageError, StorageFullError
 from shardwright.read.store import Store, open_store
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
@@ -26,9 +26,10 @@ from .destination import CLAIM_KEY, open_destination
 from .local_folder import LocalFolder
 from .manners import Manners
 from .move import identify
-from .move_record import MoveRecord, SentFile
+from .move_record import PREFIX, MoveRecord, SentFile
+from .source import SourceShard
 from .tasks import run_task
-from .work_folder import LOCK_NAME, WORK_FOLDER
+from .work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -111,7 +112,7 @@ def move_store(path: Path, options: MoveOptions, execute: Execute, *, records: P
     An interrupt (``KeyboardInterrupt``) while files are sent is told in the report. ``records``: the folder of its record, if not the work folder.
 
     Raises before anything is sent: ``LockedError`` for a store that is still being written or worked on, and for a destination that another job
-    writes to; ``OutputExistsError``; ``ConfigError``; ``ShardFormatError``; ``StorageError``.
+    writes to; ``OutputExistsError``; ``ConfigError``; ``ShardFormatError``; ``StorageFullError``; ``StorageError``.
     """
     path = path.absolute()
     destination = open_destination(options.destination)
@@ -141,7 +142,12 @@ def _move(
         with ExitStack() as locks:
             for array in plan.store.arrays:
                 locks.enter_context(_locked(array.path, LOCK_NAME))
-            record = claimed_record(records, destination)
+            if isinstance(destination, LocalFolder):
+                check_room(plan, destination)
+            try:
+                record = claimed_record(records, destination)
+            except OutputExistsError as error:
+                raise (_copied_before(destination) if options.delete_source else error) from error
             _send(plan, record, destination, execute, report)
         if not report.complete:
             return
@@ -150,7 +156,7 @@ def _move(
     if options.delete_source:
         report.deleted, report.kept = _delete_source(path, record, destination)
         if not report.kept:
-            _clear_dead_locks(path)
+            _clear_dead_work(path)
             _remove_empty_folders(path)
     record.delete()
 
@@ -183,6 +189,36 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
             (metadata if file.name == METADATA_NAME else others).append(task)
     depths = sorted({_depth(task["key"]) for task in metadata}, reverse=True)
     return MovePlan(store, shards + others, [[task for task in metadata if _depth(task["key"]) == depth] for depth in depths], file_bytes)
+
+
+def check_room(plan: MovePlan, destination: LocalFolder) -> None:
+    """Raises ``StorageFullError`` when what is not there yet has no room. How long shards will be is looked up only where that decides it."""
+    todo = [task for phase in (plan.data, *plan.metadata) for task in phase if destination.size(task["key"]) is None]
+    free = destination.free_bytes()
+    if sum(plan.file_bytes[task["key"]] for task in todo) > free and (needed := sum(_sent_bytes(plan, task) for task in todo)) > free:
+        raise StorageFullError(
+            f"no room for {plan.store.root} in {destination.url}",
+            expected=f"{needed} bytes free",
+            got=f"{free}",
+            hint="Free some space there, or choose another destination",
+        )
+
+
+def _sent_bytes(plan: MovePlan, task: dict[str, Any]) -> int:
+    """What a file will be at the destination. A damaged shard counts as it is; sending it will say what is wrong."""
+    if "shard" in task:
+        array = next(array for array in plan.store.arrays if str(array.path) == task["array"])
+        with suppress(ShardFormatError), SourceShard(array, tuple(task["shard"])) as source:
+            return source.packing(task["order"]).file_bytes
+    return plan.file_bytes[task["key"]]
+
+
+def _copied_before(destination: Destination) -> OutputExistsError:
+    return OutputExistsError(
+        f"the destination {destination.url} is not empty, and nothing is ever overwritten",
+        hint="If an earlier run without --move has filled it: check it with `shardwright verify`, then delete the store here yourself."
+        " Else choose another one",
+    )
 
 
 def _depth(key: str) -> int:
@@ -286,7 +322,8 @@ def _send_phase(phase: list[dict[str, Any]], record: MoveRecord, destination: De
             if result["ok"]:
                 record.add(SentFile(result["key"], result["source"], result["nbytes"], todo[result["key"]].get("order")))
             else:
-                given_up = given_up or not _can_go_on(destination)
+                full = result["error"]["code"] == StorageFullError.code  # then so it is for the others
+                given_up = given_up or full or not _can_go_on(destination)
 
 
 def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
@@ -357,17 +394,29 @@ def _delete(root: Path, key: str) -> bool:
         if path.is_symlink() and target.parts[-len(Path(key).parts) :] == Path(key).parts:
             target.unlink(missing_ok=True)
             for folder in target.parents[: len(Path(key).parts)]:
+                _clear(folder / WORK_FOLDER, f"*{WORKING_SUFFIX}")
                 with suppress(OSError):  # not empty yet
                     folder.rmdir()
         path.unlink()
     return True
 
 
-def _clear_dead_locks(root: Path) -> None:
-    """Lock files of arrays that a job left when it was killed; nobody else looks after them once the arrays are gone."""
-    for lock in sorted(root.rglob(f"{WORK_FOLDER}/{LOCK_NAME}")):
-        with suppress(LockedError), _locked(lock.parent.parent, LOCK_NAME):
-            pass
+def _clear_dead_work(root: Path) -> None:
+    """What jobs kept beside the arrays (that one is queued, shards in the making, locks of the killed): it means nothing without them."""
+    for folder in sorted(root.rglob(WORK_FOLDER)):
+        with suppress(LockedError), _locked(folder.parent, LOCK_NAME), storage_errors("clear", folder):
+            _clear(folder, "*")
+
+
+def _clear(work_folder: Path, pattern: str) -> None:
+    """All but locks and the records of moves; the folder as well, if it is empty then."""
+    for path in work_folder.glob(pattern):
+        if path.is_file() and path.name != LOCK_NAME and not path.name.startswith(PREFIX):
+            reach("compact.before_clear")
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # its lock is in it, or it was never there
+        reach("compact.before_remove_work_folder")
+        work_folder.rmdir()
 
 
 def _remove_empty_folders(root: Path) -> None:
