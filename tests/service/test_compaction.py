@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
@@ -14,7 +15,9 @@ import pytest
 import shardwright as sw
 from shardwright.compact.job import Options, plan
 from shardwright.compact.queued import QueuedStore, queued_stores
+from shardwright.config.model import Compaction
 from shardwright.read.store import open_store
+from shardwright.service.compaction import CompactionService
 from shardwright.testing.photons import PhotonFrames
 
 from .daemon_process import TIMEOUT_S, DaemonProcess, run_cli
@@ -250,3 +253,21 @@ def test_a_damaged_record_of_failures_says_none(tmp_path: Path, failures: bytes)
     assert queued.failures == 0
     queued.remove()
     assert queued_stores(tmp_path.parent) == []
+
+
+def test_a_queued_store_that_cannot_be_resumed_keeps_no_other_from_it(tmp_path: Path) -> None:
+    """Its pause file is a folder; the store after it waits for a daemon that died."""
+    bad, good = (QueuedStore(tmp_path / name) for name in ("a.ome.zarr", "b.ome.zarr"))
+    for store in (bad, good):
+        (store.root / "0").mkdir(parents=True)
+        store.add()
+    bad.pause_file.mkdir()
+    good.pause()
+    events: list[tuple[str, object]] = []
+    options = Compaction(enabled=True, after_s=3600)
+    service = CompactionService(options, tmp_path, lambda: 0.0, lambda name, facts: events.append((name, facts["path"])))
+    service.close()
+    service.run(threading.Event())
+    assert events == [("compaction_take_up_failed", str(bad.root))]
+    assert not good.pause_file.exists()
+    assert list(service._due_s) == [bad, good]

@@ -75,11 +75,16 @@ class CompactionService:
     def _take_up(self) -> None:
         """What an earlier daemon has left."""
         try:
-            for store in queued_stores(self._root):
-                store.resume()
-                self._due_s[store] = time.monotonic() + self._options.after_s
+            stores = queued_stores(self._root)
         except ShardwrightError as error:
             self._emit("compaction_take_up_failed", {"path": str(self._root), **error.to_dict()})
+            return
+        for store in stores:
+            self._due_s[store] = time.monotonic() + self._options.after_s
+            try:
+                store.resume()
+            except ShardwrightError as error:  # of one store; its child will say what is wrong, or work
+                self._emit("compaction_take_up_failed", {"path": str(store.root), **error.to_dict()})
 
     def _hear(self) -> bool:
         """Note what was sealed, for a moment; False once nothing more will be."""
