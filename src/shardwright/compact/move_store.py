@@ -410,11 +410,13 @@ def _clear_dead_work(root: Path) -> None:
 
 def _clear(work_folder: Path, pattern: str) -> None:
     """All but locks and the records of moves; the folder as well, if it is empty then."""
+    if not work_folder.is_dir():
+        return
     for path in work_folder.glob(pattern):
         if path.is_file() and path.name != LOCK_NAME and not path.name.startswith(PREFIX):
             reach("compact.before_clear")
             path.unlink(missing_ok=True)
-    with suppress(OSError):  # its lock is in it, or it was never there
+    with suppress(OSError):  # its lock is in it
         reach("compact.before_remove_work_folder")
         work_folder.rmdir()
 
