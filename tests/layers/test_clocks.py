@@ -19,6 +19,7 @@ ARGUED = {
     ("compact/destination.py", "datetime.now"): "recorded: since when a claim is held, in the message that names its holder",
     ("compact/finished.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard after it was recorded as finished",
     ("compact/move.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a file after it was sent",
+    ("compact/new_array.py", "st_mtime_ns"): "only whether it has changed: the source is not what it was when new arrays were begun",
     ("compact/source.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard while it was packed",
     ("kernels/cache.py", "st_mtime"): "which compiled kernels of other versions are deleted first; the folder in use never is",
     ("pipeline/frame_flow.py", "time.time_ns"): "recorded: arrival_ns",
