@@ -211,7 +211,7 @@ class AcquisitionMachine(RuleBasedStateMachine):
             self.hear(receipt)
 
     @rule()
-    @when(lambda self: self.failed)
+    @when(lambda self: self.failed and self.strings is not None)
     def finish_after_failure(self) -> None:
         """On a full disk everything that was promised is sealed; the error comes again."""
         self.closing = True
