@@ -18,7 +18,8 @@ import pytest
 import tensorstore
 
 import shardwright as sw
-from shardwright.cli.compact import parse_rate, parse_recompress
+from shardwright.cli.compact import parse_recompress
+from shardwright.cli.worker_options import parse_rate
 from shardwright.model.errors import ConfigError
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shardwright.compact import executors
-from shardwright.compact.executors import DaskCluster, run_tasks
+from shardwright.compact.executors import DaskCluster
 from shardwright.kernels import reference
 from shardwright.model.errors import WorkerError
 from shardwright.storage import failpoints
@@ -196,8 +196,8 @@ def test_a_task_on_a_cluster_that_does_not_end_is_an_error(store: Path, held: th
 def test_a_clusters_workers_keep_their_priority(store: Path) -> None:
     priorities = []
     failpoints.set_hook("compact.before_create", lambda: priorities.append(os.getpriority(os.PRIO_PROCESS, 0)))
-    with in_process_cluster(store) as cluster:
-        assert all(result["ok"] for result in run_tasks(pack_tasks(store, idle=True), scheduler=cluster.scheduler_address))
+    with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
+        assert all(result["ok"] for result in executor.run(pack_tasks(store, idle=True)))
     failpoints.set_hook("compact.before_create", None)
     assert set(priorities) == {os.getpriority(os.PRIO_PROCESS, os.getpid())}
 
@@ -206,8 +206,8 @@ def test_tasks_on_a_cluster(store: Path) -> None:
     """Dask's scheduler and worker as threads of this process: each task's result comes, failed ones among them."""
     array = str(store / "0")
     tasks = [{"kind": "pack", "array": array, "shard": [i, 0, 0], "order": "row_major", "manners": NOT_IDLE} for i in range(gappy.SHARDS + 1)]
-    with in_process_cluster(store) as cluster:
-        results = list(run_tasks(tasks, scheduler=cluster.scheduler_address))
+    with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
+        results = list(executor.run(tasks))
     assert sorted(result["shard"][0] for result in results if result["ok"]) == list(range(gappy.SHARDS))
     assert [result["error"]["message"] for result in results if not result["ok"]] == [f"shard ({gappy.SHARDS}, 0, 0) is none of {array}"]
     assert set(gappy.gaps(store).values()) == {0}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.compact.order import ORDERS, chunk_order
-from shardwright.compact.packing import Packing, is_packed, sound_entries
+from shardwright.compact.packing import Packing, sound_entries
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.shard.index import EMPTY, empty_index, encode_index
@@ -59,10 +59,11 @@ def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(a
     assert packing.index_offset == (0 if index_location == "start" else sum(shard[2]))
     data_range = (array.index_bytes, packing.file_bytes) if index_location == "start" else (0, packing.index_offset)
     assert not check_entries(array, SHARD, packed, data_range).faults
-    assert is_packed(array, SHARD, packed, packing.file_bytes, order)
-    assert not is_packed(array, SHARD, packed, packing.file_bytes + 1, order), "something else is in the file"
+    again = Packing.of(array, SHARD, packed, order)
+    assert again.matches(packing.file_bytes)
+    assert not again.matches(packing.file_bytes + 1), "something else is in the file"
     file_bytes = data_end + (array.index_bytes if index_location == "end" else 0)
-    assert is_packed(array, SHARD, entries, file_bytes, order) == (sum(shard[1]) == 0 and np.array_equal(packed, entries))
+    assert packing.matches(file_bytes) == (sum(shard[1]) == 0 and np.array_equal(packed, entries))
 
 
 def test_an_entry_that_cannot_be_is_named(array, tmp_path):

@@ -14,6 +14,7 @@ from shardwright.model.errors import ConfigError, ShardwrightError
 
 from .compact_to import check_options, send
 from .progress import show_progress
+from .worker_options import AsJson, NoIdle, Rate, Scheduler, Workers, parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,16 +33,16 @@ def command(
     recompress: str | None = typer.Option(
         None, "--recompress", metavar="CNAME[:LEVEL]", help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays."
     ),
-    rate: str | None = typer.Option(None, "--rate", metavar="SIZE", help="At most so many bytes a second, e.g. 50MB."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes that work at the same time. One for each core, at most 4."),
-    scheduler: str | None = typer.Option(None, "--scheduler", metavar="ADDRESS", help="Work on the dask cluster of this scheduler: tcp://host:8786."),
+    rate: Rate = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
     to: str | None = typer.Option(
         None, "--to", metavar="DEST", help="Leave the store as it is and write a packed one to DEST, a new folder or s3://BUCKET/PREFIX."
     ),
     move: bool = typer.Option(False, "--move", help="With --to: delete the store here once all of it is at DEST and verified."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only look: say what would be saved, change nothing."),
-    as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
-    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority instead of the lowest. Workers of --scheduler keep theirs."),
+    as_json: AsJson = False,
+    no_idle: NoIdle = False,
 ) -> None:
     """Pack the chunks of sealed shards without gaps. Each new shard is read back and compared before it takes the old one's place at once.
 
@@ -95,18 +96,6 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
     if not cname or (level and not level.isdecimal()) or text.endswith(":"):
         raise ConfigError("--recompress is no codec", expected="CNAME or CNAME:LEVEL, such as zstd:5", got=text)
     return {"cname": cname, "clevel": int(level) if level else None, "shuffle": None}
-
-
-def parse_rate(text: str | None) -> float | None:
-    """Bytes per second. Raises ``ConfigError``."""
-    from shardwright.config.quantities import parse_size_bytes
-
-    if text is None:
-        return None
-    try:
-        return float(parse_size_bytes(int(text) if text.isdecimal() else text.removesuffix("/s")))
-    except ValueError as error:
-        raise ConfigError(f"--rate: {error}", got=text) from None
 
 
 def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:

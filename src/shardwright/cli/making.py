@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .array_options import parse_size
 from .progress import show_progress
+from .worker_options import parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,9 +44,8 @@ def manners_of(rate: str | None, workers: int, *, no_idle: bool, image: Path | N
     """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). ``image``: the array whose pause file it heeds."""
     from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
 
-    bytes_per_s = None if rate is None else parse_size("--rate", rate)
     pause_file = None if image is None else str(image / WORK_FOLDER / PAUSE_NAME)
-    return {"bytes_per_s": bytes_per_s, "workers": workers, "pause_file": pause_file, "idle": not no_idle}
+    return {"bytes_per_s": parse_rate(rate), "workers": workers, "pause_file": pause_file, "idle": not no_idle}
 
 
 def finish(report: MakingReport, as_json: bool) -> None:

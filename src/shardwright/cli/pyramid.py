@@ -8,6 +8,7 @@ import typer
 
 from .array_options import parse_axes, parse_method, parse_size
 from .making import finish, making, manners_of
+from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
 
 
 def command(
@@ -15,14 +16,12 @@ def command(
     levels: int = typer.Option(..., "--levels", min=1, max=32, help="How many levels there shall be above the image."),
     method: str = typer.Option("mean", "--method", help="mean, min, max or nearest (the first element of each window)."),
     axes: str = typer.Option("y,x", "--axes", help="Axes along which each level has half the elements of the one below."),
-    memory: str = typer.Option("512MiB", "--memory", help="The most that one worker holds at once."),
-    rate: str | None = typer.Option(None, "--rate", help="Bytes per second to read and write at most, for instance 200MiB."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes on this machine."),
-    scheduler: str | None = typer.Option(
-        None, "--scheduler", help="A dask.distributed scheduler instead, tcp://HOST:PORT, that sees the same storage."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
-    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority, not only when the machine is idle."),
+    memory: Memory = "512MiB",
+    rate: Rate = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+    no_idle: NoIdle = False,
 ) -> None:
     """Add levels of lower resolution to a store, as OME-Zarr multiscales: each element is the mean, minimum, maximum or first of a window of two
     along each of the axes.

@@ -12,6 +12,7 @@ from .array_options import CODEC_HELP, parse_axes, parse_codec, parse_method, pa
 from .compact_to import counted
 from .making import finish, making, manners_of
 from .progress import show_progress
+from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
 
 if TYPE_CHECKING:
     from shardwright.compact.new_array import MakingReport
@@ -29,14 +30,12 @@ def command(
     ),
     method: str = typer.Option("mean", "--method", help="For new levels: mean, min, max or nearest."),
     axes: str = typer.Option("y,x", "--axes", help="For new levels: axes along which each has half the elements of the one below."),
-    memory: str = typer.Option("512MiB", "--memory", help="The most that one worker holds at once."),
-    rate: str | None = typer.Option(None, "--rate", help="Bytes per second to read and write at most, for instance 200MiB."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Processes on this machine."),
-    scheduler: str | None = typer.Option(
-        None, "--scheduler", help="A dask.distributed scheduler instead, tcp://HOST:PORT, that sees the same storage."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
-    no_idle: bool = typer.Option(False, "--no-idle", help="Work at normal priority, not only when the machine is idle."),
+    memory: Memory = "512MiB",
+    rate: Rate = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    as_json: AsJson = False,
+    no_idle: NoIdle = False,
 ) -> None:
     """Write the image of a store as a new store with other chunks: for instance from one frame a chunk to cubes. Frame table and attributes go along.
 

@@ -30,7 +30,7 @@ from .manners import watch_grants
 from .tasks import failed, run_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
     Task = dict[str, Any]
     Result = dict[str, Any]
@@ -68,12 +68,6 @@ def default_workers() -> int:
 def open_executor(*, workers: int | None = None, scheduler: str | None = None) -> Executor:
     """A cluster where ``scheduler`` names one. Raises ``ConfigError`` or ``SessionLostError`` for one that cannot be used."""
     return LocalProcesses(workers or default_workers()) if scheduler is None else DaskCluster(scheduler)
-
-
-def run_tasks(tasks: Iterable[Task], *, workers: int | None = None, scheduler: str | None = None) -> Iterator[Result]:
-    """The results of all tasks as they come; ``tasks`` is drawn from only as workers become free."""
-    with contextlib.closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
-        yield from executor.run(tasks)
 
 
 class LocalProcesses:

@@ -110,11 +110,6 @@ class Packing:
         return file_bytes == self.file_bytes and bool(np.array_equal(self.source_offset, self.target_offset))
 
 
-def is_packed(array: StoredArray, shard_coordinates: tuple[int, ...], entries: npt.NDArray[np.void], file_bytes: int, order: str) -> bool:
-    """Whether a shard file of ``file_bytes`` with these (sound) entries is packed in this order."""
-    return Packing.of(array, shard_coordinates, entries, order).matches(file_bytes)
-
-
 def sound_entries(file: ShardFile, shard_coordinates: tuple[int, ...]) -> npt.NDArray[np.void]:
     """INDEX_ENTRY[chunks] of an open shard, every entry sound. Raises ``ShardFormatError`` naming the first that is not, ``StorageError``."""
     entries = file.read_index()
