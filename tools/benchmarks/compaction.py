@@ -1,15 +1,17 @@
 """tools/bench compact: one acquired store made gapless by several means, interleaved in one run.
 
-    ours      the fast path in one process; the same as a job with its worker processes; recompression from lz4 to zstd
-    floors    cp of the same live bytes (a packed store): alone, with every file synced, and read back from the disk and compared as well
+    ours      the fast path's moving of bytes alone; all of it in one process; the same as a job with its worker processes; lz4 recompressed to zstd
+    floors    cp of the same live bytes (a packed store): alone, with every file synced, read back from the disk and compared as well, and put in
+              the place of the acquired files, whose blocks the filesystem then has to free
     peers     the same array rewritten by zarr-python and tensorstore, synced
 
-Every round begins with its source in the page cache and nothing waiting to be written. Ours syncs and verifies: cp-sync-cmp makes the same promise,
-cp is what the project measures itself by.
+Every round begins with its source in the page cache and nothing waiting to be written. Moving is what cp does (and synced); ours as a whole syncs,
+reads back, compares and replaces: cp-replace makes the same promise.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -27,8 +29,13 @@ from benchmarks.case import Case, Frames
 from benchmarks.contender import Contender, check_last_shard, sync_one, sync_tree
 from shardwright.compact.executors import LocalProcesses
 from shardwright.compact.job import Options, Report, plan, run
+from shardwright.compact.manners import Manners
+from shardwright.compact.pack_shard import copy_chunks
+from shardwright.compact.source import PackedBytes, SourceShard
 from shardwright.compact.tasks import run_task
 from shardwright.read.store import open_store
+from shardwright.shard.index import encode_index
+from shardwright.storage.working_file import WorkingFile, WriteBehind
 
 _PIECE_BYTES = 16 << 20
 
@@ -62,6 +69,33 @@ class Repacker(Contender):
 
     def verify(self, path: Path) -> None:
         check_last_shard(path / "0", self)
+
+
+class Move(Repacker):
+    """To another store, synced, but neither read back nor put in another file's place."""
+
+    kind = "ours"
+
+    def prepare(self, path: Path) -> None:
+        read_all(self.sources.acquired)
+
+    def write(self, path: Path) -> int:
+        manners = Manners(idle=False)
+        array = open_store(self.sources.acquired).arrays[0]
+        shutil.copytree(array.path, path / "0", ignore=lambda _, names: [name for name in names if name != "zarr.json"])
+        for key, shard in array.shard_files():
+            assert shard is not None, f"{key} is a shard"
+            target = path / "0" / key
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with SourceShard(array, shard) as source:
+                packing = source.packing("row_major")
+                with WorkingFile(target.with_suffix(".new"), packing.file_bytes, source.status) as working:
+                    with WriteBehind(working, packing.data_start) as out:
+                        copy_chunks(PackedBytes(source, packing), out, manners)
+                    working.write(packing.index_offset, encode_index(packing.entries()))
+                    working.finish(packing.file_bytes)
+                    working.replace(target)
+        return store_bytes(path)
 
 
 class Pack(Repacker):
@@ -116,6 +150,23 @@ class CpSyncCmp(CpSync):
         return nbytes
 
 
+class CpReplace(CpSyncCmp):
+    def prepare(self, path: Path) -> None:
+        copy_store(self.sources.acquired, path)
+        sync_tree(path)
+        read_all(self.sources.packed)
+
+    def write(self, path: Path) -> int:
+        copied = path.with_name("copied.ome.zarr")
+        nbytes = super().write(copied)
+        for file in files(copied):
+            target = path / file.relative_to(copied)
+            file.replace(target)
+            sync_one(target.parent, os.fsync)
+        shutil.rmtree(copied)
+        return nbytes
+
+
 class RewriteZarrPython(Repacker):
     def prepare(self, path: Path) -> None:
         read_all(self.sources.acquired)
@@ -167,12 +218,14 @@ class RewriteTensorStore(RewriteZarrPython):
 
 
 REPACKERS: dict[str, type[Repacker]] = {
+    "move": Move,
     "pack": Pack,
     "pack-job": PackJob,
     "recompress-zstd": Recompress,
     "cp": Cp,
     "cp-sync": CpSync,
     "cp-sync-cmp": CpSyncCmp,
+    "cp-replace": CpReplace,
     "zarr-python": RewriteZarrPython,
     "tensorstore": RewriteTensorStore,
 }
@@ -265,11 +318,27 @@ def copy_store(source: Path, target: Path) -> None:
 
 
 def read_all(path: Path) -> None:
-    """Into the page cache."""
+    """Into the page cache, but for the holes of a sparse file: an acquisition never wrote them, so that they are in no cache either."""
     for file in files(path):
-        with file.open("rb") as reading:
-            while reading.read(_PIECE_BYTES):
-                pass
+        with file.open("rb", buffering=0) as reading:
+            for start, stop in _data_ranges(reading.fileno()):
+                reading.seek(start)
+                while (left := stop - reading.tell()) > 0:
+                    reading.read(min(_PIECE_BYTES, left))
+
+
+def _data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) of what the filesystem holds of a file."""
+    stop = 0
+    while True:
+        try:
+            start = os.lseek(descriptor, stop, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return
+        stop = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, stop
 
 
 def call(*command: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from .case import Case
 from .compaction import REPACKERS, Repacked, measure
 
-FLOORS = ("cp", "cp-sync", "cp-sync-cmp")
+FLOORS = ("cp", "cp-sync", "cp-sync-cmp", "cp-replace")
 ASKED_OF_CP = 0.8
 
 
@@ -77,9 +77,14 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
     """The comparison that the project asks of itself, and what recompression gains; only of those that ran."""
     done = {row["name"]: row for row in rows if "error" not in row}
     lines = [
-        f"pack is {done['pack']['versus'][floor]:.2f}x {floor}" + (f" (asked: {ASKED_OF_CP}x)" if floor == "cp" else "")
-        for floor in FLOORS
-        if "pack" in done and floor in done["pack"]["versus"]
+        f"{what} {done[name]['versus'][floor]:.2f}x {floor}{asked}"
+        for name, floor, what, asked in (
+            ("move", "cp", "moving bytes without decoding, synced, is", f" (asked: {ASKED_OF_CP}x)"),
+            ("pack", "cp-replace", "all of it, which cp-replace does as well, is", ""),
+            ("pack-job", "cp-replace", "the same in worker processes, their starts included, is", ""),
+            ("pack", "cp", "all of it is", ""),
+        )
+        if name in done and floor in done[name]["versus"]
     ]
     lines += [
         f"pack is {done['pack']['gb_per_s'] / done[peer]['gb_per_s']:.1f}x rewriting with {peer}"
@@ -92,7 +97,8 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    head = f"{'contender':<18}{'GB/s':>8}{'least':>8}{'most':>8}{'x cp':>8}{'x sync':>8}{'x cmp':>8}{'CPU s/GB':>10}{'MB stored':>11}{'gain':>8}"
+    columns = "".join(f"{name:>8}" for name in ("GB/s", "least", "most", "x cp", "x sync", "x cmp", "x repl"))
+    head = f"{'contender':<18}{columns}{'CPU s/GB':>10}{'MB stored':>11}{'gain':>8}"
     lines = [head, "-" * len(head)]
     for row in rows:
         if "error" in row:

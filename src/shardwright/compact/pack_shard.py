@@ -78,7 +78,7 @@ def _pack(source: SourceShard, packing: Packing, codec: CodecParameters | None, 
         working.copy_attributes(source.fileno())
         with WriteBehind(working, packing.data_start) as out:
             if codec is None:
-                after, recoded, crcs = packing, 0, _copy(chunks, out, manners)
+                after, recoded, crcs = packing, 0, copy_chunks(chunks, out, manners)
             else:
                 after, recoded, crcs = recode_chunks(chunks, packing, codec, out.append, manners.take, threads)
         if codec is not None and not recoded and packing.matches(source.file_bytes):
@@ -91,8 +91,8 @@ def _pack(source: SourceShard, packing: Packing, codec: CodecParameters | None, 
     return after, recoded
 
 
-def _copy(chunks: PackedBytes, out: WriteBehind, manners: Manners) -> UInt32s:
-    """The crc32c of each chunk as it came from the source."""
+def copy_chunks(chunks: PackedBytes, out: WriteBehind, manners: Manners) -> UInt32s:
+    """Without decoding; returns the crc32c of each chunk as it came from the source. Raises ``ShardFormatError`` for a bad one, ``StorageError``."""
     while chunks.left_bytes:
         room = out.room
         manners.take(min(room.size, chunks.left_bytes))
