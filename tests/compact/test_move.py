@@ -21,6 +21,7 @@ from shardwright.cli.app import main
 from shardwright.compact import bucket, local_folder, move, move_store
 from shardwright.compact.destination import CLAIM_KEY, open_destination
 from shardwright.compact.manners import Manners
+from shardwright.compact.move_plan import plan_move
 from shardwright.compact.move_store import MoveOptions
 from shardwright.compact.queued import QueuedStore
 from shardwright.compact.tasks import run_task
@@ -214,7 +215,7 @@ def test_finished_files_are_not_sent_again(store, place):
 
     with pytest.raises(KilledError):
         move_store.move_store(store, MoveOptions(place, manners=POLITE), dies_after_three)
-    run_task({**next(t for t in move_store.plan_move(store, MoveOptions(place, manners=POLITE)).data if t["key"] not in calls)})
+    run_task({**next(t for t in plan_move(store, MoveOptions(place, manners=POLITE)).data if t["key"] not in calls)})
     again = []
 
     def notes(tasks):
@@ -458,7 +459,7 @@ def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
 
     first = threading.Thread(target=move_store.move_store, args=(store, MoveOptions(str(tmp_path / "a"), manners=POLITE), waits))
     first.start()
-    inside.wait()
+    assert inside.wait(60)
     try:
         with pytest.raises(LockedError, match=str(os.getpid())):
             move_store.move_store(store, MoveOptions(str(tmp_path / "b"), manners=POLITE), execute)

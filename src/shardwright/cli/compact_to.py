@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.compact.executors import Executor
-    from shardwright.compact.move_store import MoveOptions, MovePlan, MoveReport
+    from shardwright.compact.move_plan import MovePlan
+    from shardwright.compact.move_store import MoveOptions, MoveReport
 
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
 
@@ -42,7 +43,8 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
     from dataclasses import replace
 
     from shardwright.compact.manners import Manners
-    from shardwright.compact.move_store import METADATA_NAME, move_store, plan_move
+    from shardwright.compact.move_plan import METADATA_NAME, plan_move
+    from shardwright.compact.move_store import move_store
     from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
 
     plan: MovePlan | None = None

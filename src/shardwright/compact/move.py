@@ -3,7 +3,7 @@
 A shard is read in the order in which it will lie, sent in parts as it is read, and read back. What came back is compared, crc32c by crc32c, with what
 was read from the source: each chunk and the index of a shard, the whole of another file. Memory is a few parts, whatever the shard's size.
 
-Nothing is deleted here; ``move_store`` does that when everything has arrived.
+Nothing is deleted here; ``delete_source`` does that when everything has arrived.
 """
 
 from __future__ import annotations

@@ -22,17 +22,20 @@ from shardwright.storage.lock import StoreLock
 
 from .destination import open_destination
 from .manners import Manners
+from .move_plan import plan_move
 from .move_record import MoveRecord
-from .move_store import MoveOptions, claimed_record, move_store, plan_move
+from .move_store import MoveOptions, move_store
 from .new_array import MakingReport
 from .rechunk_job import describe, working_folder, write_new_store
+from .send_store import claimed_record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .move_store import Execute, MovePlan
+    from .move_plan import MovePlan
     from .new_array import Progress, RunTasks
     from .rechunk_job import RechunkOptions, RechunkPlan
+    from .send_store import Execute
 
 
 def staging_folder(store: Path, url: str) -> Path:

@@ -12,7 +12,7 @@ Nothing in here is ever read as data, so that it may go at any moment but for th
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from shardwright.storage.files import make_directories, storage_errors
 from shardwright.storage.lock import StoreLock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 WORK_FOLDER = ".compact"
@@ -54,6 +55,22 @@ def working_path(file: Path, key: str) -> Path:
     folder = side_of(file, key) / WORK_FOLDER
     make_directories(folder)
     return folder / f"{key.replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
+
+
+@contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """A lock in the work folder of a store or an array, and that folder gone at the end if nothing else is in it."""
+    if not folder.is_dir():
+        raise StorageError(f"no such store: {folder}")
+    make_directories(folder / WORK_FOLDER)
+    lock = StoreLock.take(folder / WORK_FOLDER / name)
+    try:
+        yield
+    finally:
+        lock.delete()
+        with suppress(OSError):  # not empty: another job's, or a record of ours
+            reach("compact.before_remove_work_folder")
+            (folder / WORK_FOLDER).rmdir()
 
 
 class WorkFolder:

@@ -1,0 +1,95 @@
+"""The source of a move deleted: first what tells readers of the store, the highest first, then its shards and other files, then its folders.
+
+Only what was sent, and only when nothing of it has changed since. May be killed at any moment: the record of the move stays until all is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import LockedError
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import storage_errors, sync_directory
+
+from .move import identify
+from .move_plan import METADATA_NAME, depth, files_and_links
+from .move_record import PREFIX
+from .work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
+
+if TYPE_CHECKING:
+    from .destination import Destination
+    from .move_record import MoveRecord
+
+
+def delete_source(root: Path, record: MoveRecord, destination: Destination) -> tuple[int, list[str]]:
+    """Delete what was sent: how many files, and instead of that which ones are not as they were sent. Then nothing at all is deleted."""
+    kept = [file.relative_to(root).as_posix() for file in files_and_links(root) if not _may_go(root, file, record, destination)]
+    if kept:
+        return 0, kept
+    metadata = sorted((key for key in record.sent if Path(key).name == METADATA_NAME), key=depth)
+    others = [key for key in record.sent if Path(key).name != METADATA_NAME]
+    deleted = 0
+    for keys in (metadata, others):
+        for key in keys:
+            deleted += _delete(root, key)
+        for folder in {(root / key).parent for key in keys}:
+            if folder.is_dir():
+                sync_directory(folder)  # no shard vanishes, also after a power cut, before nobody can open the store any more
+    return deleted, []
+
+
+def _may_go(root: Path, file: Path, record: MoveRecord, destination: Destination) -> bool:
+    sent = record.sent.get(file.relative_to(root).as_posix())
+    if sent is None or destination.size(sent.key) != sent.nbytes:
+        return False
+    return not file.exists() or identify(file) == sent.source
+
+
+def _delete(root: Path, key: str) -> bool:
+    """Of a spilled shard the file behind the link as well, and the folders there that are empty then."""
+    path = root / key
+    with storage_errors("delete", path):
+        if not os.path.lexists(path):
+            return False
+        target = path.resolve()
+        reach("compact.before_delete_source")
+        if path.is_symlink() and target.parts[-len(Path(key).parts) :] == Path(key).parts:
+            target.unlink(missing_ok=True)
+            for folder in target.parents[: len(Path(key).parts)]:
+                _clear(folder / WORK_FOLDER, f"*{WORKING_SUFFIX}")
+                with suppress(OSError):  # not empty yet
+                    folder.rmdir()
+        path.unlink()
+    return True
+
+
+def clear_dead_work(root: Path) -> None:
+    """What jobs kept beside the arrays (that one is queued, shards in the making, locks of the killed): it means nothing without them."""
+    for folder in sorted(root.rglob(WORK_FOLDER)):
+        with suppress(LockedError), locked(folder.parent, LOCK_NAME), storage_errors("clear", folder):
+            _clear(folder, "*")
+
+
+def _clear(work_folder: Path, pattern: str) -> None:
+    """All but locks and the records of moves; the folder as well, if it is empty then."""
+    if not work_folder.is_dir():
+        return
+    for path in work_folder.glob(pattern):
+        if path.is_file() and path.name != LOCK_NAME and not path.name.startswith(PREFIX):
+            reach("compact.before_clear")
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # its lock is in it
+        reach("compact.before_remove_work_folder")
+        work_folder.rmdir()
+
+
+def remove_empty_folders(root: Path) -> None:
+    for folder, _, _ in os.walk(root, topdown=False):
+        with suppress(OSError):  # something is in it that was not sent, for instance another job's work folder
+            reach("compact.before_remove_source_folder")
+            Path(folder).rmdir()
+    if not root.exists():
+        sync_directory(root.parent)
