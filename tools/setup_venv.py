@@ -5,7 +5,8 @@
     .cache/setup.log    everything pip said
 
 A stripped-down system may lack ensurepip or pip, or have an old or an externally managed one, so there are several ways to an environment with
-pip in it (``WAYS``); the first that works is used. Installing is then always the new environment's own pip.
+pip in it (``WAYS``); the first that works is used. Installing is then always the new environment's own pip. Programs that tests need and pip cannot
+bring come from Debian (``DEBIAN_PACKAGES``), if root may install them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ VENV_PYTHON = VENV / "bin" / "python"
 CACHE = ROOT / ".cache"
 STATE = CACHE / "setup.json"
 LOG = CACHE / "setup.log"
+
+# What pip cannot bring, for each extra: program -> the Debian package that has it.
+DEBIAN_PACKAGES = {
+    "test": {"chromium": "chromium", "chromedriver": "chromium-driver", "promtool": "prometheus", "systemd-analyze": "systemd"},
+}
 
 UNREACHABLE_SIGNS = (
     "connection broken by",
@@ -176,6 +182,34 @@ def install(extras: list[str]) -> None:
     say(f"ready after {time.monotonic() - start:.0f} s")
 
 
+# --- programs of the system ----------------------------------------------------------------------------------------------------------------
+
+
+def missing_programs(wanted: set[str]) -> dict[str, str]:
+    """Programs that a wanted extra needs and that are not there, each with its Debian package."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    needed = {program: package for extra in sorted(wanted) for program, package in DEBIAN_PACKAGES.get(extra, {}).items()}
+    return {program: package for program, package in needed.items() if shutil.which(program, path=path) is None}
+
+
+def install_programs(wanted: set[str]) -> None:
+    """As root on Debian they are installed. Elsewhere, or if that fails, the set-up goes on: tests that need them fail, and say the same as this."""
+    missing = missing_programs(wanted)
+    if not missing:
+        return
+    packages = sorted(set(missing.values()))
+    if os.geteuid() == 0 and shutil.which("apt-get") is not None:
+        say(f"installing from Debian: {' '.join(packages)} (a minute)")
+        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+        os.environ["SYSTEMD_OFFLINE"] = "1"  # the program is wanted; a service that comes along in its package must not start
+        run_logged(["apt-get", "update"])  # a list that is old but there may still do
+        run_logged(["apt-get", "install", "-y", "--no-install-recommends", *packages])
+        missing = missing_programs(wanted)
+    if missing:
+        command = f"apt-get install {' '.join(sorted(set(missing.values())))}"
+        say(f"{', '.join(sorted(missing))} missing: tests that need them will fail. On Debian or Ubuntu, as root:  {command}")
+
+
 # --- what is there already -----------------------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +273,7 @@ def main() -> int:
     try:
         with only_one():
             set_up(set(sys.argv[1:]))
+            install_programs(set(sys.argv[1:]))
     except SetupError as error:
         say(f"failed: {error}")
         return 1

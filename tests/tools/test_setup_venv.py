@@ -122,3 +122,56 @@ def test_a_state_that_is_no_json_counts_as_none(setup):
     assert setup.read_state() == {}
     setup.write_state({"phase": "building"})
     assert json.loads(setup.STATE.read_text()) == {"phase": "building"}
+
+
+@pytest.fixture
+def system(setup, monkeypatch):
+    """A system of its own: which programs it has, who the user is, what apt-get was told, and whether that helps."""
+
+    class System:
+        def __init__(self):
+            self.programs = {"apt-get"}
+            self.commands = []
+            self.reachable = True
+
+        def run(self, command):
+            self.commands.append(command)
+            if command[1] == "install" and self.reachable:
+                self.programs |= {"chromium", "chromedriver", "promtool", "systemd-analyze"}
+            return self.reachable
+
+    system = System()
+    monkeypatch.setattr(setup.shutil, "which", lambda name, path=None: f"/bin/{name}" if name in system.programs else None)
+    monkeypatch.setattr(setup, "run_logged", system.run)
+    monkeypatch.setattr(setup.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(setup.os, "environ", dict(setup.os.environ))
+    return system
+
+
+def test_root_gets_the_missing_programs_from_debian(setup, system, capsys):
+    system.programs |= {"promtool", "systemd-analyze"}
+    setup.install_programs({"test"})
+    assert [command[1:] for command in system.commands] == [["update"], ["install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]]
+    assert setup.os.environ["SYSTEMD_OFFLINE"] == "1"
+    assert "missing" not in capsys.readouterr().err
+    setup.install_programs({"test"})
+    assert len(system.commands) == 2, "all of them are there now"
+
+
+def test_an_extra_without_programs_asks_for_none(setup, system):
+    setup.install_programs({"bench", "dev"})
+    assert system.commands == []
+
+
+@pytest.mark.parametrize("why", ["not_root", "no_apt", "unreachable"])
+def test_programs_that_cannot_be_installed_are_named_with_what_to_do(setup, system, monkeypatch, capsys, why):
+    if why == "not_root":
+        monkeypatch.setattr(setup.os, "geteuid", lambda: 1000)
+    elif why == "no_apt":
+        system.programs = set()
+    system.reachable = why != "unreachable"
+    setup.install_programs({"test"})
+    assert bool(system.commands) == (why == "unreachable")
+    said = capsys.readouterr().err
+    assert "chromedriver, chromium, promtool, systemd-analyze missing" in said
+    assert "apt-get install chromium chromium-driver prometheus systemd" in said
