@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,8 +58,8 @@ except StorageError as error:
     if os.geteuid() != 0:
         tmp_path.chmod(0o555)
     # pytest keeps its folders to their owner: the other user must be able to reach this one
-    outer = tmp_path.parent
-    modes = {folder: folder.stat().st_mode for folder in (outer, outer.parent) if folder.stat().st_uid == os.geteuid()}
+    above = tmp_path.parents[: len(tmp_path.relative_to(tempfile.gettempdir()).parts) - 1]
+    modes = {folder: folder.stat().st_mode for folder in above if folder.stat().st_uid == os.geteuid()}
     try:
         for folder, mode in modes.items():
             folder.chmod(mode | 0o011)
