@@ -12,6 +12,7 @@ import shardwright as sw
 from shardwright.read.store import StoredArray, parse_array
 from shardwright.storage import failpoints
 
+from .moving import original, store  # noqa: F401  (fixtures)
 from .object_store import BUCKET, WEED, ObjectStore
 from .stores import FRAMES, frame, spec
 

@@ -61,7 +61,7 @@ def test_an_upload_in_parts_is_not_copied_over_a_key_that_came_meanwhile(bucket_
     with pytest.raises(OutputExistsError):
         ours.put_new("shard", parts(), 12 * MIB)
     assert ours.read("shard", 0, 100) == b"the other job's"
-    assert list(ours._keys(None)) == ["shard"]
+    assert list(ours._listed(None)) == [("shard", 15)]
 
 
 def test_of_many_that_put_one_key_at_once_one_succeeds(place):
@@ -195,3 +195,32 @@ def test_a_file_in_the_folders_place_is_no_empty_destination(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputExistsError):
         open_destination(str(tmp_path / "file")).claim("token")
+
+
+def test_a_job_that_comes_and_goes_while_another_claims_is_told_from_a_server_that_overwrites(place, monkeypatch):
+    ours, theirs = open_destination(place), open_destination(place)
+    put_new = ours.put_new
+
+    def meets_another(*arguments):
+        theirs.claim("theirs")
+        try:
+            put_new(*arguments)
+        finally:
+            theirs.release("theirs")
+
+    monkeypatch.setattr(ours, "put_new", meets_another)
+    with pytest.raises(OutputExistsError):
+        ours.claim("ours")
+    monkeypatch.undo() if "://" not in place else monkeypatch.setattr(ours, "put_new", put_new)
+    assert ours.claim("ours") is True
+
+
+def test_a_listing_tells_all_keys_and_their_bytes(place):
+    destination = open_destination(place)
+    assert destination.sizes() == {}
+    destination.claim("token")
+    put(destination, part_key("0/c/0", "1234"), b"on its way")
+    put(destination, "0/c/0", bytes(17))
+    put(destination, "zarr.json", b"")
+    put(destination, "0/.compact/x", b"a")
+    assert destination.sizes() == {"0/c/0": 17, "zarr.json": 0, "0/.compact/x": 1}

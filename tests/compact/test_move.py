@@ -16,98 +16,18 @@ import pytest
 import tensorstore
 import zarr
 
-import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.compact import bucket, local_folder, move, move_store
 from shardwright.compact.destination import CLAIM_KEY, open_destination
-from shardwright.compact.manners import Manners
 from shardwright.compact.move_plan import plan_move
 from shardwright.compact.move_store import MoveOptions
 from shardwright.compact.queued import QueuedStore
 from shardwright.compact.tasks import run_task
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError, StorageFullError
-from shardwright.read.inspect import inspect_shards
-from shardwright.read.store import open_store
-from shardwright.read.verify import verify_store
 from shardwright.storage import failpoints
 
+from .moving import PIXELS, POLITE, KilledError, assert_arrived, execute, fetched, files
 from .object_store import BUCKET
-
-FRAMES = 20
-PIXELS = np.random.default_rng(7).poisson(300, (FRAMES, 64, 96)).astype(np.uint16)
-POLITE = Manners(idle=False)  # a test that made itself idle would slow down those after it
-
-
-def execute(tasks):
-    for task in tasks:
-        yield run_task(task)
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    """An acquisition with gaps and a frame table, a level beside it, attributes, and a shard that was spilled."""
-    folder = tmp_path_factory.mktemp("rig")
-    dimensions = [
-        sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=3),
-        sw.Dimension(name="y", count=64, chunk_size=32, shard_size_chunks=2),
-        sw.Dimension(name="x", count=96, chunk_size=32, shard_size_chunks=3),
-    ]
-    with sw.create(folder / "embryo.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions, attributes={"mouse": 12})) as writer:
-        for frame in PIXELS:
-            writer.append(frame)
-    path = folder / "embryo.ome.zarr"
-    shape = (FRAMES, 32, 48)
-    level = zarr.create_array(path / "1", shape=shape, shards=(20, 32, 48), chunks=(5, 32, 48), dtype="uint16", dimension_names=["t", "y", "x"])
-    level[...] = PIXELS[:, ::2, ::2]
-    metadata = json.loads((path / "zarr.json").read_text())
-    scale = metadata["attributes"]["ome"]["multiscales"][0]
-    scale["datasets"].append({"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [1, 2, 2]}]})
-    (path / "zarr.json").write_text(json.dumps(metadata))
-    return path
-
-
-@pytest.fixture
-def store(original, tmp_path):
-    """A copy of it, one shard behind a symbolic link on another disk."""
-    path = tmp_path / "rig" / original.name
-    shutil.copytree(original, path)
-    spilled = tmp_path / "spill" / original.name / "0/c/1/0/0"
-    spilled.parent.mkdir(parents=True)
-    (path / "0/c/1/0/0").rename(spilled)
-    (path / "0/c/1/0/0").symlink_to(spilled)
-    return path
-
-
-def files(path):
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
-def fetched(url, tmp_path):
-    """What lies at a destination, as a folder."""
-    destination = open_destination(url)
-    if "://" not in url:
-        return destination.root
-    copy = tmp_path / "fetched"
-    for key in destination._keys(None):
-        (copy / key).parent.mkdir(parents=True, exist_ok=True)
-        (copy / key).write_bytes(destination.read(key, 0, destination.size(key)))
-    return copy
-
-
-def assert_arrived(url, source_files, tmp_path):
-    copy = fetched(url, tmp_path)
-    assert files(copy).keys() == source_files.keys()
-    assert not any(path.is_symlink() for path in copy.rglob("*"))
-    assert verify_store(copy).ok
-    opened = open_store(copy)
-    assert [shard.gap_bytes for array in opened.arrays for shard in inspect_shards(opened, array)] == [0] * 5
-    group = zarr.open_group(copy, mode="r")
-    np.testing.assert_array_equal(group["0"][...], PIXELS)
-    np.testing.assert_array_equal(group["1"][...], PIXELS[:, ::2, ::2])
-    assert group["0"].attrs["mouse"] == 12
-    for key in source_files:
-        if not key.startswith(("0/c/", "1/c/")):
-            assert (copy / key).read_bytes() == source_files[key]
 
 
 @pytest.mark.parametrize("order", ["morton", pytest.param("row_major", marks=pytest.mark.slow)])
@@ -153,10 +73,6 @@ def test_with_move_the_source_is_deleted_once_all_is_there(store, place, tmp_pat
     assert not store.exists()
     assert not (tmp_path / "spill" / store.name).exists()
     assert_arrived(place, before, tmp_path)
-
-
-class KilledError(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
 
 
 @pytest.mark.parametrize("deaths", [4, pytest.param(1000, marks=pytest.mark.slow)])
@@ -358,16 +274,6 @@ def test_a_bit_that_flips_at_the_destination_is_found_and_named(store, place, mo
     assert move_store.move_store(store, MoveOptions(place, manners=POLITE), execute).ok
 
 
-def test_a_bad_chunk_is_named_and_the_rest_is_sent(store, place):
-    with (store / "0/c/0/0/0").open("r+b") as shard:
-        shard.write(b"\xff" * 16)
-    report = move_store.move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), execute)
-    assert [failure["key"] for failure in report.failures] == ["0/c/0/0/0"]
-    assert report.failures[0]["error"]["code"] == "shard_format"
-    assert report.sent == sum(not key.endswith("zarr.json") for key in files(store) if not key.startswith(".compact/")) - 1
-    assert (store / "zarr.json").exists()
-
-
 def test_what_cannot_be_moved_is_refused_before_anything_is_sent(store, place, tmp_path):
     def refused(error: type[ShardwrightError], words: str, path=store, to=place, **options):
         with pytest.raises(error, match=words):
@@ -467,23 +373,6 @@ def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
         go_on.set()
         first.join()
     assert (tmp_path / "a/zarr.json").exists()
-
-
-def test_nothing_is_deleted_when_the_source_changed_after_it_was_sent(store, tmp_path):
-    def writes_a_note():
-        (store / "notes.txt").write_text("new")
-
-    destination = tmp_path / "away"
-    failpoints.set_hook("compact.before_delete", writes_a_note)  # of the claim, when all has been sent
-    try:
-        report = move_store.move_store(store, MoveOptions(str(destination), delete_source=True, manners=POLITE), execute)
-    finally:
-        failpoints.set_hook("compact.before_delete", None)
-    assert report.complete
-    assert not report.ok
-    assert report.kept == ["notes.txt"]
-    assert report.deleted == 0
-    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["0"][...], PIXELS)
 
 
 def test_a_part_is_all_of_a_shard_that_is_in_memory(store, tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.compact.executors import Executor
-    from shardwright.compact.move_plan import MovePlan
     from shardwright.compact.move_store import MoveOptions, MoveReport
 
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
@@ -44,26 +43,29 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
 
     from shardwright.compact.manners import Manners
     from shardwright.compact.move_plan import METADATA_NAME, plan_move
-    from shardwright.compact.move_store import move_store
+    from shardwright.compact.move_store import bytes_left, move_store
     from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
 
-    plan: MovePlan | None = None
-    if (store / METADATA_NAME).exists():  # else an earlier job may have begun to delete: then nothing is sent any more
+    pause_file = None
+    if (store / METADATA_NAME).exists():
         plan = plan_move(store, options)
+        sizes = plan.file_bytes
         pause_file = str(plan.store.arrays[0].path / WORK_FOLDER / PAUSE_NAME) if plan.store.arrays else None
-        rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(plan.file_bytes)))
-        options = replace(options, manners=Manners(rate, pause_file, options.manners.idle))
-    with show_progress(f"compact: {store.name}", "sent", None if plan is None else plan.nbytes) as on_bytes:
-        report = move_store(store, options, counted(executor, plan, on_bytes))
+    else:  # an earlier job may have begun to delete: then nothing is sent any more
+        sizes = bytes_left(store, options)
+    rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(sizes)))
+    options = replace(options, manners=Manners(rate, pause_file, options.manners.idle))
+    with show_progress(f"compact: {store.name}", "sent", sum(sizes.values())) as on_bytes:
+        report = move_store(store, options, counted(executor, sizes, on_bytes))
     typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     return report.ok
 
 
-def counted(executor: Executor, plan: MovePlan | None, on_bytes: Any) -> Any:
-    """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest of its file."""
+def counted(executor: Executor, sizes: dict[str, int], on_bytes: Any) -> Any:
+    """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest of its file. ``sizes``: by key."""
     from shardwright.compact.job import ByteCount
 
-    progress = ByteCount({} if plan is None else plan.file_bytes, on_bytes)
+    progress = ByteCount(sizes, on_bytes)
 
     def execute(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None, None]:
         with closing(executor.run(tasks, progress.moved)) as results:
@@ -82,10 +84,18 @@ def summary(report: MoveReport) -> str:
     counts += [f"{report.verified} were there and were verified"] if report.verified else []
     counts += [f"{report.finished} were finished before"] if report.finished else []
     state = "all verified" if report.complete else "INTERRUPTED" if report.interrupted else "INCOMPLETE"
+    if report.complete and report.damaged:
+        state = f"all there, {len(report.damaged)} shards DAMAGED"
     deleted = f"; {report.deleted} files deleted here" if report.deleted else ""
     lines = [f"{report.store} -> {report.destination}: {state}: {', '.join(counts)}{deleted}"]
-    lines += [f"  not sent: {failure['key']}: {' '.join(failure['error']['message'].split())}" for failure in report.failures[:_NAMED_AT_MOST]]
+    lines += [f"  left: {failure['key']}: {' '.join(failure['error']['message'].split())}" for failure in report.failures[:_NAMED_AT_MOST]]
     lines += [f"  {hint}" for hint in dict.fromkeys(failure["error"].get("hint") for failure in report.failures) if hint]
+    lines += [f"  damaged, sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}" for shard in report.damaged[:_NAMED_AT_MOST]]
+    if report.complete and report.damaged:
+        lines.append(
+            "  nothing was deleted; readers meet the same errors there as here. Put a sound copy in the place of each damaged shard, from a backup if"
+            f" there is one, and run the same command again; if there is none, {report.destination} can be used as it is"
+        )
     lines += [f"  nothing was deleted: {key} came or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]]
     if not report.complete:
         lines.append("  run the same command again to go on; what has arrived is not sent again")

@@ -77,12 +77,11 @@ def _make_and_send(
             manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
             report = job.make(executor.run, manners=manners, on_progress=on_progress)
         if report.ok:
-            sending = job.plan_sending()
+            sizes = job.bytes_to_send()
             with (
                 closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
-                show_progress("rechunk", "sent", None if sending is None else sending.nbytes) as on_bytes,
+                show_progress("rechunk", "sent", sum(sizes.values())) as on_bytes,
             ):
                 manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
-                files = 1 if sending is None else len(sending.file_bytes)
-                job.send(counted(executor, sending, on_bytes), report, Manners.from_dict(of_one_worker(manners, files)))
+                job.send(counted(executor, sizes, on_bytes), report, Manners.from_dict(of_one_worker(manners, max(1, len(sizes)))))
     return report

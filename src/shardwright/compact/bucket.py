@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from shardwright.model.errors import ConfigError, OutputExistsError, StorageError
 from shardwright.storage.failpoints import reach
 
-from .destination import CLAIM_KEY, WORK_PREFIX, Claim, check_size, claimed_by_another, exists_already, key_exists, part_key
+from .claim import ClaimedPlace
+from .destination import CLAIM_KEY, WORK_PREFIX, check_size, key_exists, part_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,40 +45,16 @@ _CREDENTIALS = (
 )
 
 
-class Bucket:
+class Bucket(ClaimedPlace):
     """See ``Destination``. ``url``: s3://BUCKET or s3://BUCKET/PREFIX; the bucket must exist. Raises ``ConfigError`` naming what is not set."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self._store = _connect(self.url)
+        self._url = url.rstrip("/")
+        self._store = _connect(self._url)
 
-    def claim(self, token: str) -> bool:
-        if (held := self._read_claim()) is not None:
-            if held.token != token:
-                raise claimed_by_another(self.url, held)
-            self._delete_parts()
-            return False
-        self._check_empty()
-        data = Claim.of_this_process(token).encode()
-        try:
-            self.put_new(CLAIM_KEY, iter((data,)), len(data))
-        except OutputExistsError:
-            held = self._read_claim()
-            if held is not None and held.token != token:
-                raise claimed_by_another(self.url, held) from None
-        try:
-            self._check_conditions_are_kept(data)
-            self._check_empty()  # another job may have come and gone between the look and the claim
-        except BaseException:
-            self.release(token)
-            raise
-        return True
-
-    def release(self, token: str) -> None:
-        held = self._read_claim()
-        if held is not None and held.token == token:
-            self._delete_parts()
-            self.delete(CLAIM_KEY)
+    @property
+    def url(self) -> str:
+        return self._url
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         if nbytes <= MULTIPART_FROM_BYTES:
@@ -105,6 +82,9 @@ class Bucket:
             except FileNotFoundError:
                 return None
 
+    def sizes(self) -> dict[str, int]:
+        return {key: nbytes for key, nbytes in self._listed(None) if not key.startswith(f"{WORK_PREFIX}/")}
+
     def delete(self, key: str) -> None:
         with self._errors("delete", key):
             reach("compact.before_delete_object")
@@ -128,20 +108,17 @@ class Bucket:
                 finally:
                     self.delete(target)
 
-    def _read_claim(self) -> Claim | None:
+    def _claim_bytes(self) -> bytes | None:
         with self._errors("read", CLAIM_KEY):
             try:
-                data = bytes(self._api.get(self._store, CLAIM_KEY).bytes())
+                return bytes(self._api.get(self._store, CLAIM_KEY).bytes())
             except FileNotFoundError:
                 return None
-        return Claim.decode(self.url, data)
 
-    def _check_empty(self) -> None:
-        for key in self._keys(None):
-            if not key.startswith(f"{WORK_PREFIX}/"):
-                raise exists_already(self.url, key)
+    def _first_found(self) -> str | None:
+        return next((key for key, _ in self._listed(None) if not key.startswith(f"{WORK_PREFIX}/")), None)
 
-    def _check_conditions_are_kept(self, claim: bytes) -> None:
+    def _check_claim_holds(self, claim: bytes) -> None:
         try:
             self.put_new(CLAIM_KEY, iter((claim,)), len(claim))
         except OutputExistsError:
@@ -152,15 +129,15 @@ class Bucket:
         )
 
     def _delete_parts(self) -> None:
-        for key in list(self._keys(WORK_PREFIX)):
-            if key != CLAIM_KEY:
-                self.delete(key)
+        for key in [key for key, _ in self._listed(WORK_PREFIX) if key != CLAIM_KEY]:
+            self.delete(key)
 
-    def _keys(self, prefix: str | None) -> Iterator[str]:
+    def _listed(self, prefix: str | None) -> Iterator[tuple[str, int]]:
+        """Keys and their bytes."""
         with self._errors("list", prefix or ""):
             for batch in self._api.list(self._store, prefix):
                 for found in batch:
-                    yield str(found["path"])
+                    yield str(found["path"]), int(found["size"])
 
     @property
     def _api(self) -> Any:

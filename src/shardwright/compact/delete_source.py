@@ -14,19 +14,21 @@ from shardwright.model.errors import LockedError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 
-from .move import identify
+from .move import is_as_sent
 from .move_plan import METADATA_NAME, depth, files_and_links
 from .move_record import PREFIX
 from .work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
 
 if TYPE_CHECKING:
-    from .destination import Destination
     from .move_record import MoveRecord
 
 
-def delete_source(root: Path, record: MoveRecord, destination: Destination) -> tuple[int, list[str]]:
-    """Delete what was sent: how many files, and instead of that which ones are not as they were sent. Then nothing at all is deleted."""
-    kept = [file.relative_to(root).as_posix() for file in files_and_links(root) if not _may_go(root, file, record, destination)]
+def delete_source(root: Path, record: MoveRecord, found: dict[str, int]) -> tuple[int, list[str]]:
+    """Delete what was sent and verified: how many files, and instead of that which ones are not as they were sent. Then nothing at all is deleted.
+
+    ``found``: bytes of each key, as the destination lists them now.
+    """
+    kept = [file.relative_to(root).as_posix() for file in files_and_links(root) if not _may_go(root, file, record, found)]
     if kept:
         return 0, kept
     metadata = sorted((key for key in record.sent if Path(key).name == METADATA_NAME), key=depth)
@@ -41,11 +43,11 @@ def delete_source(root: Path, record: MoveRecord, destination: Destination) -> t
     return deleted, []
 
 
-def _may_go(root: Path, file: Path, record: MoveRecord, destination: Destination) -> bool:
+def _may_go(root: Path, file: Path, record: MoveRecord, found: dict[str, int]) -> bool:
     sent = record.sent.get(file.relative_to(root).as_posix())
-    if sent is None or destination.size(sent.key) != sent.nbytes:
+    if sent is None or found.get(sent.key) != sent.nbytes:
         return False
-    return not file.exists() or identify(file) == sent.source
+    return not file.exists() or is_as_sent(file, sent.source)
 
 
 def _delete(root: Path, key: str) -> bool:

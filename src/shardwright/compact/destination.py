@@ -2,7 +2,7 @@
 
 A destination is a flat space of keys such as ``0/c/0/1`` or ``zarr.json``. A key appears whole or not at all, and is never replaced.
 
-    .compact/claim       who writes here: made conditionally, so of two jobs one is refused. Deleted when all is there
+    .compact/claim       who writes here, see ``claim``. Deleted when the job has ended
     .compact/*.part      what is being sent; a killed job's are deleted when it goes on
 
 A claim carries its job's token. The job keeps the token on the source's side, and finds its own unfinished output by it.
@@ -10,16 +10,11 @@ A claim carries its job's token. The job keeps the token on the source's side, a
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import socket
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
+from shardwright.model.errors import ConfigError, OutputExistsError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +51,9 @@ class Destination(Protocol):
     def size(self, key: str) -> int | None:
         """Bytes under a key, None when there is none."""
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every key that is no work of a job's, by one listing."""
+
     def delete(self, key: str) -> None:
         """Nothing happens when the key is not there."""
 
@@ -72,43 +70,6 @@ def open_destination(url_or_path: str) -> Destination:
     from .bucket import Bucket
 
     return Bucket(url_or_path)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a claim says of the job that made it. ``token``: the job's, whichever process it goes on in."""
-
-    token: str
-    host: str
-    pid: int
-    since: str
-
-    @classmethod
-    def of_this_process(cls, token: str) -> Claim:
-        return cls(token, socket.gethostname(), os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"))
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, url: str, data: bytes) -> Claim:
-        """Raises ``StorageError`` for what no job of ours wrote."""
-        try:
-            facts = json.loads(data)
-            return cls(str(facts["token"]), str(facts["host"])[:255], int(facts["pid"]), str(facts["since"])[:64])
-        except (ValueError, TypeError, KeyError):
-            raise StorageError(f"{url}/{CLAIM_KEY} is no claim of a job", got=repr(data[:80])) from None
-
-
-def claimed_by_another(url: str, claim: Claim) -> LockedError:
-    return LockedError(
-        f"another job writes to {url}: process {claim.pid} on {claim.host!r} since {claim.since}",
-        hint=f"Wait for it, or choose another destination. If that job will never be run again, delete {url} with its {CLAIM_KEY}",
-    )
-
-
-def exists_already(url: str, found: str) -> OutputExistsError:
-    return OutputExistsError(f"the destination {url} is not empty", got=found, hint="Choose another one: nothing is ever overwritten")
 
 
 def key_exists(url: str, key: str) -> OutputExistsError:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import OutputExistsError, StorageError
+from shardwright.model.errors import StorageError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, preallocate, read_range, rename_without_replacing, storage_errors, sync_directory
 
-from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, Claim, check_size, claimed_by_another, exists_already, key_exists, part_key
+from .claim import ClaimedPlace
+from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, check_size, key_exists, part_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from .destination import Part
 
 
-class LocalFolder:
+class LocalFolder(ClaimedPlace):
     """See ``Destination``. ``root`` need not exist; ``claim`` makes it."""
 
     def __init__(self, root: Path) -> None:
@@ -36,46 +38,6 @@ class LocalFolder:
             facts = os.statvfs(folder)
             parts = sum(path.stat().st_blocks * 512 for path in (self.root / WORK_PREFIX).glob(f"*{PART_SUFFIX}"))
         return facts.f_bavail * facts.f_frsize + parts
-
-    def claim(self, token: str) -> bool:
-        if (held := self._read_claim()) is not None:
-            if held.token != token:
-                raise claimed_by_another(self.url, held)
-            self._delete_parts()
-            self._sync_folders()  # a job that died may have had no time to do that after a file got its name
-            return False
-        self._check_empty()
-        make_directories(self.root / WORK_PREFIX)
-        data = Claim.of_this_process(token).encode()
-        try:
-            self.put_new(CLAIM_KEY, iter((data,)), len(data))
-        except OutputExistsError:
-            if (held := self._read_claim()) is None:
-                raise
-            raise claimed_by_another(self.url, held) from None
-        try:
-            self._check_empty()  # another job may have come and gone between the look and the claim
-        except OutputExistsError:
-            self.release(token)
-            raise
-        return True
-
-    def release(self, token: str) -> None:
-        held = self._read_claim()
-        if held is not None:
-            if held.token != token:
-                return
-            self._delete_parts()
-            self.delete(CLAIM_KEY)
-        if not (self.root / WORK_PREFIX).is_dir():
-            return
-        with storage_errors("remove", self.root / WORK_PREFIX):
-            reach("compact.before_remove_work_folder")
-            try:
-                (self.root / WORK_PREFIX).rmdir()  # also the one that a release left which failed after the claim was gone
-            except OSError:
-                return  # somebody else's file is in it
-        sync_directory(self.root)
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
         path, part = self.root / key, self.root / part_key(key, secrets.token_hex(4))
@@ -113,26 +75,45 @@ class LocalFolder:
             path.unlink(missing_ok=True)
         sync_directory(path.parent)
 
-    def _read_claim(self) -> Claim | None:
+    def sizes(self) -> dict[str, int]:
+        found = {}
+        for folder, folders, names in os.walk(self.root, onerror=_raise):
+            if Path(folder) == self.root and WORK_PREFIX in folders:
+                folders.remove(WORK_PREFIX)
+            for path in (Path(folder) / name for name in names):
+                with storage_errors("look at", path), suppress(FileNotFoundError):
+                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return found
+
+    def _claim_bytes(self) -> bytes | None:
         path = self.root / CLAIM_KEY
         with storage_errors("read", path):
             try:
-                return Claim.decode(self.url, path.read_bytes())
+                return path.read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def _check_empty(self) -> None:
+    def _first_found(self) -> str | None:
         with storage_errors("list", self.root):
             if self.root.is_dir():
-                found = sorted(path.name for path in self.root.iterdir() if path.name != WORK_PREFIX)
-                if found:
-                    raise exists_already(self.url, found[0])
-            elif os.path.lexists(self.root):
-                raise exists_already(self.url, "a file")
+                return min((path.name for path in self.root.iterdir() if path.name != WORK_PREFIX), default=None)
+            return "a file" if os.path.lexists(self.root) else None
 
-    def _sync_folders(self) -> None:
-        for folder, _, _ in os.walk(self.root):
+    def _clear_up_after_death(self) -> None:
+        self._delete_parts()
+        for folder, _, _ in os.walk(self.root):  # there may have been no time to do that after a file got its name
             sync_directory(Path(folder))
+
+    def _leave(self) -> None:
+        if not (self.root / WORK_PREFIX).is_dir():
+            return
+        with storage_errors("remove", self.root / WORK_PREFIX):
+            reach("compact.before_remove_work_folder")
+            try:
+                (self.root / WORK_PREFIX).rmdir()  # also the one that a release left which failed after the claim was gone
+            except OSError:
+                return  # somebody else's file is in it
+        sync_directory(self.root)
 
     def _delete_parts(self) -> None:
         folder = self.root / WORK_PREFIX
@@ -140,6 +121,12 @@ class LocalFolder:
             for path in folder.glob(f"*{PART_SUFFIX}"):
                 reach("compact.before_delete_part")
                 path.unlink(missing_ok=True)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        with storage_errors("list", str(error.filename)):
+            raise error
 
 
 def _write(path: Path, parts: Iterator[Part], nbytes: int) -> int:

@@ -3,6 +3,9 @@
 A shard is read in the order in which it will lie, sent in parts as it is read, and read back. What came back is compared, crc32c by crc32c, with what
 was read from the source: each chunk and the index of a shard, the whole of another file. Memory is a few parts, whatever the shard's size.
 
+A shard that is damaged cannot be packed. It is sent as it is, so that nothing that may still be read of it is lost, and readers meet the same errors
+there as here.
+
 Nothing is deleted here; ``delete_source`` does that when everything has arrived.
 """
 
@@ -14,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import numpy as np
 
 from shardwright.kernels.read import checksum_ranges
-from shardwright.model.errors import OutputExistsError, StorageError
+from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.store import parse_array
 from shardwright.shard.index import encode_index
 from shardwright.storage.files import storage_errors
@@ -38,20 +42,26 @@ PART_BYTES = 8 << 20
 def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     """Task: {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is the path of what is sent.
 
-    The result adds ``nbytes`` (at the destination), ``source`` ([size, mtime_ns] of the file that was sent) and ``skipped``: it was there
-    already, and was only verified. The destination must be claimed. Raises ``StorageError``, ``ShardFormatError`` or ``OutputExistsError``; a
-    key whose bytes came back wrong is then deleted.
+    The result adds ``nbytes`` and ``crc32c`` of what is now at the destination, ``source`` (of the file that was sent, see ``is_as_sent``) and
+    ``skipped``: it was there already, and was only verified; of a shard that is damaged, ``damaged``: the error. The destination must be claimed.
+    Raises ``StorageError`` or ``OutputExistsError``; a key whose bytes came back wrong is then deleted.
     """
     destination, key, path = open_destination(task["destination"]), task["key"], Path(task["file"])
     with _unchanged(path) as source:
         if "shard" not in task:
-            with storage_errors("read", path), path.open("rb", buffering=0) as file:
-                sizes = np.array(source[:1] if source[0] else [], np.int64)
-                consignment = Consignment(key, sizes, lambda: _file_parts(file.fileno(), source[0]), lambda _: str(path))
-                return {**_deliver(consignment, destination, manners), "source": source}
+            return {**_send_as_it_is(key, path, source[0], destination, manners), "source": source[:2]}
         array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
-        with SourceShard(array, shard) as shard_file:
-            return {**_deliver(_packed(key, shard_file, shard_file.packing(task["order"])), destination, manners), "source": source}
+        try:
+            with SourceShard(array, shard) as shard_file:
+                return {**_deliver(_packed(key, shard_file, shard_file.packing(task["order"])), destination, manners), "source": source[:2]}
+        except ShardFormatError as error:
+            return {**_send_as_it_is(key, path, source[0], destination, manners), "source": source, "damaged": error.to_dict()}
+
+
+def _send_as_it_is(key: str, path: Path, nbytes: int, destination: Destination, manners: Manners) -> dict[str, Any]:
+    with storage_errors("read", path), path.open("rb", buffering=0) as file:
+        sizes = np.array([nbytes] if nbytes else [], np.int64)
+        return _deliver(Consignment(key, sizes, lambda: _file_parts(file.fileno(), nbytes), lambda _: str(path)), destination, manners)
 
 
 @dataclass(frozen=True)
@@ -72,13 +82,14 @@ class Consignment:
 
 
 class SegmentChecksums:
-    """crc32c of each segment of a stream that comes in pieces cut anywhere. ``sizes`` are in bytes, none is 0."""
+    """crc32c of each segment of a stream that comes in pieces cut anywhere, and of the ``whole``. ``sizes`` are in bytes, none is 0."""
 
     def __init__(self, sizes: Int64s) -> None:
         self._ends = np.cumsum(sizes)
         self._starts = self._ends - sizes
         self._values = np.zeros(len(sizes), np.uint32)
         self._position = 0
+        self.whole = 0
 
     def add(self, piece: Part) -> None:
         start, stop = self._position, self._position + len(piece)
@@ -86,6 +97,7 @@ class SegmentChecksums:
         begin, end = np.maximum(self._starts[part], start), np.minimum(self._ends[part], stop)
         checksum_ranges(np.frombuffer(piece, np.uint8).ctypes.data + begin - start, end - begin, self._values[part])
         self._position = stop
+        self.whole = crc32c.crc32c(piece, self.whole)
 
     def first_difference(self, other: SegmentChecksums) -> int | None:
         different = np.flatnonzero(self._values != other._values)
@@ -101,7 +113,7 @@ def _deliver(consignment: Consignment, destination: Destination, manners: Manner
             manners.take(len(part))
             sent.add(part)
         if _first_wrong(consignment, sent, destination, manners) is None:
-            return {"ok": True, "skipped": True, "nbytes": nbytes, "bytes_read": 2 * nbytes, "bytes_written": 0}
+            return {"ok": True, "skipped": True, "nbytes": nbytes, "crc32c": sent.whole, "bytes_read": 2 * nbytes, "bytes_written": 0}
     destination.delete(key)  # the claim is ours, so this is what an earlier run left, of a source that was another then
     sent = SegmentChecksums(consignment.sizes)
     try:
@@ -116,7 +128,7 @@ def _deliver(consignment: Consignment, destination: Destination, manners: Manner
             f"{consignment.name(segment)} came back from {destination.url} with other bytes than were sent",
             hint="The source is left as it is. Look after what stores the destination before anything else is sent there",
         )
-    return {"ok": True, "skipped": False, "nbytes": nbytes, "bytes_read": 2 * nbytes, "bytes_written": nbytes}
+    return {"ok": True, "skipped": False, "nbytes": nbytes, "crc32c": sent.whole, "bytes_read": 2 * nbytes, "bytes_written": nbytes}
 
 
 def _watched(parts: Iterator[Part], checksums: SegmentChecksums, manners: Manners) -> Iterator[Part]:
@@ -129,16 +141,20 @@ def _watched(parts: Iterator[Part], checksums: SegmentChecksums, manners: Manner
 def _first_wrong(consignment: Consignment, sent: SegmentChecksums, destination: Destination, manners: Manners) -> int | None:
     """Read back: the first segment whose bytes are not those of the source."""
     stored = SegmentChecksums(consignment.sizes)
-    for offset in range(0, consignment.nbytes, PART_BYTES):
-        wanted = min(PART_BYTES, consignment.nbytes - offset)
-        manners.take(wanted)
-        data = destination.read(consignment.key, offset, wanted)
-        if len(data) != wanted:
-            raise StorageError(
-                f"{destination.url}/{consignment.key} is shorter than what was sent", expected=consignment.nbytes, got=offset + len(data)
-            )
-        stored.add(data)
+    for part in stored_parts(destination, consignment.key, consignment.nbytes, manners):
+        stored.add(part)
     return sent.first_difference(stored)
+
+
+def stored_parts(destination: Destination, key: str, nbytes: int, manners: Manners) -> Iterator[Part]:
+    """What lies under a key. Raises ``StorageError`` when it is shorter than ``nbytes``."""
+    for offset in range(0, nbytes, PART_BYTES):
+        wanted = min(PART_BYTES, nbytes - offset)
+        manners.take(wanted)
+        data = destination.read(key, offset, wanted)
+        if len(data) != wanted:
+            raise StorageError(f"{destination.url}/{key} is shorter than what was sent", expected=nbytes, got=offset + len(data))
+        yield data
 
 
 def _packed(key: str, source: SourceShard, packing: Packing) -> Consignment:
@@ -178,15 +194,21 @@ def _file_parts(descriptor: int, nbytes: int) -> Iterator[Part]:
 
 @contextmanager
 def _unchanged(path: Path) -> Iterator[list[int]]:
-    """[size, mtime_ns] of a file, which must not change meanwhile: then what was sent may be of neither state."""
+    """What ``identify`` says of a file, which must not change meanwhile: then what was sent may be of neither state."""
     source = identify(path)
     yield source
-    if identify(path) != source:
+    if not is_as_sent(path, source[:2]):
         raise StorageError(f"{path} was changed while it was sent", hint="Run the job again when nothing else works on this store")
 
 
 def identify(path: Path) -> list[int]:
-    """[size, mtime_ns] of the file behind a path: what tells that it is still the one that was sent."""
+    """[size, mtime_ns, ctime_ns] of the file behind a path."""
     with storage_errors("look at", path):
         status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def is_as_sent(path: Path, source: list[int]) -> bool:
+    """Whether a file is still the one that was sent: by size and mtime, of a damaged shard also by ctime, since a backup that is put in its place
+    often has both of the others."""
+    return identify(path)[: len(source)] == source

@@ -40,8 +40,8 @@ class MovePlan:
     file_bytes: dict[str, int]
 
     @property
-    def nbytes(self) -> int:
-        return sum(self.file_bytes.values())
+    def phases(self) -> list[list[dict[str, Any]]]:
+        return [self.data, *self.metadata]
 
 
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
@@ -69,9 +69,12 @@ def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     return MovePlan(store, shards + others, [[task for task in metadata if depth(task["key"]) == level] for level in levels], file_bytes)
 
 
-def check_room(plan: MovePlan, destination: LocalFolder) -> None:
-    """Raises ``StorageFullError`` when what is not there yet has no room. How long shards will be is looked up only where that decides it."""
-    todo = [task for phase in (plan.data, *plan.metadata) for task in phase if destination.size(task["key"]) is None]
+def check_room(plan: MovePlan, destination: LocalFolder, found: dict[str, int]) -> None:
+    """Raises ``StorageFullError`` when what is not among ``found`` there has no room.
+
+    How long shards will be is looked up only where that decides it.
+    """
+    todo = [task for phase in plan.phases for task in phase if task["key"] not in found]
     free = destination.free_bytes()
     if sum(plan.file_bytes[task["key"]] for task in todo) > free and (needed := sum(_sent_bytes(plan, task) for task in todo)) > free:
         raise StorageFullError(

@@ -3,7 +3,9 @@
     move.HASH.json    the job's token, whether its claim was made at an empty place, and, once all has arrived, every file that was sent
     move.HASH.sent    a JSON line for each file that was sent and verified; losing the last of them costs verifying those again
 
-From the moment that the list stands in move.HASH.json, durably, nothing more is sent: what is left is deleting, if that was asked for.
+From the moment that the list stands in move.HASH.json, durably, nothing more is sent: what is left is deleting, if that was asked for. That moment
+does not come while one of the shards is damaged, nor does it last when the destination turns out to have lost something, or the source to have
+changed: then the next run sends that.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 PREFIX = "move."
@@ -26,12 +29,15 @@ PREFIX = "move."
 
 @dataclass(frozen=True)
 class SentFile:
-    """``source``: [size, mtime_ns] of the file as it was sent; ``nbytes``: what it became at the destination. ``order``: of a shard's chunks."""
+    """``source``: of the file as it was sent, see ``is_as_sent``; ``nbytes``, ``crc32c``: what it became at the destination. ``order``: of a shard's
+    chunks; ``damaged``: why a shard was sent as it is."""
 
     key: str
     source: list[int]
     nbytes: int
-    order: str | None
+    crc32c: int
+    order: str | None = None
+    damaged: dict[str, Any] | None = None
 
 
 @dataclass
@@ -85,6 +91,14 @@ class MoveRecord:
         if self.complete:
             facts["sent"] = [asdict(sent) for sent in self.sent.values()]
         replace_file(self._path, json.dumps(facts).encode())
+
+    def reopen(self, without: Iterable[str] = ()) -> None:
+        """There is something to be sent again after all: what is ``without``, at least. Durably, and the list never in neither file."""
+        for key in without:
+            self.sent.pop(key, None)
+        replace_file(self._log_path, "".join(json.dumps(asdict(sent)) + "\n" for sent in self.sent.values()).encode())
+        self.complete = False
+        self.save()
 
     def delete(self) -> None:
         """The log first: without the other file it means nothing."""

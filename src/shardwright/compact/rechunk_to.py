@@ -24,7 +24,7 @@ from .destination import open_destination
 from .manners import Manners
 from .move_plan import plan_move
 from .move_record import MoveRecord
-from .move_store import MoveOptions, move_store
+from .move_store import MoveOptions, bytes_left, move_store
 from .new_array import MakingReport
 from .rechunk_job import describe, working_folder, write_new_store
 from .send_store import claimed_record
@@ -32,7 +32,6 @@ from .send_store import claimed_record
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .move_plan import MovePlan
     from .new_array import Progress, RunTasks
     from .rechunk_job import RechunkOptions, RechunkPlan
     from .send_store import Execute
@@ -91,9 +90,12 @@ class RechunkTo:
         report.path = self._destination.url
         return report
 
-    def plan_sending(self) -> MovePlan | None:
-        """None when an earlier run has sent all of it."""
-        return plan_move(self._store, MoveOptions(self._destination.url)) if (self._store / "zarr.json").exists() else None
+    def bytes_to_send(self) -> dict[str, int]:
+        """By key; what an earlier run has sent is to be checked only."""
+        options = MoveOptions(self._destination.url, delete_source=True)
+        if (self._store / "zarr.json").exists():
+            return plan_move(self._store, options).file_bytes
+        return bytes_left(self._store, options, records=self._folder)
 
     def send(self, execute: Execute, report: MakingReport, manners: Manners | None = None) -> None:
         """What ``make`` made, each file verified, metadata last; then it is deleted on this side. Adds to ``report`` what was sent and what was not.
@@ -105,7 +107,7 @@ class RechunkTo:
                 self._store, MoveOptions(self._destination.url, delete_source=True, manners=manners or Manners()), execute, records=self._folder
             )
             report.bytes_sent += moved.bytes_written
-            report.failures += moved.failures
+            report.failures += moved.failures + moved.damaged
             if moved.interrupted:
                 raise KeyboardInterrupt
             if not moved.ok:

@@ -1,6 +1,8 @@
 """The files of a store sent to a destination that this job has claimed, phase by phase (see ``move_store``).
 
-What an earlier run of the same job has sent and verified is not sent again, as long as both sides are still as they were then.
+What an earlier run of the same job has sent and verified is not sent again, as long as both sides are still as they were then. Where a run has to
+send a shard although an earlier one has sent metadata already (the shard was damaged and has been mended, or changed, or was lost there), it deletes
+the metadata first: a reader finds no store rather than one of which something is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from shardwright.model.errors import LockedError, OutputExistsError, StorageErro
 
 from .destination import CLAIM_KEY
 from .manners import Manners
-from .move import identify
+from .move import is_as_sent
 from .move_record import MoveRecord, SentFile
 from .tasks import run_task
 
@@ -28,10 +30,7 @@ if TYPE_CHECKING:
 
 
 def claimed_record(folder: Path, destination: Destination) -> MoveRecord:
-    """The record of this job, its claim made. One that says complete is of an output that is not there any more, and means nothing."""
-    record = MoveRecord.find(folder, destination.url)
-    if record is not None and record.complete:
-        record.delete()
+    """The record of this job, not complete, its claim made."""
     record = MoveRecord.open(folder, destination.url)
     if not record.claimed:
         destination.release(record.token)  # of a job killed before it knew that the place was empty
@@ -48,26 +47,45 @@ def claimed_record(folder: Path, destination: Destination) -> MoveRecord:
     return record
 
 
-def send_store(plan: MovePlan, record: MoveRecord, destination: Destination, execute: Execute, report: MoveReport) -> None:
-    """Phase by phase; where one stays incomplete, none of the next begins."""
-    wanted: set[str] = set()
+def send_store(plan: MovePlan, record: MoveRecord, found: dict[str, int], destination: Destination, execute: Execute, report: MoveReport) -> None:
+    """``found``: bytes of each key at the destination. The record is complete afterwards if all files have arrived and no shard is damaged.
+
+    Where a phase stays incomplete, none of the next begins.
+    """
+    wanted = {task["key"] for phase in plan.phases for task in phase}
     try:
-        for phase, run in ((plan.data, execute), *((level, _run_here) for level in plan.metadata)):
-            wanted |= {task["key"] for task in phase}
-            _send_phase(phase, record, destination, run, report)
-            if report.failures or not wanted <= record.sent.keys():
+        gone = record.sent.keys() - wanted  # here, since they were sent
+        if gone or not all(_is_finished(task, record, found) for task in plan.data):
+            found = _without_metadata(plan, found, destination)
+        for key in gone:
+            destination.delete(key)
+            del record.sent[key]
+        for phase in plan.phases:
+            _send_phase(phase, record, found, destination, execute if phase is plan.data else _run_here, report)
+            if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
                 return
+        report.complete = True
     except KeyboardInterrupt:
         report.interrupted = True
-        return
-    record.sent = {key: file for key, file in record.sent.items() if key in wanted}
-    record.complete = True
-    record.save()
-    report.complete = True
+    finally:
+        report.damaged = [{"key": sent.key, "error": sent.damaged} for sent in record.sent.values() if sent.damaged]
+    if report.complete and not report.damaged:
+        record.complete = True
+        record.save()
 
 
-def _send_phase(phase: list[dict[str, Any]], record: MoveRecord, destination: Destination, execute: Execute, report: MoveReport) -> None:
-    todo = {task["key"]: task for task in phase if not _is_finished(task, record, destination)}
+def _without_metadata(plan: MovePlan, found: dict[str, int], destination: Destination) -> dict[str, int]:
+    """Close a store that an earlier run has opened to readers, the highest first; what is found there then."""
+    metadata = [task["key"] for level in reversed(plan.metadata) for task in level if task["key"] in found]
+    for key in metadata:
+        destination.delete(key)
+    return {key: nbytes for key, nbytes in found.items() if key not in metadata}
+
+
+def _send_phase(
+    phase: list[dict[str, Any]], record: MoveRecord, found: dict[str, int], destination: Destination, execute: Execute, report: MoveReport
+) -> None:
+    todo = {task["key"]: task for task in phase if not _is_finished(task, record, found)}
     report.finished += len(phase) - len(todo)
     for key in todo:
         record.sent.pop(key, None)
@@ -76,7 +94,8 @@ def _send_phase(phase: list[dict[str, Any]], record: MoveRecord, destination: De
         for result in results:
             report.add(result)
             if result["ok"]:
-                record.add(SentFile(result["key"], result["source"], result["nbytes"], todo[result["key"]].get("order")))
+                facts = result["source"], result["nbytes"], result["crc32c"], todo[result["key"]].get("order"), result.get("damaged")
+                record.add(SentFile(result["key"], *facts))
             else:
                 full = result["error"]["code"] == StorageFullError.code  # then so it is for the others
                 given_up = given_up or full or not _can_go_on(destination)
@@ -96,13 +115,9 @@ def _can_go_on(destination: Destination) -> bool:
         return False
 
 
-def _is_finished(task: dict[str, Any], record: MoveRecord, destination: Destination) -> bool:
+def _is_finished(task: dict[str, Any], record: MoveRecord, found: dict[str, int]) -> bool:
     """Sent and verified by an earlier job, and both sides are still as they were then."""
     sent = record.sent.get(task["key"])
     if sent is None or sent.order != task.get("order"):
         return False
-    return sent.source == identify(Path(task["file"])) and destination.size(sent.key) == sent.nbytes
-
-
-def all_there(record: MoveRecord, destination: Destination) -> bool:
-    return all(destination.size(sent.key) == sent.nbytes for sent in record.sent.values())
+    return found.get(sent.key) == sent.nbytes and is_as_sent(Path(task["file"]), sent.source)

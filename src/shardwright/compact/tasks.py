@@ -21,6 +21,7 @@ from .manners import Manners
 KINDS = {
     "pack": ("pack_shard", "pack_shard"),
     "move": ("move", "move_shard"),
+    "check": ("check_sent", "check_file"),
     "rechunk": ("rechunk", "write_shard"),
     "downsample": ("pyramid", "downsample_shard"),
 }
