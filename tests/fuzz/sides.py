@@ -24,6 +24,7 @@ from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.measures import Measures
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.wire import handover
 from shardwright.wire.controls import Hello, Open, Opened, Problem, Resume, Welcome
@@ -84,6 +85,9 @@ class StrictAcquisition:
     stored_watermark = durable_watermark = in_flight = 0
     client_epoch = 1
     identity = IDENTITY
+    measures = Measures()
+    slabs_used = 0
+    keeper_busy_s = 0.0
 
     def __init__(self) -> None:
         self.path, self.spec, self.limits, self.grid, self.state = Path("/data/a"), SPEC, LIMITS, Grid.of(SPEC), AcquisitionState.OPEN
@@ -156,7 +160,7 @@ class DaemonSide:
         ring: Any = SimpleNamespace(address=address, ring_bytes=self._ring_memory.nbytes, close=lambda: None) if shared else None
         self._acquisition = StrictAcquisition()
         self._acquisition.memory = [(address, self._ring_memory.nbytes)] if shared else []
-        self._session = Session(self._acquisition, WriteSettings(), recovered=False, on_event=lambda name, facts: None)  # type: ignore[arg-type]
+        self._session = Session(self._acquisition, WriteSettings(), "cam0", recovered=False, on_event=lambda name, facts: None)  # type: ignore[arg-type]
         self._server._sessions.add(self._session)
         attachment = Attachment(self.client, ring, lambda client, parts: None)
         resume = Resume(IDENTITY, 1, NEXT, RING_SLOTS)

@@ -19,6 +19,7 @@ from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.acquisition import AcquisitionState
+from shardwright.pipeline.measures import Measures
 from shardwright.pipeline.workers import WorkerPool
 from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD, not_held
@@ -55,6 +56,8 @@ class AcquisitionDouble:
     error_after: int | None = None
     disks: ClassVar[dict[Path, Disk]]
     is_finishing = False
+    slabs_used = 0
+    keeper_busy_s = 0.0
 
     def __init__(
         self, path: Path, spec: ArraySpec, limits: Any, pool: Any, wake: Callable[[], None], settings: Any, disk: Disk | None = None
@@ -65,7 +68,7 @@ class AcquisitionDouble:
             path.mkdir()
             disk = Disk(spec)
         self.path, self.spec, self.limits, self.grid, self.wake, self.settings = path, spec, limits, Grid.of(spec), wake, settings
-        self.state, self.error = AcquisitionState.OPEN, None
+        self.state, self.error, self.measures = AcquisitionState.OPEN, None, Measures()
         self.disk = self.disks[path] = disk
         self.descriptors: list[np.ndarray] = []
         self.submitted: list[int] = []

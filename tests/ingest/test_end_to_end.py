@@ -192,7 +192,7 @@ def test_an_orderly_stop_leaves_a_store_that_can_be_read(start, spec_of, frames_
         stream = connection.acquire("a", spec_of())
         for frame in frames:
             stream.append(frame)
-        wait(lambda: daemon.server.snapshot()["frames_received"] == 9)
+        wait(lambda: sum(s["frames_received"] for s in daemon.server.snapshot()["streams"].values()) == 9)
         daemon.stop()
         with pytest.raises(errors.SessionLostError, match="the daemon is stopping"):
             stream.close()

@@ -13,7 +13,7 @@ import shardwright as sw
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
 from shardwright.model.watermark import Watermark
-from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.wire import messages
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
@@ -461,7 +461,7 @@ def test_what_nobody_resumes_is_sealed(start, double, spec_of, frames_of, wait):
             stream.close()
     second = start(doubled=double, root=first.root, adopt=[first.root / "a.ome.zarr"], resume_timeout_ms=100)
     assert second.event("acquisition_ended")["frames_stored"] == 1
-    assert second.server.snapshot()["memory_bytes"] == 0
+    assert second.server.snapshot()["memory"]["used_bytes"] == RUNTIME_BYTES
 
 
 def test_a_store_that_cannot_be_recovered_is_told_and_hurts_nobody(start, double, spec_of, tmp_path):

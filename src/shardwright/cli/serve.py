@@ -29,7 +29,7 @@ def command(
     faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
     log = loaded.config.log
     events = EventLog(form=log_format or log.format, level=log.level)
-    daemon, life = Daemon(loaded, events.emit), Lifecycle(events)
+    daemon, life = Daemon(loaded, events), Lifecycle(events)
     try:
         code = daemon.run(life)
     finally:

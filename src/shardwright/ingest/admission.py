@@ -10,6 +10,8 @@ from shardwright.model.errors import BudgetError, SpecError, UnknownStreamError
 from shardwright.model.names import store_name
 from shardwright.pipeline.limits import RUNTIME_BYTES
 
+from .totals import CLIENT_STREAM
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
@@ -32,6 +34,7 @@ class Admitted:
     spec: ArraySpec
     limits: Limits
     settings: WriteSettings
+    stream: str
 
 
 class Admission:
@@ -50,7 +53,8 @@ class Admission:
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
         self.check_memory(limits.acquisition_bytes, memory_bytes)
         self.check_transport(request, limits)
-        return Admitted(path, spec, limits, self._settings.write if stream is None else stream.write)
+        settings = self._settings.write if stream is None else stream.write
+        return Admitted(path, spec, limits, settings, CLIENT_STREAM if stream is None else stream.name)
 
     def path(self, request: Open) -> Path:
         """Where the acquisition of that name is. Raises ``InvalidNameError``, ``UnknownStreamError``."""
@@ -90,6 +94,10 @@ class Admission:
     def settings_found(self, root: Path, spec: ArraySpec | None) -> WriteSettings:
         stream = None if spec is None else self._stream_found(root, spec)
         return self._settings.write if stream is None else stream.write
+
+    def stream_name_found(self, root: Path, spec: ArraySpec) -> str:
+        stream = self._stream_found(root, spec)
+        return CLIENT_STREAM if stream is None else stream.name
 
     def _stream_found(self, root: Path, spec: ArraySpec) -> StreamPolicy | None:
         return next((stream for stream in self._streams.values() if stream.output_root == root and stream.spec == spec), None)

@@ -40,6 +40,7 @@ class Credit:
         self._missing = _Missing([])  # those of them that did not come
         self._slot_taken = np.zeros(0, np.bool_)
         self._with_pixels = 0  # frames of the present client in flight
+        self.frames_with_pixels = 0  # that ever came here, each once
 
     @property
     def frames_in_flight(self) -> int:
@@ -115,6 +116,7 @@ class Credit:
         _add_runs(self._in_flight, sequences[fresh & ~told], new_slots, keep)
         _add_runs(self._told, sequences[fresh & told], slots[fresh & told], None)
         self._with_pixels += len(new_slots)
+        self.frames_with_pixels += len(new_slots)
         self._expected, self._missing.came = int(sequences[-1]) + 1, came
         return descriptors[fresh], addresses[fresh], self._not_in_flight(sequences[~fresh])
 

@@ -230,7 +230,7 @@ class Openings:
         assert pending.admitted is not None
         admitted, pending.admitted = pending.admitted, None
         acquisition, ring = work.result()
-        session = Session(acquisition, admitted.settings, recovered=False, on_event=self._on_event)
+        session = Session(acquisition, admitted.settings, admitted.stream, recovered=False, on_event=self._on_event)
         self._sessions.add(session)
         self._attach(pending, session, ring)
         facts = {"path": str(admitted.path), "host": pending.client.hello.host, "transport": pending.request.transport}
@@ -293,7 +293,8 @@ class Openings:
                 continue
             acquisition = recovery.result()
             settings = self._admission.settings_found(path.parent, acquisition.spec)
-            self._sessions.add(Session(acquisition, settings, recovered=True, on_event=self._on_event))
+            stream = self._admission.stream_name_found(path.parent, acquisition.spec)
+            self._sessions.add(Session(acquisition, settings, stream, recovered=True, on_event=self._on_event))
             self._on_event("acquisition_recovered", {"path": str(path), "identity": acquisition.identity, "frames": acquisition.next_sequence})
 
     def _refuse(self, pending: _Pending, error: BaseException, receipt: Any = None) -> None:

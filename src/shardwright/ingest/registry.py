@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ClosedError
 
+from .totals import Book
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -40,6 +42,7 @@ class Sessions:
         self._by_identity: dict[str, Session] = {}
         self._by_token: dict[int, Session] = {}
         self._ended: OrderedDict[str, Ended] = OrderedDict()
+        self.book = Book((), {})  # may be read from any thread
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_identity.values()))
@@ -49,6 +52,7 @@ class Sessions:
 
     def add(self, session: Session) -> None:
         self._by_identity[session.acquisition.identity] = session
+        self.book = self.book.with_one_more(session)
 
     def attached(self, session: Session, attachment: Attachment) -> None:
         """From now on its token finds the session, and an earlier one no more."""
@@ -74,6 +78,7 @@ class Sessions:
         """It has ended; only its receipt is kept, for a while."""
         identity = session.acquisition.identity
         del self._by_identity[identity]
+        self.book = self.book.with_ended(session)
         self._by_token = {token: other for token, other in self._by_token.items() if other is not session}
         error = session.acquisition.error or session.reason
         self._ended[identity] = Ended(session.acquisition.client_epoch, session.acquisition.receipt(), error)

@@ -20,6 +20,7 @@ from shardwright.model.errors import BudgetError, ProtocolError, SessionLostErro
 from shardwright.model.machine import boot_id
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.measures import BusyClock
 from shardwright.wire.controls import Hello, Open, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
 from shardwright.wire.session import DaemonEvent
@@ -29,9 +30,12 @@ from .backstage import Backstage
 from .connection import Client
 from .endpoints import bind_router
 from .opening import Openings
+from .rate import SAMPLE_S
 from .registry import Sessions
 from .ring_handover import RingHandover
 from .settings import IngestSettings, StreamPolicy
+from .snapshot import acquisitions_snapshot, stall_s, streams_snapshot, used_bytes
+from .totals import CLIENT_STREAM
 
 if TYPE_CHECKING:
     import threading
@@ -68,6 +72,8 @@ class IngestServer:
         on_event: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
     ) -> None:
         self._settings = settings
+        streams = tuple(streams)
+        self._stream_names = (*(stream.name for stream in streams), CLIENT_STREAM)
         self._on_event = on_event
         self._clients: dict[bytes, Client] = {}
         self._sessions = Sessions()
@@ -91,7 +97,9 @@ class IngestServer:
         self._next_heartbeat_s = 0.0
         self._stopping = False
         self._foreign_messages = 0
-        self._frames_of_ended = 0
+        self._pool = pool
+        self._busy = BusyClock()  # of the ingest thread
+        self._next_sample_s = 0.0
 
     # Any thread -----------------------------------------------------------------------------------------------------------------------------
 
@@ -105,24 +113,14 @@ class IngestServer:
 
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows. Each number is current; together they are not one instant."""
-        sessions = list(self._sessions)
+        book = self._sessions.book
         return {
+            "memory": {"used_bytes": used_bytes(book), "budget_bytes": self._settings.memory_budget_bytes},
             "clients": len(self._clients),
-            "stopping": self._stopping,
             "foreign_messages": self._foreign_messages,
-            "frames_received": self._frames_of_ended + sum(session.frames_received for session in sessions),
-            "memory_bytes": sum(session.memory_bytes for session in sessions),
-            "acquisitions": [
-                {
-                    "path": str(session.acquisition.path),
-                    "state": session.state.value,
-                    "frames_received": session.frames_received,
-                    "frames_in_flight": session.credit.frames_in_flight,
-                    "frames_stored": session.acquisition.stored_watermark,
-                    "frames_durable": session.acquisition.durable_watermark,
-                }
-                for session in sessions
-            ],
+            "stall_s": max(self._busy.busy_s(), self._pool.busy_s(), stall_s(book)),
+            "streams": streams_snapshot(book, self._stream_names),
+            "acquisitions": acquisitions_snapshot(book),
         }
 
     def ring_fill(self) -> float:
@@ -185,6 +183,10 @@ class IngestServer:
 
     def _round(self) -> None:
         ready = dict(self._poller.poll(self._wait_ms()))
+        with self._busy:
+            self._serve(ready)
+
+    def _serve(self, ready: Mapping[Any, int]) -> None:
         if self._wake_descriptor in ready:
             os.eventfd_read(self._wake_descriptor)
         if self._handover is not None:
@@ -195,7 +197,12 @@ class IngestServer:
         for session in self._sessions:
             if not session.paused:
                 self._advance(session)
-        self._keep_alive(time.monotonic(), drained_since_s=begin_s if drained else 0.0)
+        now_s = time.monotonic()
+        self._keep_alive(now_s, drained_since_s=begin_s if drained else 0.0)
+        if now_s >= self._next_sample_s:
+            self._next_sample_s = now_s + SAMPLE_S
+            for session in self._sessions:
+                session.rate.sample(now_s, session.frames_received, session.bytes_received)
 
     def _advance(self, session: Session) -> None:
         if self._stopping:
@@ -299,7 +306,6 @@ class IngestServer:
 
     def _forget(self, session: Session) -> None:
         self._sessions.forget(session)
-        self._frames_of_ended += session.frames_received
         failed = session.acquisition.error
         why = failed or session.reason
         facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}

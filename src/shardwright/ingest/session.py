@@ -18,6 +18,8 @@ from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Ver
 
 from .batch import check_content
 from .credit import Credit
+from .rate import Rate
+from .totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
     from shardwright.pipeline.limits import Limits
+    from shardwright.pipeline.measures import Measures
     from shardwright.pipeline.settings import WriteSettings
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
@@ -52,7 +55,12 @@ class AcquisitionLike(Protocol):
     grid: Grid
     state: AcquisitionState
     error: ShardwrightError | None
+    measures: Measures
 
+    @property
+    def slabs_used(self) -> int: ...
+    @property
+    def keeper_busy_s(self) -> float: ...
     @property
     def identity(self) -> str: ...
     @property
@@ -83,17 +91,20 @@ class AcquisitionLike(Protocol):
 class Session:
     """Owned by the ingest thread. ``busy``: it is being prepared for a client. ``paused``: by another thread, and nobody else may touch it."""
 
-    def __init__(self, acquisition: AcquisitionLike, settings: WriteSettings, *, recovered: bool, on_event: OnEvent) -> None:
+    def __init__(self, acquisition: AcquisitionLike, settings: WriteSettings, stream: str, *, recovered: bool, on_event: OnEvent) -> None:
         self.acquisition = acquisition
         self.settings = settings
+        self.stream = stream
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
         self.attachment: Attachment | None = None
-        self.detached_s = time.monotonic()
+        self.begun_s = self.detached_s = time.monotonic()
         self.busy = self.paused = False
         self.frames_received = 0  # by this process
+        self.rate = Rate()
         self.reason: ShardwrightError | None = None  # why it ended early; None for a normal end
         self.credit = Credit(acquisition.limits.frame_bytes)
         self._never_attached = recovered
+        self._before = acquisition.receipt() if recovered else None
         self._on_event = on_event
         self._old_rings: list[Ring] = []
         self._losses: deque[tuple[int, int, ShardwrightError]] = deque(maxlen=MAX_UNTOLD_LOSSES)
@@ -118,6 +129,17 @@ class Session:
         """The part of its client's credit that is in use, 0 to 1. From any thread."""
         slots = self.credit.ring_slots
         return min(1.0, self.credit.frames_in_flight / slots) if slots else 0.0
+
+    @property
+    def bytes_received(self) -> int:
+        """Pixels that came to this process. From any thread."""
+        return self.credit.frames_with_pixels * self.acquisition.limits.frame_bytes
+
+    def totals(self) -> Totals:
+        """What this process has done of the acquisition. From any thread."""
+        acquisition = self.acquisition
+        failed = acquisition.state is AcquisitionState.FAILED
+        return Totals.of(acquisition.receipt(), self._before, failed=failed, bytes_received=self.bytes_received, measures=acquisition.measures)
 
     def bytes_to_attach(self, ring_slots: int) -> int:
         """What a client with so many slots adds to ``memory_bytes``."""

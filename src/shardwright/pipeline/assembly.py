@@ -52,6 +52,11 @@ class SlabTable:
         """Frames that wait in incomplete slabs."""
         return int(self.frames[list(self._collecting.values())].sum())
 
+    @property
+    def rows_used(self) -> int:
+        """From any thread."""
+        return self.slab.size - len(self._free)
+
     def place(
         self, first: int, positions: np.ndarray, sequences: np.ndarray, addresses: np.ndarray, records: np.ndarray, fates: np.ndarray
     ) -> tuple[int, list[int], int]:

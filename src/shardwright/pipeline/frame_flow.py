@@ -31,6 +31,7 @@ from .commit_ledger import CommitLedger
 from .encoding import SlabDone, SlabEncoder, SlabTask, StageDone
 from .groups import Group, Groups, GroupState
 from .keeper import KeeperReport, NotRecorded, ShardKeeper
+from .measures import Measures
 from .staging_desk import StagingDesk
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class FrameFlow(ABC):
         self.grid = Grid.of(self.spec)
         self.state = AcquisitionState.OPEN
         self.error: ShardwrightError | None = None
+        self.measures = Measures()
         self._pool = pool
         self._wake = wake
         self._encoder = SlabEncoder(self.spec, self.grid)
@@ -134,6 +136,16 @@ class FrameFlow(ABC):
     def in_flight(self) -> int:
         """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being read."""
         return self._rows_in_flight + int(self._desk.tasks.sum())
+
+    @property
+    def slabs_used(self) -> int:
+        """Rows of the slab table that hold a slab, of ``limits.rows``. From any thread."""
+        return self._table.rows_used
+
+    @property
+    def keeper_busy_s(self) -> float:
+        """How long the keeper has been at the call that it makes now. From any thread."""
+        return self._keeper.busy.busy_s()
 
     def _report(self, report: SlabDone | StageDone | KeeperReport) -> None:
         """Called from workers and keeper."""

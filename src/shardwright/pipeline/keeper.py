@@ -25,6 +25,7 @@ from shardwright.shard.rewrite import rewrite_group
 from shardwright.storage.failpoints import reach
 
 from .commit_ledger import LOGGED, STAGED
+from .measures import BusyClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,7 @@ class ShardKeeper:
 
     def __init__(self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]) -> None:
         self.folder = folder
+        self.busy = BusyClock()
         self._layout = layout
         self._report = report
         self._ballast_given = not folder.ballast.path.exists()  # by the process before this one, perhaps
@@ -313,11 +315,12 @@ class ShardKeeper:
         """A command that fails ends the acquisition, not this thread: the owner waits for the reports of later commands."""
         try:
             while (command := self._commands.get()) is not None:
-                reach("keeper.before_command")
-                try:
-                    command()
-                except Exception as error:  # noqa: BLE001  (travels in the report)
-                    self._report(KeeperFailed(self._explained(error)))
+                with self.busy:
+                    reach("keeper.before_command")
+                    try:
+                        command()
+                    except Exception as error:  # noqa: BLE001  (travels in the report)
+                        self._report(KeeperFailed(self._explained(error)))
         except BaseException as error:
             died = WorkerError(f"the shard keeper's thread died: {error!r}")
             self._break_promises(died)

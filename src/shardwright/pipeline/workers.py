@@ -16,6 +16,7 @@ from shardwright.kernels.warm_up import warm_up
 from shardwright.shard.layout import PAGE_BYTES, page_aligned
 
 from .limits import raise_descriptor_limit
+from .measures import BusyClock
 
 
 class WorkerState:
@@ -53,7 +54,10 @@ class WorkerPool:
             raise ValueError(f"threads must be at least 1, not {threads}")
         self.failure: BaseException | None = None
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, name=f"shardwright-worker-{i}", daemon=True) for i in range(threads)]
+        self._busy = [BusyClock() for _ in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(busy,), name=f"shardwright-worker-{i}", daemon=True) for i, busy in enumerate(self._busy)
+        ]
 
     @property
     def threads(self) -> int:
@@ -77,6 +81,10 @@ class WorkerPool:
         """Whether no worker runs any more: nobody reads pixels."""
         return not any(thread.is_alive() for thread in self._threads)
 
+    def busy_s(self) -> float:
+        """How long the oldest task that a worker is at has taken by now."""
+        return max(busy.busy_s() for busy in self._busy)
+
     def stop(self) -> None:
         """Finish what is queued, then end the threads."""
         for _ in self._threads:
@@ -85,11 +93,12 @@ class WorkerPool:
             if thread.ident is not None:
                 thread.join()
 
-    def _work(self) -> None:
+    def _work(self, busy: BusyClock) -> None:
         try:
             state = WorkerState()
             while (task := self._tasks.get()) is not None:
-                task.run(state)
+                with busy:
+                    task.run(state)
             state.contexts.close()
         except BaseException as error:
             self.failure = error

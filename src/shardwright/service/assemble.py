@@ -7,6 +7,7 @@
     recovery thread    what an earlier daemon left unfinished    ingest/opening.py, pipeline/resume.py
     worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
+    disks thread       how much room there is                   service/disk_space.py
     compaction thread  when which sealed store is repacked      service/compaction.py (the work is done by a process of its own)
 
 Opened in the order plan, output roots, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
@@ -29,28 +30,37 @@ from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
 from .compaction import STOP_TIMEOUT_S, CompactionService
+from .disk_space import DiskSpace
 from .places import prepare_output_root
+from .snapshot import SnapshotTaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config, Reliability
 
+    from .events import EventLog
     from .lifecycle import Lifecycle
 
 
 class Daemon:
     """One daemon from one configuration. Owned by the main thread. Raises ``ConfigError`` for a plan that cannot work."""
 
-    def __init__(self, loaded: LoadedConfig, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(self, loaded: LoadedConfig, events: EventLog) -> None:
         self._loaded = loaded
-        self._emit = emit
+        self._emit = events.emit
         self.plan = make_plan(loaded)
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
         self._server = IngestServer(ingest_settings(config), stream_policies(config), self._pool, on_event=self._tell)
-        self._compaction = CompactionService(config.compaction, config.output.root, self._server.ring_fill, emit)
+        self._compaction = CompactionService(config.compaction, config.output.root, self._server.ring_fill, self._emit)
+        self._disks = DiskSpace(written_folders(config), config.output.low_water)
+        self._snapshots = SnapshotTaker(loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The daemon at one glance (``service/snapshot.py``). From any thread, at any time."""
+        return self._snapshots.take()
 
     def run(self, life: Lifecycle) -> int:
         """Open, serve until told to stop, drain, close; returns the exit code. Raises ``ConfigError`` or ``StorageError`` when it cannot start."""
@@ -70,7 +80,9 @@ class Daemon:
         life.watch_uncaught()
         self._pool.start()
         self._server.adopt(unfinished)
+        self._snapshots.serve(self._server.endpoints, life.stop)
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
+        life.spawn("disks", partial(self._disks.run, life.stop))
         compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
         code = life.supervise(ingest, self._dead_threads)
@@ -125,7 +137,14 @@ class Daemon:
 
     def _server_totals(self) -> dict[str, Any]:
         snapshot = self._server.snapshot()
-        return {key: snapshot[key] for key in ("frames_received", "foreign_messages")}
+        frames = sum(stream["frames_received"] for stream in snapshot["streams"].values())
+        return {"frames_received": frames, "foreign_messages": snapshot["foreign_messages"]}
+
+
+def written_folders(config: Config) -> list[tuple[Path, str]]:
+    """(folder, role) of each place that frames are written to."""
+    spill_root = config.output.spill_root
+    return [(config.output.root, "root"), *([] if spill_root is None else [(spill_root, "spill")])]
 
 
 def ingest_settings(config: Config) -> IngestSettings:

@@ -48,6 +48,19 @@ class CompactionService:
         self._due_s: dict[QueuedStore, float] = {}  # in the order in which they were sealed
         self._job: _Job | None = None
         self._calm_at_s = 0.0
+        self._done = self._failures = 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """How it stands: stores that are ``done``, and attempts that ``failed``, since the start. From any thread."""
+        job = self._job
+        return {
+            "enabled": self._options.enabled,
+            "queued": len(self._due_s) + self._sealed.qsize(),
+            "running": None if job is None else str(job.store.root),
+            "paused": job is not None and job.paused,
+            "done": self._done,
+            "failed": self._failures,
+        }
 
     def notice(self, event: str, facts: Mapping[str, Any]) -> None:
         """Hears every event of ingest; never waits."""
@@ -145,6 +158,7 @@ class CompactionService:
     def _ended(self, job: _Job, code: int) -> None:
         self._end(job)
         if code == 0:
+            self._done += 1
             self._forget(job.store)
             report = job.child.report()
             self._emit("compaction_done", {"path": str(job.store.root), **{name: report[name] for name in _REPORTED if name in report}})
@@ -153,6 +167,7 @@ class CompactionService:
 
     def _failed(self, store: QueuedStore, error: str, *, again: bool) -> None:
         """Try again later, a few times, or never."""
+        self._failures += 1
         failures = store.failures + 1
         again = again and failures < MAX_ATTEMPTS
         facts: dict[str, Any] = {"path": str(store.root), "error": error, "attempt": failures, "again": again}

@@ -14,6 +14,7 @@ import queue
 import select
 import threading
 import traceback
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
@@ -86,13 +87,23 @@ class EventLog:
             wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         )
         self.lines_unwritten = 0
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     @property
     def lines_dropped(self) -> int:
         return self._lines.dropped
 
+    def snapshot(self) -> dict[str, Any]:
+        """Lines that were not written, and how often each event was told, whatever the level. From any thread."""
+        with self._counting:
+            counts = dict(self._counts)
+        return {"lines_dropped": self.lines_dropped, "lines_unwritten": self.lines_unwritten, "by_name": counts}
+
     def emit(self, event: str, facts: Mapping[str, Any]) -> None:
         """Tell one event. Facts must be printable; what JSON does not know is written as text."""
+        with self._counting:
+            self._counts[event] += 1
         write = getattr(self._log, level_of(event))
         write(event, **{f"{key}_" if key in ("event", "level", "timestamp") else key: value for key, value in facts.items()})
 

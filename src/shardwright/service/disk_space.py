@@ -1,0 +1,43 @@
+"""How much room the disks have. A thread of its own looks, since a network filesystem that hangs holds up whoever asks it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable
+    from pathlib import Path
+
+LOOK_S = 2.0
+
+
+class DiskSpace:
+    """``roots``: (path, role) of each folder that is written to."""
+
+    def __init__(self, roots: Iterable[tuple[Path, str]], low_water_bytes: int) -> None:
+        self._seen: dict[Path, dict[str, Any]] = {
+            path: {"path": str(path), "role": role, "free_bytes": None, "total_bytes": None, "low_water_bytes": low_water_bytes}
+            for path, role in roots
+        }
+
+    def look(self) -> None:
+        """Ask all of them now. ``free_bytes`` and ``total_bytes`` are None where that fails."""
+        for path, seen in self._seen.items():
+            try:
+                facts = os.statvfs(path)
+            except OSError:
+                self._seen[path] = {**seen, "free_bytes": None, "total_bytes": None}
+            else:
+                self._seen[path] = {**seen, "free_bytes": facts.f_bavail * facts.f_frsize, "total_bytes": facts.f_blocks * facts.f_frsize}
+
+    def run(self, stop: threading.Event) -> None:
+        """The disks thread: look again and again until ``stop``."""
+        self.look()
+        while not stop.wait(LOOK_S):
+            self.look()
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """As it was at the last look. From any thread."""
+        return list(self._seen.values())

@@ -1,0 +1,79 @@
+"""The daemon at one glance, as plain JSON: what the control socket tells, and the status page and the metrics are made of.
+
+    {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining", "uptime_s", "endpoints", "output_root",
+     "memory": {"used_bytes", "budget_bytes"}, "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
+     "clients", "foreign_messages",
+     "stall_s": how long the ingest round, worker task or keeper's call that has taken longest by now has taken: a stuck disk shows here,
+     "streams": {name: totals since the start, gauges of now, "histograms"}, "acquisitions": [those that run],
+     "compaction": {"enabled", "queued", "running", "paused", "done", "failed"}, "events": {"lines_dropped", "lines_unwritten", "by_name"}}
+
+Built in the thread that asks. Nothing here waits for the frame path, and that path waits for nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import shardwright
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shardwright.ingest import IngestServer
+
+    from .compaction import CompactionService
+    from .disk_space import DiskSpace
+    from .events import EventLog
+
+State = Literal["starting", "serving", "draining"]
+VERSION = 1
+
+
+class SnapshotTaker:
+    """``take`` may be called from any thread; the main thread calls ``serve``."""
+
+    def __init__(
+        self, config_file: str, output_root: Path, server: IngestServer, compaction: CompactionService, disks: DiskSpace, events: EventLog
+    ) -> None:
+        self._endpoints: Sequence[str] = ()
+        self._stop: threading.Event | None = None
+        self._config_file = config_file
+        self._output_root = output_root
+        self._server = server
+        self._compaction = compaction
+        self._disks = disks
+        self._events = events
+        self._begun_s = time.monotonic()
+        self._software = f"shardwright {shardwright.__version__}"
+
+    def serve(self, endpoints: Sequence[str], stop: threading.Event) -> None:
+        """From now on clients are served, until ``stop``."""
+        self._endpoints, self._stop = endpoints, stop
+
+    @property
+    def _state(self) -> State:
+        if self._stop is None:
+            return "starting"
+        return "draining" if self._stop.is_set() else "serving"
+
+    def take(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "software": self._software,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "config": self._config_file,
+            "state": self._state,
+            "uptime_s": time.monotonic() - self._begun_s,
+            "endpoints": list(self._endpoints),
+            "output_root": str(self._output_root),
+            "disks": self._disks.snapshot(),
+            **self._server.snapshot(),
+            "compaction": self._compaction.snapshot(),
+            "events": self._events.snapshot(),
+        }
