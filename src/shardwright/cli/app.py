@@ -25,6 +25,7 @@ COMMANDS = {
     "check": ("shardwright.cli.check", "Print what a configuration will need, or what is wrong with it."),
     "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
+    "status": ("shardwright.cli.status", "Show what a running daemon does."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
     "rechunk": ("shardwright.cli.rechunk", "Write the image of a store as a new store with other chunks."),

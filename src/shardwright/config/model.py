@@ -17,10 +17,11 @@ from shardwright.pipeline.limits import default_threads
 from shardwright.pipeline.settings import Durability, OnFull, Overload  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
-from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, Size, SocketFile
+from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, OptionalSocketFile, Size, SocketFile
 
 RECOMPRESS_PATTERN = r"^(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
+CONTROL_SOCKET = "control.sock"
 
 
 _OF_A_STREAM = ("durability", "overload", "on_full")  # what a stream may say for itself
@@ -94,6 +95,16 @@ class Ingest(_Section):
                 f"session_timeout_ms: must cover three heartbeats, expected {3 * self.heartbeat_ms} or more, got {self.session_timeout_ms}"
             )
         return self
+
+
+class Control(_Section):
+    """The socket on which `shardwright status`, `stop` and `drain` ask the daemon, on this machine only."""
+
+    socket: OptionalSocketFile = Field(
+        default="auto",
+        description="Unix socket; none: nobody can ask. auto is control.sock in the folder of ingest.ring_socket, or none where there is no such "
+        "socket. Daemons that share this folder need one each.",
+    )
 
 
 class Workers(_Section):
@@ -195,6 +206,7 @@ class Config(_Section):
     memory: Memory = Memory()
     reliability: Reliability = Reliability()
     compaction: Compaction = Compaction()
+    control: Control = Control()
     log: Log = Log()
     streams: tuple[Stream, ...] = Field(default=(), max_length=256, description="Cameras known by name.")
 
@@ -202,6 +214,14 @@ class Config(_Section):
         """The daemon's promises with the stream's own in their place."""
         own = {name: value for name in _OF_A_STREAM if (value := getattr(stream, name)) is not None}
         return self.reliability.model_copy(update=own)
+
+    @property
+    def control_socket_path(self) -> str | None:
+        """``control.socket`` resolved; None where nobody can ask the daemon."""
+        if self.control.socket != "auto":
+            return None if self.control.socket == "none" else self.control.socket
+        ring_socket = self.ingest.ring_socket_path
+        return None if ring_socket is None else os.path.join(os.path.dirname(ring_socket), CONTROL_SOCKET)  # noqa: PTH118, PTH120
 
     @property
     def spills(self) -> bool:
@@ -216,8 +236,16 @@ class Config(_Section):
                 raise ValueError(f"streams[{i}].name: must differ from every other stream's, got {name!r} twice")
         if len(set(self.ingest.endpoints)) != len(self.ingest.endpoints):
             raise ValueError("ingest.endpoints: must differ from each other")
+        self._check_control_socket()
         if not self.streams and not self.ingest.allow_client_specs:
             raise ValueError("streams: must name at least one camera while ingest.allow_client_specs is false")
         if self.spills and self.output.spill_root is None:
             raise ValueError("output.spill_root: is missing, expected a folder on another disk, as on_full is spill")
         return self
+
+    def _check_control_socket(self) -> None:
+        path, ingest = self.control_socket_path or "", self.ingest
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+            raise ValueError(f"control.socket: would be too long for a Unix socket, expected at most {MAX_SOCKET_PATH_BYTES} bytes, got {path}")
+        if path in (ingest.ring_socket_path, *(endpoint.removeprefix("ipc://") for endpoint in ingest.endpoints)):
+            raise ValueError(f"control.socket: must differ from the sockets of ingest, got {path}")

@@ -86,10 +86,18 @@ def _absolute(value: Path, info: ValidationInfo) -> Path:
 
 
 def _socket_file(value: Any, info: ValidationInfo) -> Any:
-    if value == "auto":
+    return _socket_unless(("auto",), value, info)
+
+
+def _optional_socket_file(value: Any, info: ValidationInfo) -> Any:
+    return _socket_unless(("auto", "none"), value, info)
+
+
+def _socket_unless(words: tuple[str, ...], value: Any, info: ValidationInfo) -> Any:
+    if value in words:
         return value
     if not isinstance(value, str) or not value.strip() or value.startswith("@"):
-        raise ValueError("expected 'auto' or the path of a Unix socket")
+        raise ValueError(f"expected {', '.join(map(repr, words))} or the path of a Unix socket")
     return checked_socket_path(_resolved(value, info))
 
 
@@ -110,6 +118,7 @@ Endpoint = Annotated[
     WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN}),
 ]
 SocketFile = Annotated[str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})]
+OptionalSocketFile = Annotated[str, BeforeValidator(_optional_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})]
 Folder = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_folder), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 
 

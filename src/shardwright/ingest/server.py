@@ -169,6 +169,10 @@ class IngestServer:
         finally:
             self._close(linger_ms)
 
+    def close(self) -> None:
+        """Gives the sockets back that were bound, in place of ``run``."""
+        self._close(linger_ms=0)
+
     def _begin_stop(self) -> None:
         self._stopping = True
         self._on_event("draining", {"acquisitions": len(self._sessions) + self._openings.busy})

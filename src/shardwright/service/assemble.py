@@ -8,6 +8,7 @@
     worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
     disks thread       how much room there is                   service/disk_space.py
+    control thread     what other processes ask                  service/control.py
     compaction thread  when which sealed store is repacked      service/compaction.py (the work is done by a process of its own)
 
 Opened in the order plan, output roots, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
@@ -17,9 +18,10 @@ other way round. Unfinished stores are handed over before `ready` and taken up b
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
@@ -30,18 +32,23 @@ from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
 from .compaction import STOP_TIMEOUT_S, CompactionService
+from .control import ControlServer
 from .disk_space import DiskSpace
 from .places import prepare_output_root
+from .requests import control_answers
 from .snapshot import SnapshotTaker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config, Reliability
 
     from .events import EventLog
     from .lifecycle import Lifecycle
+
+T = TypeVar("T")
+CONTROL_STOP_TIMEOUT_S = 2.0
 
 
 class Daemon:
@@ -69,13 +76,17 @@ class Daemon:
         if output.spill_root is not None:
             prepare_output_root(output.spill_root, create=output.create)
         unfinished = self._unfinished(output.root)
-        self._bind()
-        try:
-            warm_up()
-        except BaseException:
-            life.stop.set()
-            self._server.run(life.stop)  # with nothing to drain, this only closes the sockets
-            raise
+        self._bind("ingest", "endpoints", self._server.bind)
+        with ExitStack() as opened:
+            try:
+                self._open_control(life, opened)
+                warm_up()
+            except BaseException:
+                self._server.close()
+                raise
+            return self._serve(life, unfinished)
+
+    def _serve(self, life: Lifecycle, unfinished: list[Path]) -> int:
         life.take_signals()
         life.watch_uncaught()
         self._pool.start()
@@ -92,6 +103,17 @@ class Daemon:
         compaction.join(STOP_TIMEOUT_S + 2.0)
         self._emit("stopped", {"exit_code": code, **self._server_totals()})
         return code
+
+    def _open_control(self, life: Lifecycle, opened: ExitStack) -> None:
+        """Other processes may ask from now on, until ``opened`` is closed: last of all, so that an end can be watched."""
+        path = self._loaded.config.control_socket_path
+        if path is None:
+            return
+        answers = control_answers(status=self.snapshot, drain=life.drain)
+        control = self._bind("control", "socket", lambda: ControlServer(Path(path), answers, self._emit))
+        thread = life.spawn("control", control.run)
+        opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)
+        opened.callback(control.close)
 
     def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
         """An event of ingest, for whoever reads the lines and for compaction."""
@@ -114,18 +136,19 @@ class Daemon:
                 self._emit("leftovers_not_removed_warning", {"path": str(path), **error.to_dict()})
         return stores
 
-    def _bind(self) -> None:
+    def _bind(self, section: str, field: str, bind: Callable[[], T]) -> T:
+        """An error names the field that brought it."""
         try:
-            self._server.bind()
+            return bind()
         except ConfigError as error:
-            path = ("ingest", "endpoints")
-            raise self._loaded.source.error(path, error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+            raise self._loaded.source.error((section, field), error.message, expected=error.expected, got=error.got, hint=error.hint) from None
 
     def _facts(self) -> dict[str, Any]:
         config = self._loaded.config
         return {
             "endpoints": list(self._server.endpoints),
             "ring_socket": config.ingest.ring_socket_path,
+            "control_socket": config.control_socket_path,
             "output_root": str(config.output.root),
             "streams": [stream.name for stream in config.streams],
             "threads": self._pool.threads,

@@ -1,8 +1,9 @@
 """The life of a daemon process: threads that must not die unseen, the signals that end it, and its exit code.
 
     running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: no new acquisitions, open ones are sealed
+    running    somebody asks to drain    ──▶ draining    the same; a signal after this is the first one
     running    a thread dies             ──▶ draining    what can be sealed is sealed, the exit code is 1
-    draining   the ingest thread ends    ──▶ exit        0 after a signal, 1 after a death
+    draining   the ingest thread ends    ──▶ exit        0 unless a thread has died
     draining   a second signal           ──▶ exit        at once, 128 + the signal's number; what is open is left to recovery
 
 Signals come to the main thread as bytes in a pipe, and it does nothing but wait for them: no handler ever interrupts other code. (Blocking them and
@@ -28,7 +29,7 @@ _LAST_WORDS_S = 2.0  # how long an exit waits for whoever reads the events
 
 
 class Lifecycle:
-    """Owned by the main thread; ``died`` and ``spawn``'s threads may report from anywhere. Starts the thread that writes ``events``."""
+    """Owned by the main thread; ``died``, ``drain`` and ``spawn``'s threads may report from anywhere. Starts the thread that writes ``events``."""
 
     def __init__(self, events: EventLog) -> None:
         self._events = events
@@ -65,6 +66,12 @@ class Lifecycle:
         facts = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
         self._events.emit("thread_died", {"thread": name, **facts, "exc_info": error} if error else {"thread": name})
         self.stop.set()
+
+    def drain(self) -> None:
+        """End in good order, as a signal would. From any thread."""
+        if not self.stop.is_set():
+            self._events.emit("stopping", {"request": "drain"})
+            self.stop.set()
 
     def watch_uncaught(self) -> None:
         """Take uncaught exceptions of threads that others started."""

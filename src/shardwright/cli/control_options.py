@@ -1,0 +1,48 @@
+"""The options of commands that ask a running daemon, and how its control socket is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from shardwright.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.service.control_client import ControlClient
+
+CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", metavar="[CONFIG]")
+SOCKET = typer.Option(None, "--socket", help="Its control socket, in place of CONFIG.", metavar="PATH")
+
+
+def control_client(config: Path | None, socket: Path | None) -> ControlClient:
+    """For the daemon that the user means. Raises ``ConfigError`` where that cannot be told."""
+    from shardwright.service.control_client import ControlClient
+
+    if socket is not None:
+        return ControlClient(socket)
+    return ControlClient(_socket_of(config) if config is not None else _default_socket())
+
+
+def _socket_of(config: Path) -> str:
+    from shardwright.config.load import load_config
+
+    path = load_config(config).config.control_socket_path
+    if path is None:
+        raise ConfigError(f"{config}: its daemon has no control socket", hint="Set control.socket, and start the daemon again")
+    return path
+
+
+def _default_socket() -> Path:
+    """The one where a daemon has it that nobody told otherwise; else the only one in a folder below, as several daemons of one machine have."""
+    from shardwright.service.control_client import RUN_FOLDER, SOCKET_NAME
+
+    usual = RUN_FOLDER / SOCKET_NAME
+    if usual.exists():
+        return usual
+    others = sorted(RUN_FOLDER.glob(f"*/{SOCKET_NAME}"))
+    if len(others) > 1:
+        raise ConfigError("several daemons run here", expected="CONFIG or --socket PATH", got=", ".join(map(str, others)))
+    return others[0] if others else usual

@@ -1,0 +1,251 @@
+"""The control socket: a Unix stream socket on which other processes of this machine ask the daemon things (CONTROL.md).
+
+    round   what has come ──▶ one request of each connection ──▶ replies ──▶ whoever took too long is closed ──▶ new connections ──▶ rest
+
+One thread, non-blocking; without connections it sleeps for good. After each round it rests nine times as long as the round took, so that no number
+of questions takes more than a tenth of one processor (and of the interpreter's lock) from the frames. Whoever is silent, slow or asks without end
+holds up nobody: each connection has one turn a round and times of its own; when there are too many, the one that has been of no use for longest goes.
+Nothing that goes wrong here ends the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardwright.ingest.endpoints import bind_unix_listener
+from shardwright.model.errors import ProtocolError, ShardwrightError, TimedOutError
+
+from .control_protocol import MAX_REQUEST_BYTES, decode_request, encode_error, encode_reply
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    Answer = Callable[[Mapping[str, Any]], dict[str, Any]]  # from a request to the facts of its reply; may raise ShardwrightError
+
+ACCEPTED_A_ROUND = 4  # fewer than connections, so that one whose request is on its way is heard before newer ones push it out
+REST_RATIO = 9
+MAX_REST_S = 0.25
+
+
+@dataclass(frozen=True)
+class ControlLimits:
+    """What one connection may take."""
+
+    connections: int = 16
+    transfer_s: float = 5.0  # for a request line to be complete once it has begun, and for a reply to be taken
+    idle_s: float = 60.0
+
+
+class ControlServer:
+    """Bound by the constructor, which raises ``ConfigError``; ``run`` is the control thread. ``close`` from any other.
+
+    ``answers`` are called in the control thread and must not wait for anything.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        answers: Mapping[str, Answer],
+        emit: Callable[[str, Mapping[str, Any]], None],
+        limits: ControlLimits = ControlLimits(),
+    ) -> None:
+        self.path = path
+        self._answers = answers
+        self._emit = emit
+        self._limits = limits
+        self._closed = threading.Event()
+        self._connections: list[_Connection] = []
+        self._listener = bind_unix_listener(path)
+        self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: somebody may still be about to close us
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_descriptor, selectors.EVENT_READ)
+
+    def close(self) -> None:
+        """``run``, which must be running or about to, gives the path back and ends."""
+        self._closed.set()
+        os.eventfd_write(self._wake_descriptor, 1)
+
+    def run(self) -> None:
+        """Until ``close``."""
+        try:
+            while not self._closed.is_set():
+                self._round()
+        except Exception as error:  # noqa: BLE001  (frames go on without it)
+            self._emit("control_died", {"path": str(self.path), "error": f"{type(error).__name__}: {error}", "exc_info": error})
+        finally:
+            self._shut()
+
+    def _round(self) -> None:
+        ready = {key.fileobj for key, _ in self._selector.select(self._wait_s())}
+        begin_s = time.monotonic()
+        for connection in self._connections:
+            if connection.socket in ready:
+                connection.transfer(begin_s)
+            if (line := connection.next_line()) is not None:
+                connection.reply(self._reply_to(line), time.monotonic())
+        now_s = time.monotonic()
+        for connection in list(self._connections):
+            connection.look_at_the_clock(now_s)
+            self._listen_to(connection)
+        if self._listener in ready:
+            self._accept(now_s)
+        self._closed.wait(min(MAX_REST_S, REST_RATIO * (time.monotonic() - begin_s)))
+
+    def _wait_s(self) -> float | None:
+        if any(connection.has_line for connection in self._connections):
+            return 0.0
+        due_s = min((connection.due_s for connection in self._connections), default=None)
+        return None if due_s is None else max(0.0, due_s - time.monotonic())
+
+    def _reply_to(self, line: bytes) -> bytes:
+        try:
+            request = decode_request(line)
+            return encode_reply(self._answers.get(request["do"], self._refuse)(request))
+        except ShardwrightError as error:
+            return encode_error(error)
+        except Exception as error:  # noqa: BLE001  (a defect in one answer costs that answer)
+            self._emit("control_request_failed", {"request": line[:160].decode(errors="replace"), "exc_info": error})
+            return encode_error(ShardwrightError("the daemon could not answer", got=f"{type(error).__name__}: {error}"))
+
+    def _refuse(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        raise ProtocolError("not a control request", expected=f"one of {', '.join(self._answers)}", got=repr(request["do"])[:160])
+
+    def _accept(self, now_s: float) -> None:
+        for _ in range(ACCEPTED_A_ROUND):
+            try:
+                accepted, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # gone again, or out of descriptors: whoever waits is let in later
+                self._closed.wait(MAX_REST_S)
+                return
+            if len(self._connections) >= self._limits.connections:
+                useless = min(self._connections, key=lambda connection: connection.useful_s)
+                useless.over = True
+                self._listen_to(useless)
+            connection = _Connection(accepted, self._limits, now_s)
+            self._connections.append(connection)
+            self._listen_to(connection)
+
+    def _listen_to(self, connection: _Connection) -> None:
+        """Bring the selector to what the connection waits for now."""
+        if connection.waits_for != connection.listened_for:
+            if connection.listened_for:
+                self._selector.unregister(connection.socket)
+            if connection.waits_for and not connection.over:
+                self._selector.register(connection.socket, connection.waits_for)
+            connection.listened_for = connection.waits_for
+        if connection.over:
+            self._connections.remove(connection)
+            connection.socket.close()
+
+    def _shut(self) -> None:
+        self.path.unlink(missing_ok=True)  # before the listener is gone: until then nobody else can have taken the path
+        self._listener.close()
+        for connection in self._connections:
+            connection.socket.close()
+        self._selector.close()
+
+
+class _Connection:
+    """What has come and what has to go. Owned by the control thread."""
+
+    def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:
+        connected.setblocking(False)
+        self.socket = connected
+        self.useful_s = now_s  # when it came, or was last answered
+        self.due_s = now_s + limits.idle_s
+        self.listened_for = 0  # what the selector has of it
+        self.over = False
+        self._limits = limits
+        self._inbox = bytearray()  # at most one request longer than it may be: no more is read while one waits
+        self._outbox = memoryview(b"")
+        self._last_words = False  # nothing is read any more: over once the outbox is empty
+
+    @property
+    def has_line(self) -> bool:
+        return b"\n" in self._inbox and not self._outbox
+
+    @property
+    def waits_for(self) -> int:
+        if self.over:
+            return 0
+        if self._outbox:
+            return selectors.EVENT_WRITE
+        return 0 if self.has_line or self._last_words else selectors.EVENT_READ
+
+    def transfer(self, now_s: float) -> None:
+        """It is ready for what it waits for."""
+        try:
+            if self._outbox:
+                self._send(now_s)
+            else:
+                self._receive(now_s)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.over = True
+
+    def next_line(self) -> bytes | None:
+        """The next request, without its end, once the last reply is gone."""
+        if self.over or not self.has_line:
+            return None
+        line, _, rest = bytes(self._inbox).partition(b"\n")
+        self._inbox = bytearray(rest)
+        return line
+
+    def reply(self, line: bytes, now_s: float) -> None:
+        self._outbox = memoryview(line)
+        self.useful_s, self.due_s = now_s, now_s + self._limits.transfer_s
+        try:
+            self._send(now_s)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.over = True
+
+    def look_at_the_clock(self, now_s: float) -> None:
+        """End it if its time is over."""
+        if self.over or now_s < self.due_s or self.has_line:
+            return
+        if self._inbox and not self._outbox:
+            expected = f"its end within {self._limits.transfer_s:g} s"
+            self._end_with(TimedOutError("a control request did not end", expected=expected, hint="Each is one line"), now_s)
+        self.over = True  # it had its time for these words as well
+
+    def _receive(self, now_s: float) -> None:
+        piece = self.socket.recv(MAX_REQUEST_BYTES + 1 - len(self._inbox))
+        if not piece and not self._inbox:
+            self.over = True
+            return
+        if piece and not self._inbox:
+            self.due_s = now_s + self._limits.transfer_s
+        self._inbox += piece
+        if self.has_line:
+            return
+        if not piece:
+            self._end_with(ProtocolError("a control request that ends in the middle", expected="a newline after each"), now_s)
+        elif len(self._inbox) > MAX_REQUEST_BYTES:
+            self._end_with(ProtocolError("a control request that is too long", expected=f"at most {MAX_REQUEST_BYTES} bytes"), now_s)
+
+    def _end_with(self, error: ShardwrightError, now_s: float) -> None:
+        self._inbox.clear()
+        self._last_words = True
+        self.reply(encode_error(error), now_s)
+
+    def _send(self, now_s: float) -> None:
+        sent = self.socket.send(self._outbox)
+        self._outbox = self._outbox[sent:]
+        if not self._outbox:
+            self.over = self._last_words
+            self.due_s = now_s + (self._limits.transfer_s if self._inbox else self._limits.idle_s)
