@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 import zarr
 
-from shardwright.cli.compact_to import summary
+from shardwright.cli.compact_to import send, summary
 from shardwright.compact.destination import CLAIM_KEY, open_destination
-from shardwright.compact.move_store import MoveOptions, move_store
+from shardwright.compact.move_store import MoveOptions, bytes_left, move_store
 from shardwright.compact.tasks import run_task
 from shardwright.model.errors import LockedError
 from shardwright.read.verify import verify_store
@@ -235,3 +236,22 @@ def test_what_was_sent_and_is_gone_here_since_is_deleted_there(store, place, tmp
     assert not move(store, place).ok
     assert open_destination(place).size("draft.txt") is None
     assert open_destination(place).size("zarr.json") is not None
+
+
+def test_the_command_tells_how_far_it_is_also_when_a_part_of_the_source_is_deleted_already(store, tmp_path, at_point, capsys):
+    class Here:
+        workers = 1
+
+        def run(self, tasks, on_moved):
+            for task in tasks:
+                on_moved(task, 1)
+                yield run_task(task)
+
+    killed_while_deleting(store, str(tmp_path / "away"), at_point, after=10)
+    options = MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE)
+    left = bytes_left(store, options)
+    assert left.keys() == no_work(files(store)).keys()
+    assert send(store, options, Here(), bytes_per_s=1e9, as_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["ok"], facts["verified"], facts["bytes_read"]) == (True, len(left), sum(left.values()))
+    assert not store.exists()

@@ -124,6 +124,19 @@ def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made
     assert_nothing_left(store)
 
 
+def test_a_new_shard_that_was_damaged_before_it_was_sent_is_named_and_its_source_stays(tmp_path) -> None:
+    store, away = tmp_path / "a.ome.zarr", str(tmp_path / "away")
+    write_image(store, **SMALL)
+    with closing(RechunkTo(plan_new_store(store, OPTIONS), away, OPTIONS)) as job:
+        report = job.make(run_here, manners=NOT_IDLE)
+        shard = staging_folder(store, away) / "store/0/c/0/0/0"
+        with shard.open("r+b") as file:
+            file.write(b"\xff" * 16)
+        job.send(run_here, report, Manners(idle=False))
+    assert (report.ok, [failure["key"] for failure in report.failures]) == (False, ["0/c/0/0/0"])
+    assert shard.exists()
+
+
 def test_a_job_that_was_stopped_at_its_very_end_does_not_answer_for_another_source(tmp_path) -> None:
     store, away = tmp_path / "a.ome.zarr", str(tmp_path / "away")
     write_image(store, **SMALL)
