@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -161,15 +162,7 @@ def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path
     assert (zarr.open_array(fetched(place, tmp_path) / "0", mode="r")[3] == 1).all()
 
 
-@pytest.mark.parametrize("place", ["bucket", pytest.param("folder", marks=pytest.mark.slow)], indirect=True)
-def test_of_two_jobs_that_race_one_is_refused_and_the_output_is_one_jobs(original, place, tmp_path):
-    """Two processes, two sources with other pixels, one destination."""
-    sources = []
-    for i in range(2):
-        sources.append(tmp_path / f"rig-{i}" / original.name)
-        shutil.copytree(original, sources[i])
-        zarr.open_array(sources[i] / "0", mode="r+")[...] = i + 1
-    code = """
+RACE = """
 import sys
 from pathlib import Path
 from shardwright.compact.move_store import MoveOptions, move_store
@@ -182,15 +175,43 @@ try:
 except (LockedError, OutputExistsError) as error:
     print("refused")
 """
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", code, source, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for source in sources
-    ]
+
+
+def race_in_processes(sources, place):
+    command = [sys.executable, "-c", RACE]
+    jobs = [subprocess.Popen([*command, source, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for source in sources]
     for job in jobs:
         assert job.stdout.readline() == "ready\n"
     for job in jobs:
         job.stdin.write("go\n")
         job.stdin.flush()
-    ended = [job.communicate()[0].strip() for job in jobs]
+    return [job.communicate()[0].strip() for job in jobs]
+
+
+def race_in_threads(sources, place):
+    """Jobs share nothing but the place, so threads race as processes do."""
+    begin = threading.Barrier(len(sources))
+
+    def job(source):
+        begin.wait()
+        try:
+            return str(move_store.move_store(source, MoveOptions(place, manners=POLITE), execute).ok)
+        except (LockedError, OutputExistsError):
+            return "refused"
+
+    with ThreadPoolExecutor(len(sources)) as threads:
+        return list(threads.map(job, sources))
+
+
+@pytest.mark.parametrize("race", [race_in_threads, pytest.param(race_in_processes, marks=pytest.mark.slow)])
+def test_of_two_jobs_that_race_one_is_refused_and_the_output_is_one_jobs(original, place, tmp_path, race):
+    """Two sources with other pixels, one destination."""
+    sources = []
+    for i in range(2):
+        sources.append(tmp_path / f"rig-{i}" / original.name)
+        shutil.copytree(original, sources[i])
+        zarr.open_array(sources[i] / "0", mode="r+")[...] = i + 1
+    ended = race(sources, place)
     assert sorted(ended) == ["True", "refused"]
     assert (zarr.open_array(fetched(place, tmp_path) / "0", mode="r")[...] == ended.index("True") + 1).all()
     assert not (sources[ended.index("refused")] / ".compact").exists()
