@@ -15,6 +15,7 @@ import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.cli.making import manners_of
 from shardwright.compact.new_array import of_one_worker
+from shardwright.compact.pausing import pause_files
 from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store, write_new_store
 from shardwright.compact.work_folder import WorkFolder
 
@@ -127,7 +128,8 @@ def test_a_store_that_is_still_being_written_is_refused(store: Path, shardwright
 
 def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_share_the_rate(store: Path) -> None:
     manners = manners_of("6MB", 3, no_idle=True, image=store / "0")
-    assert manners["pause_file"] == str(WorkFolder(store / "0", None).pause_file)
+    assert manners["pause_files"] == pause_files(store / "0")
+    assert manners["pause_files"][0] == str(WorkFolder(store / "0", None).pause_file)
     assert [of_one_worker(manners, tasks)["bytes_per_s"] for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
     tasks = []
 
@@ -138,4 +140,4 @@ def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_
     options = RechunkOptions({"t": 5}, {"t": 5})
     write_new_store(plan_new_store(store, options), store.with_name("new"), options, keep, manners=manners)
     share = 6e6 / min(3, len(tasks))
-    assert [task["manners"] for task in tasks] == [{"bytes_per_s": share, "pause_file": manners["pause_file"], "idle": False}] * len(tasks)
+    assert [task["manners"] for task in tasks] == [{"bytes_per_s": share, "pause_files": manners["pause_files"], "idle": False}] * len(tasks)

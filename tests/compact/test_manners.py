@@ -81,14 +81,14 @@ def test_nothing_moves_while_the_pause_file_is_there(tmp_path: Path) -> None:
         if clock.slept_s > 7:
             pause.unlink()
 
-    Manners(None, str(pause), True, clock, sleep).take(1)
+    Manners(None, (str(pause),), True, clock, sleep).take(1)
     assert clock.slept_s > 7
-    Manners(None, str(pause), True, clock, sleep).take(1)
+    Manners(None, (str(pause),), True, clock, sleep).take(1)
     assert clock.slept_s < 8
 
 
 def test_manners_travel_as_plain_values() -> None:
-    manners = Manners(12.5, "/a/pause", False)
+    manners = Manners(12.5, ("/a/pause", "/.shardwright-pause"), False)
     assert Manners.from_dict(json.loads(json.dumps(manners.to_dict()))) == manners
     assert Manners.from_dict({}) == Manners()
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from tests.compact import gappy_store as gappy
 
 import shardwright as sw
 from shardwright.compact.job import Options, plan
+from shardwright.compact.pausing import RIG_PAUSE_NAME, pause_files, pausing_file
 from shardwright.compact.queued import QueuedStore, queued_stores
-from shardwright.config.model import Compaction
+from shardwright.compact.work_folder import PAUSE_NAME
+from shardwright.config.model import Compaction, Output
 from shardwright.read.store import open_store
+from shardwright.service.camera_needs import CameraNeeds
 from shardwright.service.compaction import CompactionService
 from shardwright.testing.photons import PhotonFrames
 
@@ -55,6 +63,10 @@ def until(happened: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def started_compact(store: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "shardwright.cli", "compact", str(store)], stderr=subprocess.PIPE, text=True)
+
+
 def is_gone(pid: int) -> bool:
     with suppress(ProcessLookupError):
         os.kill(pid, 0)
@@ -90,8 +102,8 @@ def test_nothing_is_compacted_that_was_not_asked_for(config: Path, folder: Path)
     assert gap_bytes(folder / "data" / "run.ome.zarr") > 0
 
 
-def test_it_works_at_idle_priority_and_waits_while_a_camera_fills_its_ring(config: Path, folder: Path) -> None:
-    store = folder / "data" / "run.ome.zarr"
+def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ring(config: Path, folder: Path) -> None:
+    store, by_hand = folder / "data" / "run.ome.zarr", gappy.write(folder / "data" / "elsewhere" / "old.ome.zarr", shards=2)
     configure(config, SLOW, "pause_above: 0.05")
     text = config.read_text().replace("store_within_ms: 200", "store_within_ms: 600000")  # a frame stays in the ring until its chunk is full
     config.write_text(text.replace("name: cam0\n", "name: cam0\n    ring_frames: 40\n"))
@@ -105,10 +117,13 @@ def test_it_works_at_idle_priority_and_waits_while_a_camera_fills_its_ring(confi
             for i in range(3):
                 stream.append(SOURCE.frame(i))
             assert daemon.wait_for("compaction_paused")["ring_fill"] == 3 / 40
-            assert QueuedStore(store).pause_file.exists()
-            stream.close()
+            with started_compact(by_hand) as job:
+                assert job.stderr is not None
+                assert "0 B/s, paused: the cameras of the daemon at" in job.stderr.readline()
+                stream.close()
+                assert job.wait(TIMEOUT_S) == 0
             assert daemon.wait_for("compaction_resumed")["path"] == str(store)
-        assert not QueuedStore(store).pause_file.exists()
+        assert not (folder / "data" / RIG_PAUSE_NAME).exists()
         begin_s = time.monotonic()
         assert daemon.stop() == 0
         assert "compaction_interrupted" in daemon.rest()
@@ -151,7 +166,6 @@ def test_a_killed_daemon_takes_its_child_along_and_the_next_goes_on(config: Path
         daemon.process.kill()
         assert daemon.exit_code() == -signal.SIGKILL
         until(lambda: is_gone(pid))
-    QueuedStore(store).pause()  # as if it had died in a pause
     config.write_text(text)
     configure(config)
     with DaemonProcess(config) as daemon:
@@ -169,13 +183,13 @@ def test_a_pause_that_a_person_made_is_kept(config: Path, folder: Path) -> None:
         acquire(daemon.wait_for("ready")["endpoints"][0], "run")
         daemon.wait_for("compaction_done")
         assert daemon.stop() == 0
-    queued = QueuedStore(store)
-    queued.add()
-    queued.pause_file.touch()
+    QueuedStore(store).add()
+    pause_file = QueuedStore(store).folder / PAUSE_NAME
+    pause_file.touch()
     with DaemonProcess(config) as daemon:
         daemon.wait_for("compaction_begun")
-        assert queued.pause_file.exists()
-        queued.pause_file.unlink()
+        assert pause_file.exists()
+        pause_file.unlink()
         daemon.wait_for("compaction_done")
         assert daemon.stop() == 0
 
@@ -255,19 +269,63 @@ def test_a_damaged_record_of_failures_says_none(tmp_path: Path, failures: bytes)
     assert queued_stores(tmp_path.parent) == []
 
 
-def test_a_queued_store_that_cannot_be_resumed_keeps_no_other_from_it(tmp_path: Path) -> None:
-    """Its pause file is a folder; the store after it waits for a daemon that died."""
-    bad, good = (QueuedStore(tmp_path / name) for name in ("a.ome.zarr", "b.ome.zarr"))
-    for store in (bad, good):
-        (store.root / "0").mkdir(parents=True)
-        store.add()
-    bad.pause_file.mkdir()
-    good.pause()
-    events: list[tuple[str, object]] = []
-    options = Compaction(enabled=True, after_s=3600)
-    service = CompactionService(options, tmp_path, lambda: 0.0, lambda name, facts: events.append((name, facts["path"])))
-    service.close()
-    service.run(threading.Event())
-    assert events == [("compaction_take_up_failed", str(bad.root))]
-    assert not good.pause_file.exists()
-    assert list(service._due_s) == [bad, good]
+class Rig:
+    """What the compaction thread sees of a daemon; the thread is real, and so are the processes that it starts."""
+
+    def __init__(self, root: Path, *, low_water: int = 1, **options: object) -> None:
+        self.fill, self.acquiring, self.events = 0.0, False, queue.SimpleQueue[tuple[str, dict[str, Any]]]()
+        compaction = Compaction.model_validate({"after_s": 0, **options})
+        needs = CameraNeeds(Output(root=root, low_water=low_water), compaction.pause_above, lambda: self.fill, lambda: self.acquiring)
+        self.service = CompactionService(compaction, root, needs, lambda name, facts: self.events.put((name, dict(facts))))
+        self._thread = threading.Thread(target=self.service.run, args=(threading.Event(),))
+
+    def next_event(self) -> tuple[str, dict[str, Any]]:
+        return self.events.get(timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.service.close()
+        self._thread.join()
+
+
+def test_a_daemon_that_compacts_nothing_holds_up_those_who_do(tmp_path: Path) -> None:
+    files = pause_files(tmp_path / "a" / "run.ome.zarr" / "0")
+    with Rig(tmp_path) as rig:
+        rig.fill = 0.3
+        until(lambda: pausing_file(files) == str(tmp_path / RIG_PAUSE_NAME))
+        rig.fill = 0.2
+        until(lambda: pausing_file(files) is None)
+        rig.fill = 0.3
+        until(lambda: pausing_file(files))
+    assert pausing_file(files) is None, "nobody waits for a daemon that has ended"
+    assert rig.events.empty()
+    (tmp_path / RIG_PAUSE_NAME).touch()
+    assert pausing_file(files) is None, "nor for one that was killed"
+    with Rig(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_path: Path) -> None:
+    store = gappy.write(tmp_path / "run.ome.zarr")
+    QueuedStore(store).add()
+    free_bytes = shutil.disk_usage(tmp_path).free
+    with Rig(tmp_path, low_water=2 * free_bytes, enabled=True, rate=20_000) as rig:
+        name, facts = rig.next_event()
+        assert name == "compaction_begun", "low disk alone is a reason to compact"
+        until(lambda: list(store.rglob("*.packed")))
+        rig.acquiring = True
+        name, interrupted = rig.next_event()
+        assert (name, interrupted["path"]) == ("compaction_interrupted", str(store))
+        assert 0 < interrupted["free_bytes"] < 2 * free_bytes
+        assert is_gone(facts["pid"])
+        assert not list(store.rglob("*.packed"))
+        assert pausing_file(pause_files(store / "0")), "others wait"
+        assert queued_stores(tmp_path) == [QueuedStore(store)]
+        rig.acquiring = False
+        assert rig.next_event()[0] == "compaction_begun"
+    assert rig.next_event()[0] == "compaction_interrupted"
+    gappy.assert_pixels(store)

@@ -132,12 +132,11 @@ def _run_all(plans: Mapping[Path, JobPlan | ShardwrightError], workers: int | No
 
 def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
     from shardwright.compact.job import run
+    from shardwright.compact.pausing import pause_note
 
-    def note() -> str:
-        return f"paused by {plan.pause_file}" if plan.pause_file.exists() else ""
-
+    files = plan.pause_files
     try:
-        with show_progress(f"compact: {plan.store.root.name}", "packed", plan.todo_bytes, note) as on_bytes:
+        with show_progress(f"compact: {plan.store.root.name}", "packed", plan.todo_bytes, lambda: pause_note(files)) as on_bytes:
             return run(plan, executor, on_bytes)
     except ShardwrightError as error:
         return error

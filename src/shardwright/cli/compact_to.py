@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +15,6 @@ from .progress import show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
-    from pathlib import Path
 
     from shardwright.compact.executors import Executor
     from shardwright.compact.move_store import MoveOptions, MoveReport
@@ -44,18 +44,19 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
     from shardwright.compact.manners import Manners
     from shardwright.compact.move_plan import METADATA_NAME, plan_move
     from shardwright.compact.move_store import bytes_left, move_store
-    from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
+    from shardwright.compact.pausing import pause_files, pause_note
 
-    pause_file = None
+    files: list[str] = []
     if (store / METADATA_NAME).exists():
         plan = plan_move(store, options)
         sizes = plan.file_bytes
-        pause_file = str(plan.store.arrays[0].path / WORK_FOLDER / PAUSE_NAME) if plan.store.arrays else None
+        here = [] if "://" in options.destination else [Path(options.destination)]
+        files = pause_files(plan.store.arrays[0].path, *here) if plan.store.arrays else []
     else:  # an earlier job may have begun to delete: then nothing is sent any more
         sizes = bytes_left(store, options)
     rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(sizes)))
-    options = replace(options, manners=Manners(rate, pause_file, options.manners.idle))
-    with show_progress(f"compact: {store.name}", "sent", sum(sizes.values())) as on_bytes:
+    options = replace(options, manners=Manners(rate, tuple(files), options.manners.idle))
+    with show_progress(f"compact: {store.name}", "sent", sum(sizes.values()), lambda: pause_note(files)) as on_bytes:
         report = move_store(store, options, counted(executor, sizes, on_bytes))
     typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     return report.ok

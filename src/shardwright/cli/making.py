@@ -12,7 +12,7 @@ from .progress import show_progress
 from .worker_options import parse_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from shardwright.compact.executors import Executor
@@ -22,9 +22,12 @@ _FAILURES_SHOWN = 20
 
 
 @contextlib.contextmanager
-def making(name: str, workers: int | None, scheduler: str | None) -> Iterator[tuple[Executor, Progress]]:
-    """An executor, and where to tell how far it is."""
+def making(name: str, workers: int | None, scheduler: str | None, image: Path, *folders: Path) -> Iterator[tuple[Executor, Progress]]:
+    """An executor, and where to tell how far it is. ``image``, ``folders``: see ``manners_of``."""
     from shardwright.compact.executors import open_executor
+    from shardwright.compact.pausing import pause_files, pause_note
+
+    files = pause_files(image, *folders)
 
     with contextlib.ExitStack() as open_until_end:
         executor = open_until_end.enter_context(contextlib.closing(open_executor(workers=workers, scheduler=scheduler)))
@@ -33,19 +36,19 @@ def making(name: str, workers: int | None, scheduler: str | None) -> Iterator[tu
 
         def on_progress(done: int, total: int) -> None:
             nonlocal add, told
-            add = add or open_until_end.enter_context(show_progress(name, "made", total))
+            add = add or open_until_end.enter_context(show_progress(name, "made", total, lambda: pause_note(files)))
             add(done - told)
             told = done
 
         yield executor, on_progress
 
 
-def manners_of(rate: str | None, workers: int, *, no_idle: bool, image: Path | None = None) -> dict[str, Any]:
-    """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). ``image``: the array whose pause file it heeds."""
-    from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
+def manners_of(rate: str | None, workers: int, *, no_idle: bool, image: Path, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). It waits while somebody holds up jobs on the
+    array ``image``, or in one of the ``folders``."""
+    from shardwright.compact.pausing import pause_files
 
-    pause_file = None if image is None else str(image / WORK_FOLDER / PAUSE_NAME)
-    return {"bytes_per_s": parse_rate(rate), "workers": workers, "pause_file": pause_file, "idle": not no_idle}
+    return {"bytes_per_s": parse_rate(rate), "workers": workers, "pause_files": pause_files(image, *folders), "idle": not no_idle}
 
 
 def finish(report: MakingReport, as_json: bool) -> None:

@@ -29,10 +29,12 @@ def command(
     May be stopped and run again at any point: finished shards are kept, and readers see the new levels only when all are complete. Exits with 1 when
     something could not be made, and 2 for usage.
     """
-    from shardwright.compact.pyramid_job import PyramidOptions, add_levels
+    from shardwright.compact.pyramid_job import PyramidOptions, add_levels, readable_image
 
     options = PyramidOptions(levels, parse_method(method), parse_axes(axes), parse_size("--memory", memory))
-    with making("pyramid", workers, scheduler) as (executor, on_progress):
-        manners = manners_of(rate, executor.workers, no_idle=no_idle)  # the job itself knows the pause file
-        report = add_levels(store.absolute(), options, executor.run, manners=manners, on_progress=on_progress)
+    store = store.absolute()
+    image = readable_image(store).arrays[0].path
+    with making("pyramid", workers, scheduler, image) as (executor, on_progress):
+        manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image)
+        report = add_levels(store, options, executor.run, manners=manners, on_progress=on_progress)
     finish(report, as_json)

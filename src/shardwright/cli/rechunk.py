@@ -58,9 +58,10 @@ def command(
     if "://" in destination:
         report = _make_and_send(plan, destination, options, workers, scheduler, rate, no_idle=no_idle)
     else:
-        with making("rechunk", workers, scheduler) as (executor, on_progress):
-            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
-            report = write_new_store(plan, Path(destination).absolute(), options, executor.run, manners=manners, on_progress=on_progress)
+        new, image = Path(destination).absolute(), plan.store.arrays[0].path
+        with making("rechunk", workers, scheduler, image, new) as (executor, on_progress):
+            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image, folders=[new])
+            report = write_new_store(plan, new, options, executor.run, manners=manners, on_progress=on_progress)
     finish(report, as_json)
 
 
@@ -70,18 +71,21 @@ def _make_and_send(
     from shardwright.compact.executors import open_executor
     from shardwright.compact.manners import Manners
     from shardwright.compact.new_array import of_one_worker
+    from shardwright.compact.pausing import pause_files, pause_note
     from shardwright.compact.rechunk_to import RechunkTo
 
+    image = plan.store.arrays[0].path
+    heeded = pause_files(image)
     with closing(RechunkTo(plan, url, options)) as job:
-        with making("rechunk", workers, scheduler) as (executor, on_progress):
-            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
+        with making("rechunk", workers, scheduler, image) as (executor, on_progress):
+            manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image)
             report = job.make(executor.run, manners=manners, on_progress=on_progress)
         if report.ok:
             sizes = job.bytes_to_send()
             with (
                 closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
-                show_progress("rechunk", "sent", sum(sizes.values())) as on_bytes,
+                show_progress("rechunk", "sent", sum(sizes.values()), lambda: pause_note(heeded)) as on_bytes,
             ):
-                manners = manners_of(rate, executor.workers, no_idle=no_idle, image=plan.store.arrays[0].path)
+                manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image)
                 job.send(counted(executor, sizes, on_bytes), report, Manners.from_dict(of_one_worker(manners, max(1, len(sizes)))))
     return report

@@ -19,9 +19,10 @@ from shardwright.storage.files import storage_errors
 
 from .finished import DONE_NAME, FinishedShards
 from .manners import Manners
+from .pausing import pause_files
 from .shards import Shard, sealed_shards
 from .source import SourceShard
-from .work_folder import PAUSE_NAME, WORK_FOLDER, WorkFolder, file_of_shard
+from .work_folder import WORK_FOLDER, WorkFolder, file_of_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,9 +84,9 @@ class JobPlan:
         return sum(shard.packed_bytes for shard in self.todo)
 
     @property
-    def pause_file(self) -> Path:
-        """While it exists, nothing of this store moves."""
-        return self.store.arrays[0].path / WORK_FOLDER / PAUSE_NAME
+    def pause_files(self) -> list[str]:
+        """What holds this job up."""
+        return pause_files(self.store.arrays[0].path)
 
     def to_dict(self) -> dict[str, Any]:
         """What would be saved. ``expected_bytes`` is without what ``recompress`` may gain on top of it."""
@@ -239,7 +240,7 @@ def run(job: JobPlan, executor: Executor, on_progress: Callable[[int], None] = l
 def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Callable[[int], None]) -> None:
     share = min(executor.workers, len(job.todo)) or 1
     rate = None if job.options.bytes_per_s is None else job.options.bytes_per_s / share
-    manners = Manners(rate, str(job.pause_file), job.options.idle)
+    manners = Manners(rate, tuple(job.pause_files), job.options.idle)
     planned = {_name(job.store, shard.shard.path): shard for shard in job.todo}
     finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options)) for array in job.store.arrays}
     progress = ByteCount({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)

@@ -1,6 +1,6 @@
 """How a compaction task behaves beside an acquisition: at idle priority, below a byte rate, and not at all while it is told to pause.
 
-    bytes read or written ──▶ Manners.take ──▶ waits while the pause file is there, then for the rate, before they move
+    bytes read or written ──▶ Manners.take ──▶ waits while somebody holds jobs up (pausing.py), then for the rate, before they move
 
 A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is moved without a further wait.
 """
@@ -15,6 +15,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from .pausing import pausing_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,13 +59,14 @@ class TokenBucket:
 
 @dataclass(frozen=True)
 class Manners:
-    """``bytes_per_s``: of one worker, None for as fast as it goes. ``pause_file``: nothing moves while it exists. ``idle``: at idle priority.
+    """``bytes_per_s``: of one worker, None for as fast as it goes. ``pause_files``: as ``pausing.pause_files`` gives them; nothing moves
+    while one of them says so. ``idle``: at idle priority.
 
     ``clock`` and ``sleep`` are the tests' to replace; they do not travel. A thread has one bucket for each rate, whatever the number of its tasks.
     """
 
     bytes_per_s: float | None = None
-    pause_file: str | None = None
+    pause_files: tuple[str, ...] = ()
     idle: bool = True
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
@@ -84,15 +87,15 @@ class Manners:
 
     def to_dict(self) -> dict[str, Any]:
         """As it travels with a task."""
-        return {"bytes_per_s": self.bytes_per_s, "pause_file": self.pause_file, "idle": self.idle}
+        return {"bytes_per_s": self.bytes_per_s, "pause_files": list(self.pause_files), "idle": self.idle}
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Manners:
-        return cls(facts.get("bytes_per_s"), facts.get("pause_file"), bool(facts.get("idle", True)))
+        return cls(facts.get("bytes_per_s"), tuple(facts.get("pause_files", ())), bool(facts.get("idle", True)))
 
     def take(self, nbytes: int) -> None:
         """Blocks until ``nbytes`` may move. Called from any thread of the task."""
-        while self.pause_file is not None and os.path.lexists(self.pause_file):
+        while pausing_file(self.pause_files) is not None:
             self.sleep(PAUSE_POLL_S)
         if self._bucket is not None:
             self._bucket.take(nbytes)

@@ -27,6 +27,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, publish_folder, replace_file, storage_errors
 
 from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
+from .pausing import pause_files
 from .region_plan import DEFAULT_MEMORY_BYTES
 from .work_folder import WorkFolder
 
@@ -128,7 +129,7 @@ def add_levels(
         axes = [axis["name"] for axis in multiscale["axes"]]
         levels = plan_levels(read_metadata(last.path), multiscale["datasets"], last.shape, axes, options)
         if levels:
-            job = _PyramidJob(store, work.path / "levels", levels, options, {**(manners or {}), "pause_file": str(work.pause_file)})
+            job = _PyramidJob(store, work.path / "levels", levels, options, {**(manners or {}), "pause_files": pause_files(work.array_folder)})
             if job.make(run, report, on_progress):
                 job.publish(group_document(group, [*multiscale["datasets"], *(level.dataset for level in levels)], options.method))
                 report.made = [level.name for level in levels]

@@ -1,9 +1,6 @@
-"""What stands in a store about its compaction by a daemon: that it is wanted, and that it is to wait.
+"""What stands in a store about its compaction by a daemon: that it is wanted. It outlives a daemon that dies: the next one finds it.
 
-    ARRAY/.compact/queued    the store was sealed and is still to be compacted; how often that has failed
-    ARRAY/.compact/pause     written by the daemon while its cameras need the disk; one that a person made is never deleted here
-
-Both outlive a daemon that dies: the next one finds them.
+ARRAY/.compact/queued    the store was sealed and is still to be compacted; how often that has failed
 """
 
 from __future__ import annotations
@@ -13,18 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import OutputExistsError
 from shardwright.shard.group_files import IMAGE_FOLDER
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import rename_without_replacing, replace_file, storage_errors, sync_directory
+from shardwright.storage.files import replace_file, storage_errors, sync_directory
 
-from .work_folder import PAUSE_NAME, WORK_FOLDER
+from .work_folder import WORK_FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 QUEUED_NAME = "queued"
-_DAEMON_PAUSES = b"shardwright serve: a camera needs the disk\n"
 
 
 def queued_stores(root: Path) -> list[QueuedStore]:
@@ -49,10 +44,6 @@ class QueuedStore:
         return self.folder / QUEUED_NAME
 
     @property
-    def pause_file(self) -> Path:
-        return self.folder / PAUSE_NAME
-
-    @property
     def failures(self) -> int:
         """How often its compaction has failed. What cannot be read says 0."""
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -69,28 +60,9 @@ class QueuedStore:
 
     def remove(self) -> None:
         """It is done, or given up. Raises ``StorageError``."""
-        self.resume()
         with storage_errors("delete", self.queued_file):
             reach("compact.before_forget")
             self.queued_file.unlink(missing_ok=True)
         with suppress(OSError):  # something is left in it, or the store is gone
             reach("compact.before_remove")
             self.folder.rmdir()
-
-    def pause(self) -> None:
-        """Tasks wait from here on. Raises ``StorageError``. Not synced: after a power cut nobody works here."""
-        new = self.pause_file.with_name(f".{PAUSE_NAME}.new")  # whole when it has the name: an empty one would be a person's
-        with storage_errors("create", self.pause_file):
-            reach("compact.before_pause")
-            new.write_bytes(_DAEMON_PAUSES)
-            try:
-                rename_without_replacing(new, self.pause_file)
-            except OutputExistsError:
-                new.unlink()
-
-    def resume(self) -> None:
-        """Tasks go on, unless a person has paused them. Raises ``StorageError``."""
-        with storage_errors("delete", self.pause_file), suppress(FileNotFoundError, NotADirectoryError):
-            if self.pause_file.read_bytes() == _DAEMON_PAUSES:
-                reach("compact.before_resume")
-                self.pause_file.unlink()

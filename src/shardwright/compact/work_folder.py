@@ -1,7 +1,7 @@
 """The folder in which compaction works: ARRAY/.compact, beside the shards of one array, and one beside spilled shards on their own filesystem.
 
     ARRAY/.compact/lock                        who compacts this array; held for a whole job
-    ARRAY/.compact/pause                       while it exists, tasks wait
+    ARRAY/.compact/pause                       while it exists, tasks wait (pausing.py)
     ARRAY/.compact/queued                      a daemon is to compact this array (queued.py)
     ARRAY/.compact/KEY.RANDOM.packed           a shard in the making (KEY with dots); whatever is left of a dead job is cleared by the next
     SPILL/NAME/0/.compact/KEY.RANDOM.packed    the same for a spilled shard: the file behind the link is replaced, the link stays

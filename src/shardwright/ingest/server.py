@@ -58,7 +58,7 @@ LAST_MESSAGES_S = 1.0
 
 
 class IngestServer:
-    """``bind``, then ``run`` in one thread. ``wake``, ``snapshot`` and ``ring_fill`` may be called from any thread."""
+    """``bind``, then ``run`` in one thread. ``wake``, ``snapshot``, ``ring_fill`` and ``acquiring`` may be called from any thread."""
 
     def __init__(
         self,
@@ -126,6 +126,10 @@ class IngestServer:
     def ring_fill(self) -> float:
         """How full the fullest ring is, 0 to 1: frames that are still needed, those of a chunk that is not full yet among them."""
         return max((session.ring_fill for session in self._sessions), default=0.0)
+
+    def acquiring(self) -> bool:
+        """Whether any acquisition is open."""
+        return len(self._sessions) > 0
 
     # The ingest thread ----------------------------------------------------------------------------------------------------------------------
 

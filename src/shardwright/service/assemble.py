@@ -10,6 +10,7 @@
     disks thread       how much room there is                   service/disk_space.py
     control thread     what other processes ask                  service/control.py
     compaction thread  when which sealed store is repacked      service/compaction.py (the work is done by a process of its own)
+                       what holds up everybody's repacking     service/camera_needs.py
 
 Opened in the order plan, output roots, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
 other way round. Unfinished stores are handed over before `ready` and taken up behind it: a client that comes back waits for its own store only.
@@ -31,6 +32,7 @@ from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinish
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 
+from .camera_needs import CameraNeeds
 from .compaction import STOP_TIMEOUT_S, CompactionService
 from .control import ControlServer
 from .disk_space import DiskSpace
@@ -61,7 +63,8 @@ class Daemon:
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
         self._server = IngestServer(ingest_settings(config), stream_policies(config), self._pool, on_event=self._tell)
-        self._compaction = CompactionService(config.compaction, config.output.root, self._server.ring_fill, self._emit)
+        needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
+        self._compaction = CompactionService(config.compaction, config.output.root, needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water)
         self._snapshots = SnapshotTaker(loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events)
 

@@ -2,13 +2,15 @@
 
     acquisition_ended ──▶ queued (a file in the store, so that it outlives the daemon) ──after_s──▶ child ──▶ done: the file goes
                                                                                           │ ▲
-                                                      a ring fuller than pause_above: pause file, until it was calm for a while
+                                                           the cameras need the machine: it waits, as every other job does
 
     failed           tried again after 4 and 16 times after_s, then given up; how often it has failed stands in the file
+    disk low         the child is ended, so that its copies go, and its store is taken up again after_s later
     stop             the child is ended, and its store stays queued
-    the next start   takes up every store that is queued, and first deletes the pause files of a daemon that died
+    the next start   takes up every store that is queued
 
-The thread here only looks ten times a second. Nothing that goes wrong in it or in the child reaches the cameras.
+The thread here only looks ten times a second, also where nothing is to be compacted: other jobs wait for the cameras as well (camera_needs.py).
+Nothing that goes wrong in it or in the child reaches the cameras.
 """
 
 from __future__ import annotations
@@ -29,25 +31,25 @@ if TYPE_CHECKING:
 
     from shardwright.config.model import Compaction
 
+    from .camera_needs import CameraNeeds
+
 MAX_ATTEMPTS = 3
 STOP_TIMEOUT_S = 15.0  # for the child to end its workers and clear up
 _LOOK_S = 0.1
-_CALM_S = 2.0  # how long no ring may have been too full before work goes on: a ring fills and empties with every slab
 _REPORTED = ("packed", "skipped", "left", "bytes_read", "bytes_written", "gain_bytes", "chunks_recoded", "seconds")
 
 
 class CompactionService:
-    """``run`` is the compaction thread; ``notice`` and ``close`` may be called from any. ``ring_fill``: how full the fullest ring is, 0 to 1."""
+    """``run`` is the compaction thread; ``notice`` and ``close`` may be called from any."""
 
-    def __init__(self, options: Compaction, root: Path, ring_fill: Callable[[], float], emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(self, options: Compaction, root: Path, needs: CameraNeeds, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._options = options
         self._root = root
-        self._ring_fill = ring_fill
+        self._needs = needs
         self._emit = emit
         self._sealed: queue.SimpleQueue[Path | None] = queue.SimpleQueue()  # None: no more will come
         self._due_s: dict[QueuedStore, float] = {}  # in the order in which they were sealed
         self._job: _Job | None = None
-        self._calm_at_s = 0.0
         self._done = self._failures = 0
 
     def snapshot(self) -> dict[str, Any]:
@@ -74,8 +76,11 @@ class CompactionService:
     def run(self, stop: threading.Event) -> None:
         """Until ``close``. From ``stop`` on no store is worked on. Whatever breaks here costs compaction, and nothing else."""
         try:
-            self._take_up()
-            while self._options.enabled and self._hear():
+            self._tell_errors(self._needs.begin)
+            if self._options.enabled:
+                self._take_up()
+            while self._hear():
+                self._tell_errors(self._needs.look)
                 if stop.is_set():
                     self._interrupt()
                 else:
@@ -84,6 +89,13 @@ class CompactionService:
             self._emit("compaction_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error})
         finally:
             self._interrupt()
+            self._tell_errors(self._needs.end)
+
+    def _tell_errors(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except ShardwrightError as error:
+            self._emit("compaction_pause_failed", {"path": str(self._root), **error.to_dict()})
 
     def _take_up(self) -> None:
         """What an earlier daemon has left."""
@@ -94,10 +106,6 @@ class CompactionService:
             return
         for store in stores:
             self._due_s[store] = time.monotonic() + self._options.after_s
-            try:
-                store.resume()
-            except ShardwrightError as error:  # of one store; its child will say what is wrong, or work
-                self._emit("compaction_take_up_failed", {"path": str(store.root), **error.to_dict()})
 
     def _hear(self) -> bool:
         """Note what was sealed, for a moment; False once nothing more will be."""
@@ -116,13 +124,10 @@ class CompactionService:
         return True
 
     def _work(self) -> None:
-        fill, now_s = self._ring_fill(), time.monotonic()
-        if fill > self._options.pause_above:
-            self._calm_at_s = now_s + _CALM_S
-        calm = now_s >= self._calm_at_s
         if self._job is not None:
-            self._look_after(self._job, calm, fill)
-        elif calm:
+            self._look_after(self._job)
+        elif self._needs.calm:
+            now_s = time.monotonic()
             due = next((store for store, due_s in self._due_s.items() if due_s <= now_s), None)
             if due is not None:
                 del self._due_s[due]
@@ -137,23 +142,21 @@ class CompactionService:
             return
         self._emit("compaction_begun", {"path": str(store.root), "pid": self._job.child.pid})
 
-    def _look_after(self, job: _Job, calm: bool, fill: float) -> None:
-        path = str(job.store.root)
-        try:
-            if not calm and not job.paused:
-                job.store.pause()
-                job.paused = True
-                self._emit("compaction_paused", {"path": path, "ring_fill": round(fill, 3)})
-            elif calm and job.paused:
-                job.store.resume()
-                job.paused = False
-                self._emit("compaction_resumed", {"path": path})
-        except ShardwrightError as error:  # it could not be held up, so it ends
-            self._end(job)
-            self._failed(job.store, str(error), again=True)
-            return
+    def _look_after(self, job: _Job) -> None:
+        path, needs = str(job.store.root), self._needs
         if (code := job.child.poll()) is not None:
             self._ended(job, code)
+        elif needs.disk_low or not (needs.calm or needs.jobs_wait):
+            self._end(job)
+            self._due_s[job.store] = time.monotonic() + self._options.after_s
+            why = "its copies take up disk that the cameras need" if needs.disk_low else "it could not be held up while the cameras need the machine"
+            self._emit("compaction_interrupted", {"path": path, **needs.facts, "hint": f"{why}; it is taken up again later"})
+        elif not needs.calm and not job.paused:
+            job.paused = True
+            self._emit("compaction_paused", {"path": path, **needs.facts})
+        elif needs.calm and job.paused:
+            job.paused = False
+            self._emit("compaction_resumed", {"path": path})
 
     def _ended(self, job: _Job, code: int) -> None:
         self._end(job)
@@ -194,15 +197,11 @@ class CompactionService:
             self._emit("compaction_record_failed", {"path": str(store.root), **error.to_dict()})
 
     def _end(self, job: _Job) -> None:
-        """The child is gone after this, and so is its pause file."""
+        """The child is gone after this."""
         self._job = None
         if job.child.poll() is None:
             job.child.stop(STOP_TIMEOUT_S)
         job.child.close()
-        try:
-            job.store.resume()
-        except ShardwrightError as error:
-            self._emit("compaction_record_failed", {"path": str(job.store.root), **error.to_dict()})
 
     def _interrupt(self) -> None:
         """The daemon ends: what is being compacted stays queued."""

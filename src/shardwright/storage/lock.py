@@ -23,7 +23,8 @@ from .files import storage_errors, sync_directory
 if TYPE_CHECKING:
     from pathlib import Path
 
-_WHOLE_FILE = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock; its pid must be 0
+_FLOCK = "@hhqqi4x"  # struct flock
+_WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # its pid must be 0
 _MAX_HOLDER_BYTES = 4096
 
 
@@ -102,6 +103,20 @@ class StoreLock:
                     self.path.unlink()
         finally:
             self.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock of this file now; False where there is no file, or none that may be looked at."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return int(struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE))[0]) != fcntl.F_UNLCK
+    except OSError:  # a filesystem without locks
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _lock_file(path: Path, descriptor: int) -> None:
