@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import tensorstore
 import shardwright as sw
 from shardwright.cli.compact import parse_recompress
 from shardwright.cli.worker_options import parse_rate
+from shardwright.compact.pausing import RigPause
 from shardwright.model.errors import ConfigError
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -118,6 +120,22 @@ def test_a_log_gets_plain_lines(store: Path) -> None:
         job.communicate(timeout=120)
     assert job.returncode == 0
     assert re.fullmatch(rf"compact: run\.ome\.zarr: 0 B of [\d.]+ KiB packed, 0 B/s, paused by {re.escape(str(pause))}\n", line)
+
+
+def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> None:
+    rig = RigPause(store.parent)
+    rig.begin()
+    with subprocess.Popen([*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stderr is not None
+        line = job.stderr.readline()
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=120)
+    rig.end()
+    why = f"paused: the cameras of the daemon at {store.parent} need the machine"
+    assert line == f"compact: run.ome.zarr: looking at shards 0/{SHARDS}, {why}\n"
+    assert job.returncode == 1
+    assert err.splitlines()[-1] == "shardwright: interrupted while the shards were looked at; nothing was begun"
+    assert not list(store.rglob(".compact"))
 
 
 def test_a_terminal_gets_a_bar(store: Path) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from shardwright.compact.executors import Results
 
-SLOW_RATE = "120kB"  # a store of 8 shards of about 24 KiB, each copied and read back: a few seconds
+SLOW_RATE = "180kB"  # a store of 8 shards of about 24 KiB, each read, written and read back: a few seconds
 
 
 @pytest.fixture

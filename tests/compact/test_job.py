@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import shardwright as sw
+from shardwright.compact.executors import LocalProcesses
 from shardwright.compact.finished import FinishedShards
 from shardwright.compact.job import Options, check_room, plan, run
+from shardwright.compact.manners import watch_grants
+from shardwright.compact.pausing import RigPause
 from shardwright.compact.work_folder import WorkFolder
 from shardwright.model.errors import LockedError, StorageFullError
 from shardwright.read.store import open_store
@@ -21,7 +26,8 @@ from . import gappy_store as gappy
 if TYPE_CHECKING:
     from pathlib import Path
 
-SLOW_RATE = "120kB"
+SLOW_RATE = "180kB"
+PR_CAPBSET_DROP, CAP_CHOWN = 24, 0
 
 
 @pytest.fixture
@@ -156,6 +162,57 @@ def test_progress_adds_up_to_the_whole(store: Path) -> None:
     job, done = plan(open_store(store), Options()), []
     run(job, InProcess(), done.append)
     assert sum(done) == job.todo_bytes
+
+
+def test_looking_is_told_keeps_to_the_rate_and_waits_for_cameras(store: Path) -> None:
+    looked, rig = [], RigPause(store.parent)
+    rig.begin()
+    looking = threading.Thread(target=lambda: plan(open_store(store), Options(bytes_per_s=1e6), lambda *step: looked.append(step)))
+    granted: list[int] = []
+    watch_grants(granted.append)
+    looking.start()
+    gappy.wait_until(lambda: looked, "the first look")
+    assert (looked, granted) == ([(0, gappy.SHARDS)], [])
+    rig.end()
+    looking.join()
+    watch_grants(None)
+    assert looked == [(number, gappy.SHARDS) for number in range(gappy.SHARDS)]
+    assert granted == [open_store(store).arrays[0].index_bytes] * gappy.SHARDS
+
+
+class AskedOnly(LocalProcesses):
+    """Keeps the tasks that it was asked to run."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self.tasks: list[dict[str, Any]] = []
+
+    def run(self, tasks, on_moved=None):
+        self.tasks += tasks
+        return (result for result in ())
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(gappy.SHARDS - 1, 1), (gappy.SHARDS, 1), (2 * gappy.SHARDS + 1, 2)])
+def test_workers_without_a_shard_help_the_others(store: Path, workers: int, threads: int) -> None:
+    job, executor = plan(open_store(store), Options(recompress={"cname": "zstd", "clevel": 5})), AskedOnly(workers)
+    run(job, executor)
+    assert [task["threads"] for task in executor.tasks] == [threads] * gappy.SHARDS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can make shards of another owner")
+def test_shards_of_another_owner_are_one_error_before_anything_is_begun(store: Path) -> None:
+    """Root that may not give files away is as good as another user, and can read this interpreter."""
+    for path in gappy.files(store).values():
+        os.chown(path, 65534, 65534)
+    before = gappy.identities(store)
+    done = gappy.compact(store, "--workers", "1", preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_CHOWN))
+    assert done.returncode == 1
+    assert done.stdout.count("cannot be given to them") == 1, done.stderr
+    assert "Run this as user nobody" in done.stdout
+    assert gappy.identities(store) == before
+    assert gappy.leftovers(store) == []
+    assert gappy.compact(store, "--workers", "1").returncode == 0
+    assert {path.stat().st_uid for path in gappy.files(store).values()} == {65534}
 
 
 def test_a_finished_shard_that_was_written_since_is_not_finished(tmp_path: Path) -> None:

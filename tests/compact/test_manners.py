@@ -52,13 +52,13 @@ def test_tasks_of_one_thread_share_its_rate() -> None:
     """Otherwise each of many small shards would begin with a bucket of its own, and there would be no rate at all."""
     clock = Clock()
     for _ in range(5):
-        Manners(100.0, None, True, clock, clock.sleep).take(100)
+        Manners(100.0, (), True, clock, clock.sleep).take(100)
     assert 3.8 <= clock.slept_s <= 4.0
 
 
 def test_threads_of_one_task_share_its_rate() -> None:
     clock = Clock()
-    manners = Manners(100.0, None, True, clock, clock.sleep)
+    manners = Manners(100.0, (), True, clock, clock.sleep)
     for _ in range(3):
         thread = threading.Thread(target=manners.take, args=(100,))
         thread.start()
@@ -68,7 +68,7 @@ def test_threads_of_one_task_share_its_rate() -> None:
 
 def test_without_a_rate_nothing_waits() -> None:
     clock = Clock()
-    Manners(None, None, True, clock, clock.sleep).take(1 << 40)
+    Manners(None, (), True, clock, clock.sleep).take(1 << 40)
     assert clock.slept_s == 0
 
 

@@ -14,7 +14,7 @@ from tests.properties.acquisitions import SMALL, acquisitions, bits, expected, p
 from tests.properties.readers import READERS
 
 import shardwright as sw
-from shardwright.compact.manners import Manners
+from shardwright.compact.manners import Manners, watch_grants
 from shardwright.compact.order import ORDERS
 from shardwright.compact.pack_shard import pack_shard
 from shardwright.compact.tasks import run_task
@@ -320,10 +320,13 @@ def test_a_shard_outside_the_array_is_refused(store_of, shard):
     assert "is none of" in run_task(task(store_of(), *shard))["error"]["message"]
 
 
-def test_it_keeps_below_its_rate(store_of):
-    """Every byte that is copied and every byte that is read back is asked for first."""
-    array, now = store_of(), [0.0]
-    manners = Manners(1000.0, None, False, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
-    pack_shard(task(array, 0, 0, 0), manners)
-    copied = inspect_shard(array, (0, 0, 0)).encoded_bytes
-    assert now[0] >= copied / 1000.0 - 0.2
+@pytest.mark.parametrize("recompress", [None, {"cname": "zstd", "clevel": 5}])
+def test_its_rate_is_of_all_that_is_read_and_written_and_read_back(store_of, recompress):
+    array, now, granted = store_of(), [0.0], []
+    manners = Manners(1000.0, (), False, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    watch_grants(granted.append)
+    result = pack_shard(task(array, 0, 0, 0, recompress=recompress), manners)
+    watch_grants(None)
+    read_back = inspect_shard(array, (0, 0, 0)).file_bytes
+    assert sum(granted) == result["bytes_read"] + result["bytes_written"] + read_back - 2 * array.index_bytes
+    assert now[0] >= (sum(granted) - granted[-1]) / 1000.0 - 0.2

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SOURCE = PhotonFrames((48, 80), "uint16")
-SLOW = "rate: 20kB"  # a store of test frames then takes many seconds
+SLOW = "rate: 30kB"  # a store of test frames then takes many seconds
 
 
 def configure(config: Path, *lines: str) -> None:
@@ -313,7 +313,7 @@ def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_
     store = gappy.write(tmp_path / "run.ome.zarr")
     QueuedStore(store).add()
     free_bytes = shutil.disk_usage(tmp_path).free
-    with Rig(tmp_path, low_water=2 * free_bytes, enabled=True, rate=20_000) as rig:
+    with Rig(tmp_path, low_water=2 * free_bytes, enabled=True, rate=30_000) as rig:
         name, facts = rig.next_event()
         assert name == "compaction_begun", "low disk alone is a reason to compact"
         until(lambda: list(store.rglob("*.packed")))

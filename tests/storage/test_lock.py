@@ -12,12 +12,12 @@ import pytest
 
 from shardwright.model.errors import LockedError, StorageError
 from shardwright.storage import failpoints
-from shardwright.storage.lock import StoreLock
+from shardwright.storage.lock import StoreLock, is_locked
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from shardwright.storage.lock import StoreLock
+from shardwright.storage.lock import StoreLock, is_locked
 lock = StoreLock.take(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -46,8 +46,10 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path, holder):
 
 
 def test_a_killed_holder_holds_nothing(tmp_path, holder):
+    assert is_locked(tmp_path / "lock")
     holder.send_signal(signal.SIGKILL)
     assert holder.wait() == -signal.SIGKILL
+    assert not is_locked(tmp_path / "lock")
     lock = StoreLock.take(tmp_path / "lock")
     assert lock.is_held()
     assert f'"pid": {os.getpid()}' in (tmp_path / "lock").read_text()
@@ -125,6 +127,11 @@ def test_a_take_over_that_fails_leaves_the_holder_its_lock(tmp_path):
     assert old.is_held()
     assert [p.name for p in tmp_path.iterdir()] == ["lock"]
     old.release()
+
+
+def test_what_is_not_there_is_not_locked(tmp_path):
+    assert not is_locked(tmp_path / "lock")
+    assert not is_locked(tmp_path)
 
 
 def test_no_folder(tmp_path):

@@ -13,7 +13,7 @@ import typer
 from shardwright.model.errors import ConfigError, ShardwrightError
 
 from .compact_to import check_options, send
-from .progress import show_progress
+from .progress import show_progress, show_steps
 from .worker_options import AsJson, NoIdle, Rate, Scheduler, Workers, parse_rate
 
 if TYPE_CHECKING:
@@ -53,16 +53,23 @@ def command(
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL in the environment.
     """
     from shardwright.compact.job import Options
+    from shardwright.compact.manners import Manners
     from shardwright.compact.order import ORDERS
 
     if order not in ORDERS:
         raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
     check_options(stores, to, move=move, recompress=recompress, dry_run=dry_run)
     options = Options(order, parse_recompress(recompress), parse_rate(rate), not no_idle)
+    _interrupt_on_signals()
+    Manners(idle=options.idle).be_idle()
     if to is not None:
         _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
         return
-    plans = {store.absolute(): _planned(store, options) for store in stores}
+    try:
+        plans = {store.absolute(): _planned(store.absolute(), options) for store in stores}
+    except KeyboardInterrupt:
+        typer.echo("shardwright: interrupted while the shards were looked at; nothing was begun", err=True)
+        raise typer.Exit(1) from None
     outcomes: list[Outcome] = list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
     if as_json:
         facts = {"ok": not any(map(_bad, outcomes)), "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
@@ -82,7 +89,6 @@ def _send(store: Path, to: str, options: Options, workers: int | None, scheduler
     from shardwright.compact.move_store import MoveOptions
 
     wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
-    _interrupt_on_signals()
     with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
         if not send(store.absolute(), wish, executor, bytes_per_s=options.bytes_per_s, as_json=as_json):
             raise typer.Exit(1)
@@ -101,10 +107,13 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
 def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
     """The error of one store keeps no other from being compacted."""
     from shardwright.compact.job import plan
+    from shardwright.compact.pausing import pause_note, rig_pause_files
     from shardwright.read.store import open_store
 
+    files = rig_pause_files(store)
     try:
-        return plan(open_store(store), options)
+        with show_steps(f"compact: {store.name}", "looking at shards", lambda: pause_note(files)) as on_look:
+            return plan(open_store(store), options, on_look)
     except ConfigError:
         raise
     except ShardwrightError as error:
@@ -117,7 +126,6 @@ def _run_all(plans: Mapping[Path, JobPlan | ShardwrightError], workers: int | No
     from shardwright.compact.job import Report, check_room
 
     outcomes: list[Outcome] = []
-    _interrupt_on_signals()
     with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
         check_room([plan for plan in plans.values() if not isinstance(plan, ShardwrightError)], executor.workers)
         for store, plan in plans.items():

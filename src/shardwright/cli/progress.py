@@ -33,6 +33,42 @@ def show_progress(label: str, verb: str, total_bytes: int | None = None, note: C
 
 
 @contextmanager
+def show_steps(label: str, doing: str, note: Callable[[], str] = _nothing) -> Iterator[Callable[[int, int], None]]:
+    """The same for what is counted one by one: gives a function that takes how many are done, and of how many."""
+    with (_step_bar if sys.stderr.isatty() else _step_lines)(label, doing, note) as tell:
+        yield tell
+
+
+@contextmanager
+def _step_bar(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{label}, {doing}", total=None)
+        with _every(_BAR_INTERVAL_S, lambda: bar.update(task, description=f"{label}, {note() or doing}")):
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
+    steps = (0, 0)
+
+    def tell(done: int, total: int) -> None:
+        nonlocal steps
+        steps = done, total
+
+    def line() -> None:
+        done, total = steps
+        why = note()
+        typer.echo(f"{label}: {doing} {done}/{total}{', ' if why else ''}{why}", err=True)
+
+    with _every(PLAIN_INTERVAL_S, line):
+        yield tell
+
+
+@contextmanager
 def _bar(label: str, verb: str, total_bytes: int | None, note: Callable[[], str]) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn

@@ -1,6 +1,6 @@
 """One compaction of one store, from looking at it to the report. A job may be stopped at any moment and begun again: what is finished stays so.
 
-    plan    reads every index, changes nothing: what is to be done, what that saves, what is wrong, how much room it takes
+    plan    reads every index, quietly as all the rest, changes nothing: what is to be done, what that saves, what is wrong, how much room it takes
     run     takes the lock of each array, clears what a dead job left, hands a task for each shard to an executor, collects the results
 
 A shard that cannot be packed stays as it is and never stops the others. Shards that are still being written are skipped.
@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError, StorageFullError
 from shardwright.storage.files import storage_errors
+from shardwright.storage.working_file import WorkingFile
 
+from .executors import LocalProcesses
 from .finished import DONE_NAME, FinishedShards
 from .manners import Manners
-from .pausing import pause_files
+from .pausing import pause_files, rig_pause_files
 from .shards import Shard, sealed_shards
 from .source import SourceShard
-from .work_folder import WORK_FOLDER, WorkFolder, file_of_shard
+from .work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +34,7 @@ if TYPE_CHECKING:
 
     from .executors import Executor
 
-# A packed shard's bytes pass ``Manners.take`` about twice: when they are copied, and when they are read back.
-_GRANTS_PER_BYTE = 2
+_GRANTS_PER_BYTE = 3  # read, written, read back: see manners.py
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Options:
 class PlannedShard:
     """A sealed shard. ``allocated_bytes``: what the filesystem holds for it, less than ``file_bytes`` where its gaps were given back.
     ``packed_bytes``: how long it will be, before any recompression. ``todo``: it is not packed yet, or is to be recompressed.
+    ``owner``: user and group.
     """
 
     shard: Shard
@@ -60,6 +62,7 @@ class PlannedShard:
     packed: bool
     todo: bool
     device: int
+    owner: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -144,15 +147,20 @@ class Report:
         self.chunks_recoded += result.get("chunks_recoded", 0)
 
 
-def plan(store: Store, options: Options) -> JobPlan:
-    """Raises ``ShardFormatError`` when it is not clear what may be touched, ``ConfigError`` for an order that does not exist, ``StorageError``."""
+def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None) -> JobPlan:
+    """``on_look`` is told how many shards have been looked at, and of how many. Keeps to the rate, and waits for cameras.
+
+    Raises ``ShardFormatError`` when it is not clear what may be touched, ``ConfigError`` for an order that does not exist, ``StorageError``."""
     if not store.arrays:
         raise ShardFormatError(f"{store.root} holds no readable array", got=next(iter(store.broken_references.values()), None))
     found = sealed_shards(store)
     failures: dict[str, ShardwrightError] = {name: ShardFormatError(reason) for name, reason in store.broken_references.items()}
     finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(options)) for array in store.arrays}
+    manners = Manners(options.bytes_per_s, tuple(rig_pause_files(store.arrays[0].path)))
     shards = []
-    for shard in found.sealed:
+    for number, shard in enumerate(found.sealed):
+        on_look(number, len(found.sealed))
+        manners.take(shard.array.index_bytes)
         try:
             shards.append(_look_at(shard, options, finished[shard.array.path]))
         except (ShardFormatError, StorageError) as error:
@@ -181,6 +189,7 @@ def _look_at(shard: Shard, options: Options, finished: FinishedShards) -> Planne
             packed,
             not done,
             file_of_shard(shard.array, shard.key).stat().st_dev,
+            (source.status.st_uid, source.status.st_gid),
         )
 
 
@@ -212,6 +221,17 @@ def check_room(plans: Sequence[JobPlan], workers: int) -> None:
                 )
 
 
+def _check_owners(job: JobPlan) -> None:
+    """Raises ``StorageError`` when a copy could not be given to the owner of the shard that it replaces: tried with an empty one for each owner."""
+    others = {shard.owner: shard.shard for shard in job.todo if shard.owner != (os.geteuid(), os.getegid())}
+    for shard in others.values():
+        file = file_of_shard(shard.array, shard.key)
+        with storage_errors("look at", file):
+            status = file.stat()
+        with WorkingFile(working_path(file, shard.key), 0, status):
+            pass
+
+
 def run(job: JobPlan, executor: Executor, on_progress: Callable[[int], None] = lambda _: None) -> Report:
     """Do what was planned. ``on_progress`` gets bytes of ``job.todo_bytes`` as they are done.
 
@@ -228,6 +248,7 @@ def run(job: JobPlan, executor: Executor, on_progress: Callable[[int], None] = l
             folder = held.enter_context(WorkFolder.take(array.path))
             folder.clear_leftovers()
             held.callback(folder.clear_leftovers)  # of workers that were killed
+        _check_owners(job)
         try:
             _run_tasks(job, executor, report, on_progress)
         except KeyboardInterrupt:
@@ -243,8 +264,9 @@ def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Ca
     manners = Manners(rate, tuple(job.pause_files), job.options.idle)
     planned = {_name(job.store, shard.shard.path): shard for shard in job.todo}
     finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options)) for array in job.store.arrays}
+    threads = _threads_of_each(executor, len(job.todo))
     progress = ByteCount({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)
-    tasks = (task_of(key, shard, job.options, manners) for key, shard in planned.items())
+    tasks = (task_of(key, shard, job.options, manners, threads) for key, shard in planned.items())
     with closing(executor.run(tasks, progress.moved)) as results:
         for result in results:
             report.add(result)
@@ -257,7 +279,12 @@ def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Ca
             record.forget()
 
 
-def task_of(key: str, planned: PlannedShard, options: Options, manners: Manners) -> dict[str, Any]:
+def _threads_of_each(executor: Executor, tasks: int) -> int:
+    """So that a few large shards are recompressed by as many processors as many small ones. A cluster's worker has threads for other tasks."""
+    return max(1, executor.workers // max(1, tasks)) if isinstance(executor, LocalProcesses) else 1
+
+
+def task_of(key: str, planned: PlannedShard, options: Options, manners: Manners, threads: int) -> dict[str, Any]:
     """The task for one shard, as ``tasks.run_task`` takes it."""
     return {
         "kind": "pack",
@@ -266,12 +293,13 @@ def task_of(key: str, planned: PlannedShard, options: Options, manners: Manners)
         "shard": list(planned.shard.coordinates),
         "order": options.order,
         "recompress": options.recompress,
+        "threads": threads,
         "manners": manners.to_dict(),
     }
 
 
 class ByteCount:
-    """Turns the grants of running tasks and the ends of tasks into bytes that add up to the size of all shards, whatever was granted twice."""
+    """Turns the grants of running tasks and the ends of tasks into bytes that add up to the size of all shards, whatever was granted how often."""
 
     def __init__(self, sizes: dict[str, int], on_progress: Callable[[int], None]) -> None:
         self._left = dict(sizes)

@@ -2,7 +2,9 @@
 
     bytes read or written ──▶ Manners.take ──▶ waits while somebody holds jobs up (pausing.py), then for the rate, before they move
 
-A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is moved without a further wait.
+A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is moved without a further wait. All that
+passes a disk or a network counts, each time it does: a chunk is read from its source, written, and read back to be compared, so a rate of 300 MB/s
+packs 100 MB of chunks a second. Only indexes and metadata go uncounted.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class TokenBucket:
 
 @dataclass(frozen=True)
 class Manners:
-    """``bytes_per_s``: of one worker, None for as fast as it goes. ``pause_files``: as ``pausing.pause_files`` gives them; nothing moves
-    while one of them says so. ``idle``: at idle priority.
+    """``bytes_per_s`` (read, written and read back): of one worker, None for as fast as it goes. ``idle``: at idle priority.
+    ``pause_files``: as ``pausing.pause_files`` gives them; nothing moves while one of them says so.
 
     ``clock`` and ``sleep`` are the tests' to replace; they do not travel. A thread has one bucket for each rate, whatever the number of its tasks.
     """

@@ -19,12 +19,14 @@ RIG_PAUSE_NAME = ".shardwright-pause"
 
 
 def pause_files(array: Path, *folders: Path) -> list[str]:
-    """What a job heeds that reads ``array`` and writes there, or into ``folders``, which need not exist.
+    """What a job heeds that reads ``array`` and writes there, or into ``folders``, which need not exist."""
+    return [str(array / WORK_FOLDER / PAUSE_NAME), *rig_pause_files(array, *folders)]
 
-    A daemon may begin at any time, so its file is looked for in every folder above on the same filesystem.
-    """
-    above = [folder for place in (array, *folders) for folder in _folders_above(place.resolve())]
-    return [str(array / WORK_FOLDER / PAUSE_NAME), *dict.fromkeys(str(folder / RIG_PAUSE_NAME) for folder in above)]
+
+def rig_pause_files(*places: Path) -> list[str]:
+    """Those of daemons. One may begin at any time, so its file is looked for in every folder above on the same filesystem."""
+    above = [folder for place in places for folder in _folders_above(place.resolve())]
+    return list(dict.fromkeys(str(folder / RIG_PAUSE_NAME) for folder in above))
 
 
 def _folders_above(place: Path) -> list[Path]:

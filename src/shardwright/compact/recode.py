@@ -136,7 +136,8 @@ def recode_chunks(
     """Every chunk of a shard, recoded and handed to ``put`` in the order of ``packing``; returns the packing as it has become, how many chunks
     changed, and the crc32c of each as it was handed over.
 
-    ``take`` is asked before bytes are read. Raises ``ShardFormatError`` naming a chunk that does not decode, ``StorageError``.
+    ``take`` is asked before bytes are read, and before they are put. Raises ``ShardFormatError`` naming a chunk that does not decode,
+    ``StorageError``.
     """
     nbytes, recoded, crcs = packing.nbytes.copy(), 0, np.zeros(len(packing.chunks), np.uint32)
     recoders: list[Recoder] = []
@@ -163,6 +164,7 @@ def recode_chunks(
                 for i, new in enumerate(pool.map(recode, range(first, stop), old), first):
                     recoded += new.size < nbytes[i]
                     nbytes[i], crcs[i] = new.size, crc32c.crc32c(new.data)
+                    take(new.size)
                     put(new)
     finally:
         for recoder in recoders:

@@ -45,7 +45,9 @@ class Output(_Section):
         default=None, description="Folder on another disk that takes the shards of streams whose on_full is spill, once root is full."
     )
     ballast: Size = Field(default=64 * 2**20, description="Disk that each open acquisition keeps back, to seal and recover on when root is full.")
-    low_water: Size = Field(default=2**30, description="Free disk below which events warn, before it is full.")
+    low_water: Size = Field(
+        default=2**30, description="Free disk below which events warn, before it is full, and compaction leaves what is left to cameras that acquire."
+    )
 
     @model_validator(mode="after")
     def _spills_elsewhere(self) -> Output:
@@ -159,7 +161,9 @@ class Compaction(_Section):
         description="CNAME or CNAME:LEVEL, such as zstd:5: encode chunks anew where that makes them smaller. Blosc arrays take lz4, lz4hc, zlib and "
         "zstd, others a level of their own codec. Left out, chunks stay as they are encoded.",
     )
-    rate: Size | None = Field(default=None, description="At most so many bytes a second. Left out, as fast as it goes.")
+    rate: Size | None = Field(
+        default=None, description="At most so many bytes a second: those read, written and read back again. Left out, as fast as it goes."
+    )
     workers: int = Field(default=1, ge=1, le=64, description="Processes that work at the same time, each on a shard.")
     after_s: float = Field(
         default=60, ge=0, le=86_400, allow_inf_nan=False, description="How long a store rests between its sealing and its compaction."

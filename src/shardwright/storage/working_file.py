@@ -14,6 +14,7 @@ import errno
 import fcntl
 import mmap
 import os
+import pwd
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -62,7 +63,7 @@ class WorkingFile:
             try:
                 own = os.fstat(self._descriptor)
                 if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-                    os.fchown(self._descriptor, like.st_uid, like.st_gid)
+                    self._give_to(like)
                 os.fchmod(self._descriptor, like.st_mode & 0o7777)
                 reach("compact.before_preallocate")
                 preallocate(self._descriptor, max(1, -(-nbytes // BLOCK_BYTES)) * BLOCK_BYTES)
@@ -70,6 +71,16 @@ class WorkingFile:
             except BaseException:
                 self.discard()
                 raise
+
+    def _give_to(self, like: os.stat_result) -> None:
+        try:
+            os.fchown(self._descriptor, like.st_uid, like.st_gid)
+        except PermissionError:
+            raise StorageError(
+                f"a copy of a file of user {_user_name(like.st_uid)}, group {like.st_gid}, cannot be given to them",
+                got=f"user {_user_name(os.geteuid())}",
+                hint=f"Run this as user {_user_name(like.st_uid)}, or as root. Nothing was changed",
+            ) from None
 
     def _set_direct(self, direct: bool) -> bool:
         """Whether it could be set."""
@@ -190,6 +201,13 @@ class WorkingFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.discard()
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _open_direct(path: Path) -> int:
