@@ -16,7 +16,7 @@ from shardwright.compact.executors import LocalProcesses
 from shardwright.compact.finished import FinishedShards
 from shardwright.compact.job import Options, check_room, plan, run
 from shardwright.compact.manners import watch_grants
-from shardwright.compact.pausing import RigPause
+from shardwright.compact.pausing import RigPause, pause_files
 from shardwright.compact.work_folder import WorkFolder
 from shardwright.model.errors import LockedError, StorageFullError
 from shardwright.read.store import open_store
@@ -197,6 +197,7 @@ def test_workers_without_a_shard_help_the_others(store: Path, workers: int, thre
     job, executor = plan(open_store(store), Options(recompress={"cname": "zstd", "clevel": 5})), AskedOnly(workers)
     run(job, executor)
     assert [task["threads"] for task in executor.tasks] == [threads] * gappy.SHARDS
+    assert all(task["manners"]["pause_files"] == pause_files(store / "0") for task in executor.tasks)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can make shards of another owner")
