@@ -20,6 +20,10 @@ OWNERS = {
     "typer": {"cli"},
     "rich": {"cli"},
     "structlog": {"service"},
+    "starlette": {"service"},
+    "uvicorn": {"service"},
+    "prometheus_client": {"service"},
+    "PIL": {"service"},
 }
 
 

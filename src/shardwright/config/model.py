@@ -5,6 +5,7 @@ Unknown keys are refused everywhere. Defaults are those of a workstation with on
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from typing import Literal
 
@@ -17,7 +18,7 @@ from shardwright.pipeline.limits import default_threads
 from shardwright.pipeline.settings import Durability, OnFull, Overload  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
-from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, OptionalSocketFile, Size, SocketFile
+from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, HostName, Listen, OptionalSocketFile, Origin, Size, SocketFile
 
 RECOMPRESS_PATTERN = r"^(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
@@ -177,6 +178,46 @@ class Compaction(_Section):
     )
 
 
+class Http(_Section):
+    """The status page, metrics, and finished stores for viewers: a process of its own beside the daemon. Read-only, and without a login."""
+
+    enabled: bool = Field(default=False, description="Serve them. Needs the packages of the extra web.")
+    listen: Listen = Field(
+        default="127.0.0.1:8790",
+        description="ADDRESS:PORT; port * takes any that is free. Whoever can connect can see everything, so leave it on the loopback address "
+        "unless the network is trusted.",
+    )
+    allowed_hosts: tuple[HostName, ...] = Field(
+        default=(),
+        max_length=64,
+        description="Names by which browsers may call this machine, besides localhost and the address in listen. Requests for any other are refused, "
+        "so that a web page elsewhere cannot reach this one by a name of its own (DNS rebinding).",
+    )
+    allowed_origins: tuple[Origin, ...] = Field(
+        default=("*",), max_length=64, description="Web pages that may read stores from here, such as https://viewer.example; *: any."
+    )
+    preview_hz: float = Field(default=2, gt=0, le=10, description="How often the preview of one camera is taken anew, at most.")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where to bind; port 0 takes any that is free."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), 0 if port == "*" else int(port)
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can connect."""
+        host = self.address[0]
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> Http:
+        host = self.address[0]
+        if self.enabled and host != "localhost" and ipaddress.ip_address(host).is_unspecified and not self.allowed_hosts:
+            raise ValueError(f"allowed_hosts: is missing, expected the names that browsers call this machine by, as listen is {self.listen}")
+        return self
+
+
 class Log(_Section):
     """How events are written to standard output."""
 
@@ -211,6 +252,7 @@ class Config(_Section):
     reliability: Reliability = Reliability()
     compaction: Compaction = Compaction()
     control: Control = Control()
+    http: Http = Http()
     log: Log = Log()
     streams: tuple[Stream, ...] = Field(default=(), max_length=256, description="Cameras known by name.")
 

@@ -6,19 +6,23 @@ configuration file (given as validation context), so that a configuration means 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 if TYPE_CHECKING:
     from pydantic_core.core_schema import ValidationInfo
 
 UNIT_BYTES = {"B": 1, **{f"{p}B": 1000**i for i, p in enumerate("kMGT", 1)}, **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)}}
 SIZE_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,6})? ?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$"
+LISTEN_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9A-Fa-f:.]+\]|localhost):(\*|[0-9]{1,5})$"
+HOST_PATTERN = r"^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])$"
+ORIGIN_PATTERN = r"^(\*|https?://[A-Za-z0-9_.:\[\]-]+)$"
 ENDPOINT_PATTERN = r"^(ipc://[^@].*|tcp://([A-Za-z0-9._*-]+|\[[0-9A-Fa-f:.%]+\]):(\*|[0-9]{1,5}))$"
 # sockaddr_un.sun_path has 108 bytes, the last one for the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
@@ -75,6 +79,19 @@ def _endpoint_form(value: Any) -> Any:
     return value
 
 
+def _listen(value: Any) -> Any:
+    if not isinstance(value, str) or not re.match(LISTEN_PATTERN, value):
+        raise ValueError("expected ADDRESS:PORT, such as 127.0.0.1:8790 or [::1]:8790")
+    host, _, port = value.rpartition(":")
+    try:
+        ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+    except ValueError:
+        raise ValueError("expected an IP address of this machine, or localhost, before the port") from None
+    if port != "*" and not 0 < int(port) < 65536:
+        raise ValueError("expected a TCP port from 1 to 65535, or *")
+    return value
+
+
 def _folder(value: Any) -> Any:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise ValueError("expected a folder")
@@ -119,6 +136,9 @@ Endpoint = Annotated[
 ]
 SocketFile = Annotated[str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})]
 OptionalSocketFile = Annotated[str, BeforeValidator(_optional_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})]
+Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "pattern": LISTEN_PATTERN})]
+HostName = Annotated[str, Field(pattern=HOST_PATTERN)]
+Origin = Annotated[str, Field(pattern=ORIGIN_PATTERN)]
 Folder = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_folder), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 
 

@@ -9,6 +9,7 @@
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
     disks thread       how much room there is                   service/disk_space.py
     control thread     what other processes ask                  service/control.py
+    web thread         the process that serves HTTP              service/web_child.py
     compaction thread  when which sealed store is repacked      service/compaction.py (the work is done by a process of its own)
                        what holds up everybody's repacking     service/camera_needs.py
 
@@ -39,6 +40,8 @@ from .disk_space import DiskSpace
 from .places import prepare_output_root
 from .requests import control_answers
 from .snapshot import SnapshotTaker
+from .web_child import STOP_TIMEOUT_S as WEB_STOP_TIMEOUT_S
+from .web_child import WebService, check_packages, web_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,6 +69,7 @@ class Daemon:
         needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
         self._compaction = CompactionService(config.compaction, config.output.root, needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water)
+        self._web = self._web_service(config)
         self._snapshots = SnapshotTaker(loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events)
 
     def snapshot(self) -> dict[str, Any]:
@@ -83,6 +87,7 @@ class Daemon:
         with ExitStack() as opened:
             try:
                 self._open_control(life, opened)
+                self._open_web(life, opened)
                 warm_up()
             except BaseException:
                 self._server.close()
@@ -117,6 +122,20 @@ class Daemon:
         thread = life.spawn("control", control.run)
         opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)
         opened.callback(control.close)
+
+    def _web_service(self, config: Config) -> WebService | None:
+        if not config.http.enabled:
+            return None
+        self._bind("http", "enabled", check_packages)
+        return WebService(config.http, self._bind("http", "enabled", lambda: web_settings(config)), self._emit)
+
+    def _open_web(self, life: Lifecycle, opened: ExitStack) -> None:
+        """The web process is started, and ended before the control socket that it asks."""
+        if self._web is not None:
+            self._bind("http", "listen", self._web.bind)
+            thread = life.spawn("web", self._web.run)
+            opened.callback(thread.join, WEB_STOP_TIMEOUT_S + 2.0)
+            opened.callback(self._web.close)
 
     def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
         """An event of ingest, for whoever reads the lines and for compaction."""
@@ -158,6 +177,7 @@ class Daemon:
             "memory_peak_bytes": self.plan.memory_peak_bytes,
             "memory_budget_bytes": config.memory.budget,
             "pid": os.getpid(),
+            **({} if self._web is None else {"status_page": self._web.url}),
             **({"warnings": list(self.plan.warnings)} if self.plan.warnings else {}),
         }
 

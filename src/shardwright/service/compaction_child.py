@@ -7,30 +7,21 @@ for a processor.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 from shardwright.compact.manners import make_idle
 
+from .child import end_child, start_child, take
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from typing import IO
 
     from shardwright.config.model import Compaction
 
-# Runs first in the child: SIGTERM when the daemon's thread that started it is gone (prctl(2), PR_SET_PDEATHSIG), which stays so over exec.
-_END_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 _ERROR_TAIL_BYTES = 4096
-_READ_BYTES = 1 << 16
 COMPACT = ("-m", "shardwright.cli", "compact")
 USAGE = 2  # exit code: the same command fails the next time, too
 
@@ -46,19 +37,11 @@ class CompactionChild:
     """Started by the constructor (``OSError`` when that fails); ``poll`` now and then, ``stop`` to end it. One thread, which must outlive it."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(  # noqa: S603  (our own interpreter)
-            [sys.executable, "-c", _END_WITH_PARENT, str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is the daemon's to answer
-        )
+        self._process = start_child(command)
         make_idle(self._process.pid)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._pipes = (self._process.stdout, self._process.stderr)
-        for pipe in self._pipes:
-            os.set_blocking(pipe.fileno(), False)
         self._output = self._errors = b""
 
     @property
@@ -68,8 +51,8 @@ class CompactionChild:
     def poll(self) -> int | None:
         """The exit code once it has ended, negative for a signal. Takes what it has written so far."""
         code = self._process.poll()
-        self._output += _take(self._pipes[0])
-        self._errors = (self._errors + _take(self._pipes[1]))[-_ERROR_TAIL_BYTES:]  # a line every two seconds, for days
+        self._output += take(self._pipes[0])
+        self._errors = (self._errors + take(self._pipes[1]))[-_ERROR_TAIL_BYTES:]  # a line every two seconds, for days
         return code
 
     def report(self) -> dict[str, Any]:
@@ -95,27 +78,9 @@ class CompactionChild:
 
     def stop(self, timeout_s: float) -> None:
         """Ask it to clear up and end; kill it, and with it its workers, when that takes longer."""
-        self._process.terminate()
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process, timeout_s)
 
     def close(self) -> None:
         """Once it has ended."""
         for pipe in self._pipes:
             pipe.close()
-
-
-def _take(pipe: IO[bytes]) -> bytes:
-    """What is in a pipe now."""
-    taken = b""
-    while True:
-        try:
-            piece = os.read(pipe.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return taken
-        if not piece:
-            return taken
-        taken += piece

@@ -1,0 +1,1 @@
+"""The web process: status page, metrics, and stores for viewers. It imports no room of the daemon but ``model`` and the control client."""

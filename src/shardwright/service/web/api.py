@@ -1,0 +1,64 @@
+"""What the page asks for: /api/status, /api/events and /api/preview/NAME.png, each from the daemon's answer of this moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+from starlette.responses import JSONResponse, Response
+
+from shardwright.model.errors import ProtocolError, ShardwrightError
+
+from .preview import preview_png
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from .daemon_link import DaemonLink
+
+    Endpoint = Callable[[Request], Awaitable[Response]]
+
+MOST_DIGITS = 18
+
+
+def problem(error: ShardwrightError, status: int) -> JSONResponse:
+    return JSONResponse({"error": error.to_dict()}, status)
+
+
+def answered_by_the_daemon(endpoint: Endpoint) -> Endpoint:
+    """503 where the daemon does not answer."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ShardwrightError as error:
+            return problem(error, 503)
+
+    return guarded
+
+
+class Api:
+    """The endpoints."""
+
+    def __init__(self, link: DaemonLink) -> None:
+        self._link = link
+
+    async def status(self, request: Request) -> Response:
+        del request
+        return JSONResponse(await self._link.status())
+
+    async def events(self, request: Request) -> Response:
+        after = request.query_params.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) <= MOST_DIGITS):
+            return problem(ProtocolError("not the number of an event", expected="after=NUMBER", got=after[:40]), 400)
+        return JSONResponse({"events": await self._link.events(int(after))})
+
+    async def preview(self, request: Request) -> Response:
+        frame = await self._link.preview(request.path_params["name"])
+        if frame is None:
+            return JSONResponse({"error": {"code": "no_frame", "message": "there is no such acquisition running, or no frame of it yet"}}, 404)
+        png = await anyio.to_thread.run_sync(preview_png, frame)
+        facts = {"X-Frame": str(frame["frame"]), "X-Frame-Id": str(frame["frame_id"]), "X-Frame-Age-Seconds": str(frame["time_s"])}
+        return Response(png, media_type="image/png", headers=facts)

@@ -1,0 +1,49 @@
+"""The addresses of the web process.
+
+/                        the status page (static/)
+/api/status              the daemon's snapshot
+/api/events?after=N      events with a higher number than N
+/api/preview/NAME.png    the newest frame of a running acquisition
+/stores/NAME/...         the files of the stores below the output root
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.routing import Route
+
+from .api import Api, answered_by_the_daemon
+from .daemon_link import DaemonLink
+from .guard import METHODS, Guard
+from .static_files import StaticFolder
+from .stores import PREFIX, Stores
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from .settings import WebSettings
+
+STATIC = Path(__file__).with_name("static")
+
+
+def make_app(settings: WebSettings) -> Starlette:
+    api, stores, page = Api(DaemonLink(settings.control_socket, settings.preview_hz)), Stores(settings), StaticFolder(STATIC)
+    routes = [
+        Route("/api/status", answered_by_the_daemon(api.status)),
+        Route("/api/events", answered_by_the_daemon(api.events)),
+        Route("/api/preview/{name}.png", answered_by_the_daemon(api.preview)),
+        Route(PREFIX + "{path:path}", stores.respond, methods=METHODS),
+        Route("/{path:path}", _options, methods=["OPTIONS"]),
+        Route("/{path:path}", page.respond),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, hosts=settings.hosts)])
+
+
+async def _options(request: Request) -> Response:
+    del request
+    return Response(status_code=204, headers={"Allow": ", ".join(METHODS)})
