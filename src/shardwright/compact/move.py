@@ -133,7 +133,7 @@ def _deliver(consignment: Consignment, destination: Destination, manners: Manner
 
 def _watched(parts: Iterator[Part], checksums: SegmentChecksums, manners: Manners) -> Iterator[Part]:
     for part in parts:
-        manners.take(len(part))
+        manners.take(2 * len(part))  # read here, sent there
         checksums.add(part)
         yield part
 
