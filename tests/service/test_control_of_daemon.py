@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardwright.config.model import CONTROL_SOCKET, DEFAULT_ENDPOINT, Config, Output
+from shardwright.model.errors import ProtocolError
 from shardwright.service.control_client import RUN_FOLDER, SOCKET_NAME, ControlClient
 
 from .daemon_process import DaemonProcess, run_cli
@@ -82,4 +83,18 @@ def test_without_a_control_socket_nobody_can_ask(config: Path) -> None:
         result = run_cli("status", config)
         assert result.returncode == 2
         assert "has no control socket" in result.stderr
+        assert daemon.stop() == 0
+
+
+def test_events_are_told_as_they_were_written(config: Path) -> None:
+    with DaemonProcess(config) as daemon:
+        ready = daemon.wait_for("ready")
+        with ControlClient(ready["control_socket"], timeout_s=60) as client:
+            told = client.ask("events")["events"]
+            assert [event["event"] for event in told] == [event["event"] for event in daemon.events]
+            assert told[-1] == {"number": told[-1]["number"], **ready}
+            assert client.ask("events", after=told[-1]["number"])["events"] == []
+            for wrong in (-1, "1", True, 1.5, None):
+                with pytest.raises(ProtocolError, match="after of a control request is not valid"):
+                    client.ask("events", after=wrong)
         assert daemon.stop() == 0

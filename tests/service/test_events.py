@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardwright.service.events import EventLog, level_of
+from shardwright.service.recent_events import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +136,7 @@ def test_a_stuck_reader_holds_nobody_up_and_hears_of_what_it_missed(blocking: bo
     reading, descriptor = os.pipe()
     fill(descriptor)
     os.set_blocking(descriptor, blocking)
-    log = EventLog(descriptor, most_lines=100)
+    log = EventLog(descriptor, most_lines=100, repeat_lines=0)
     thread = threading.Thread(target=log.run, daemon=True)
     thread.start()
     for i in range(5000):  # more than the queue holds; the emitting thread would wait here for ever
@@ -151,3 +152,63 @@ def test_a_stuck_reader_holds_nobody_up_and_hears_of_what_it_missed(blocking: bo
         assert log.close(60)
     thread.join()
     os.close(descriptor)
+
+
+def test_repeating_lines_are_told_as_one_and_counted_exactly(output: Output) -> None:
+    log = EventLog(output[0], repeat_lines=3, repeat_every_s=3600)
+    with writing(log):
+        for number in range(100):
+            log.emit("disk_full", {"path": "/data/a", "number": number})
+        log.emit("disk_full", {"path": "/data/b"})
+    assert [line.get("number") for line in lines(output)] == [0, 1, 2, None, 99]
+    assert lines(output)[-1]["repeated"] == 97
+    assert log.snapshot()["by_name"] == {"disk_full": 101}
+
+
+def test_what_was_repeated_is_told_in_time_without_another_event(output: Output) -> None:
+    log = EventLog(output[0], repeat_lines=1, repeat_every_s=0.05)
+    with writing(log):
+        for _ in range(3):
+            log.emit("disk_full", {"path": "/data/a"})
+        while len(log.recent.after(0)) < 2:
+            threading.Event().wait(0.01)
+    told = sum(line.get("repeated", 1) for line in lines(output))
+    assert told == 3
+
+
+def test_events_below_the_level_are_counted(output: Output) -> None:
+    log = EventLog(output[0], level="error")
+    log.emit("ready", {})
+    assert log.snapshot()["by_name"] == {"ready": 1}
+    assert log.recent.after(0) == []
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_recent_events_are_what_the_lines_say(output: Output, form: Any) -> None:
+    log = EventLog(output[0], form=form)
+    log.emit("ready", {"pid": 7, "event": "x"})
+    log.emit("thread_died", {"error": OSError("disk"), "exc_info": OSError("disk")})
+    first, second = log.recent.after(0)
+    assert list(first) == ["number", "timestamp", "level", "event", "pid", "event_"]
+    assert (first["number"], first["event"], first["pid"], first["level"]) == (1, "ready", 7, "info")
+    assert (second["number"], second["error"], second["level"]) == (2, "disk", "error")
+    assert "exc_info" not in second
+
+
+def test_the_newest_events_are_kept_and_given(output: Output) -> None:
+    log = EventLog(output[0], repeat_lines=0)
+    for number in range(KEPT + 500):
+        log.emit("tick", {"number_": number})
+    newest = log.recent.after(0)
+    assert [event["number"] for event in newest] == list(range(KEPT + 301, KEPT + 501))
+    assert [event["number_"] for event in log.recent.after(KEPT + 497)] == [KEPT + 497, KEPT + 498, KEPT + 499]
+    assert log.recent.after(KEPT + 500) == []
+    assert log.recent.after(10**9) == newest, "a number of an earlier daemon"
+
+
+def test_an_event_that_is_too_long_is_kept_without_its_facts(output: Output) -> None:
+    log = EventLog(output[0])
+    log.emit("ready", {"paths": ["x" * 100] * 1000})
+    (event,) = log.recent.after(0)
+    assert (event["event"], event["shortened"]) == ("ready", True)
+    assert "paths" not in event

@@ -124,6 +124,7 @@ def test_a_sigbus_ends_with_a_readable_trace_and_the_next_start_recovers(config:
 
 
 def test_a_reader_of_events_that_hangs_does_not_stop_the_frames(config: Path, folder: Path, source: PhotonFrames) -> None:
+    config.write_text(config.read_text() + "log: {repeat_lines: 0}\n")
     with DaemonProcess(config, sabotage=CHATTER, read=False) as daemon:
         endpoint = f"ipc://{folder}/in.sock"
         while not (folder / "in.sock").exists():
@@ -141,7 +142,7 @@ def test_a_store_that_another_daemon_holds_is_refused_and_the_others_are_taken_u
     with DaemonProcess(config) as holder:
         connection, _ = send(holder, source, 10, holder.wait_for("ready")["endpoints"][0])
         other = folder / "other.yaml"
-        other.write_text(config.read_text().replace("./in.sock", "./other.sock"))
+        other.write_text(config.read_text().replace("./in.sock", "./other.sock") + "control: {socket: ./other-control.sock}\n")
         with DaemonProcess(other) as daemon:
             ready = daemon.wait_for("ready")
             assert ready["unfinished"] == [str(folder / "data" / "run.ome.zarr")]

@@ -28,7 +28,7 @@ def command(
 
     faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
     log = loaded.config.log
-    events = EventLog(form=log_format or log.format, level=log.level)
+    events = EventLog(form=log_format or log.format, level=log.level, repeat_lines=log.repeat_lines, repeat_every_s=log.repeat_every_s)
     daemon, life = Daemon(loaded, events), Lifecycle(events)
     try:
         code = daemon.run(life)

@@ -223,6 +223,13 @@ class Log(_Section):
 
     format: Literal["auto", "console", "json"] = Field(default="auto", description="auto: readable on a terminal, else one JSON object a line.")
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least important events that are still written.")
+    repeat_lines: int = Field(
+        default=10,
+        ge=0,
+        description="How many lines the same event of the same acquisition or host may have in repeat_every_s. What is more is told by one line that "
+        "says how many there were. 0: no limit.",
+    )
+    repeat_every_s: float = Field(default=10, gt=0, le=3600, allow_inf_nan=False, description="How often lines that repeat are told as one.")
 
 
 class Stream(_Section):

@@ -61,6 +61,7 @@ class Daemon:
 
     def __init__(self, loaded: LoadedConfig, events: EventLog) -> None:
         self._loaded = loaded
+        self._events = events
         self._emit = events.emit
         self.plan = make_plan(loaded)
         config = loaded.config
@@ -117,7 +118,7 @@ class Daemon:
         path = self._loaded.config.control_socket_path
         if path is None:
             return
-        answers = control_answers(status=self.snapshot, drain=life.drain)
+        answers = control_answers(status=self.snapshot, events=self._events.recent, drain=life.drain)
         control = self._bind("control", "socket", lambda: ControlServer(Path(path), answers, self._emit))
         thread = life.spawn("control", control.run)
         opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)

@@ -1,7 +1,9 @@
-"""Events of the daemon: one event is one structured line on standard output, readable on a terminal and JSON otherwise.
+"""Events of the daemon: one event is one structured line on standard output, readable on a terminal and JSON otherwise, and one more of its name.
 
-    any thread      emit   renders the line and puts it into a bounded queue; never waits for whoever reads the lines
+    any thread      emit   counts, renders the line and puts it into a bounded queue; never waits for whoever reads the lines
     events thread   run    writes the lines; a pipe or a journal that is stuck holds up this thread and no other
+
+Counts are exact: below the level, repeated (``repeats.py``) or dropped, an event is counted. The last lines can be asked for (``recent_events.py``).
 
 An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. Names that end in ``_failed``, ``_died`` or ``_refused``
 are errors or warnings; nothing else decides a level, so that a room below needs no logger.
@@ -13,11 +15,15 @@ import os
 import queue
 import select
 import threading
+import time
 import traceback
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
+
+from .recent_events import RecentEvents
+from .repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,21 +80,31 @@ class EventLog:
     """``emit`` may be called from every thread. ``lines_dropped`` found the queue full; ``lines_unwritten`` found nobody who takes them any more."""
 
     def __init__(
-        self, descriptor: int = STDOUT, *, form: Literal["auto", "console", "json"] = "auto", level: str = "info", most_lines: int = MOST_LINES
+        self,
+        descriptor: int = STDOUT,
+        *,
+        form: Literal["auto", "console", "json"] = "auto",
+        level: str = "info",
+        most_lines: int = MOST_LINES,
+        repeat_lines: int = 10,
+        repeat_every_s: float = 10.0,
     ) -> None:
         on_terminal = os.isatty(descriptor)
         console = form == "console" or (form == "auto" and on_terminal)
         render = [structlog.dev.ConsoleRenderer(colors=on_terminal)] if console else _JSON_LINE
+        self.recent = RecentEvents()
         self._descriptor = descriptor
+        self._least = _LEVELS[level]
         self._lines = _Lines(most_lines)
         self._log = structlog.wrap_logger(
             self._lines,
-            processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), *render],
-            wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+            processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), self.recent.keep, *render],
+            wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["debug"]),
         )
         self.lines_unwritten = 0
         self._counts: Counter[str] = Counter()
-        self._counting = threading.Lock()
+        self._repeats = Repeats(repeat_lines, repeat_every_s)
+        self._lock = threading.Lock()  # of the two above; held for as long as a count takes
 
     @property
     def lines_dropped(self) -> int:
@@ -96,22 +112,23 @@ class EventLog:
 
     def snapshot(self) -> dict[str, Any]:
         """Lines that were not written, and how often each event was told, whatever the level. From any thread."""
-        with self._counting:
+        with self._lock:
             counts = dict(self._counts)
         return {"lines_dropped": self.lines_dropped, "lines_unwritten": self.lines_unwritten, "by_name": counts}
 
     def emit(self, event: str, facts: Mapping[str, Any]) -> None:
         """Tell one event. Facts must be printable; what JSON does not know is written as text."""
-        with self._counting:
+        with self._lock:
             self._counts[event] += 1
-        write = getattr(self._log, level_of(event))
-        write(event, **{f"{key}_" if key in ("event", "level", "timestamp") else key: value for key, value in facts.items()})
+            told = _LEVELS[level_of(event)] >= self._least and self._repeats.admit(event, facts, time.monotonic())
+        if told:
+            self._tell(event, facts)
 
     def run(self) -> None:
         """Write lines until ``close``, in a thread of their own."""
         told = 0
         try:
-            while (item := self._lines.waiting.get()) is not None:
+            while (item := self._next()) is not None:
                 if isinstance(item, threading.Event):
                     item.set()
                     continue
@@ -123,8 +140,29 @@ class EventLog:
             traceback.print_exc()  # on standard error: there is nobody else left to tell it
             raise
 
+    def _next(self) -> str | threading.Event | None:
+        """What waits, once something does. Until then repetitions are told when they are due."""
+        while True:
+            with self._lock:
+                due = self._repeats.take_due(time.monotonic())
+                wait_s = self._repeats.due_in_s(time.monotonic())
+            for event, facts in due:
+                self._tell(event, facts)
+            try:
+                return self._lines.waiting.get(timeout=wait_s)
+            except queue.Empty:
+                continue
+
+    def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
+        write = getattr(self._log, level_of(event))
+        write(event, **{f"{key}_" if key in ("event", "level", "timestamp") else key: value for key, value in facts.items()})
+
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything that was emitted so far is written; False when that took too long."""
+        """Wait until everything that was emitted so far is written, or told as repeated; False when that took too long."""
+        with self._lock:
+            repeated = self._repeats.take_all()
+        for event, facts in repeated:
+            self._tell(event, facts)
         written = threading.Event()
         try:
             self._lines.waiting.put(written, timeout=timeout_s)

@@ -1,0 +1,48 @@
+"""The last events that were told as lines, for whoever asks the daemon."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+KEPT = 1000
+MOST_AT_ONCE = 200
+MAX_EVENT_BYTES = 16 << 10  # so that as many as are given at once fit into a reply of the control socket
+
+
+class RecentEvents:
+    """``keep`` is one of structlog's processors. Both may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)  # number and JSON: nothing that an event carried is kept alive
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def keep(self, logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Takes a line that is about to be rendered, and gives it on as it is."""
+        facts = {key: value for key, value in line.items() if key != "exc_info"}
+        text = json.dumps(facts, default=str)
+        if len(text) > MAX_EVENT_BYTES:
+            text = json.dumps({**{key: facts[key] for key in ("timestamp", "level", "event")}, "shortened": True})
+        with self._lock:
+            self._number += 1
+            self._kept.append((self._number, text))
+        return line
+
+    def after(self, number: int) -> list[dict[str, Any]]:
+        """The newest ``MOST_AT_ONCE`` events with higher numbers, oldest first. A number that was never given is an earlier daemon's: all are new."""
+        with self._lock:
+            kept, last = list(self._kept), self._number
+        first = number if number <= last else 0
+        new = [(n, text) for n, text in kept if n > first][-MOST_AT_ONCE:]
+        return [_ordered(n, json.loads(text)) for n, text in new]
+
+
+def _ordered(number: int, facts: dict[str, Any]) -> dict[str, Any]:
+    first = {key: facts.pop(key) for key in ("timestamp", "level", "event")}
+    return {"number": number, **first, **facts}
