@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError
+from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError, UnknownStreamError
 from shardwright.model.machine import boot_id
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
@@ -34,7 +34,7 @@ from .rate import SAMPLE_S
 from .registry import Sessions
 from .ring_handover import RingHandover
 from .settings import IngestSettings, StreamPolicy
-from .snapshot import acquisitions_snapshot, stall_s, streams_snapshot, used_bytes
+from .snapshot import acquisitions_snapshot, session_shown, stall_s, streams_snapshot, used_bytes
 from .totals import CLIENT_STREAM
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ LAST_MESSAGES_S = 1.0
 
 
 class IngestServer:
-    """``bind``, then ``run`` in one thread. ``wake``, ``snapshot``, ``ring_fill`` and ``acquiring`` may be called from any thread."""
+    """``bind``, then ``run`` in one thread. ``wake``, ``snapshot``, ``preview``, ``ring_fill`` and ``acquiring`` may be called from any thread."""
 
     def __init__(
         self,
@@ -122,6 +122,18 @@ class IngestServer:
             "streams": streams_snapshot(book, self._stream_names),
             "acquisitions": acquisitions_snapshot(book),
         }
+
+    def preview(self, *, stream: str | None = None, name: str | None = None) -> dict[str, Any] | None:
+        """The newest frame that was taken of the acquisition ``name``, or of the one of ``stream`` that began last; None while there is none.
+
+        Costs the ingest thread nothing but for the frame that it takes next, because of this call. Raises ``UnknownStreamError``,
+        ``InvalidNameError``.
+        """
+        if name is None and stream not in self._stream_names:
+            raise UnknownStreamError("unknown stream", expected=f"one of {', '.join(self._stream_names)}", got=repr(stream))
+        session = session_shown(self._sessions.book, stream=stream, name=name)
+        taken = None if session is None else session.preview.ask()
+        return None if taken is None else taken.to_dict()
 
     def ring_fill(self) -> float:
         """How full the fullest ring is, 0 to 1: frames that are still needed, those of a chunk that is not full yet among them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.names import STORE_SUFFIX
+from shardwright.model.names import STORE_SUFFIX, store_name
 from shardwright.pipeline.limits import RUNTIME_BYTES
 
 if TYPE_CHECKING:
@@ -22,6 +22,14 @@ def streams_snapshot(book: Book, names: Iterable[str]) -> dict[str, Any]:
 
 def acquisitions_snapshot(book: Book) -> list[dict[str, Any]]:
     return [_acquisition(session) for session in book.running]
+
+
+def session_shown(book: Book, *, stream: str | None, name: str | None) -> Session | None:
+    """The running acquisition of that name, or else the one of the stream that began last."""
+    if name is not None:
+        folder = store_name(name)
+        return next((session for session in book.running if session.acquisition.path.name == folder), None)
+    return next((session for session in reversed(book.running) if session.stream == stream), None)
 
 
 def used_bytes(book: Book) -> int:
