@@ -66,7 +66,7 @@ class PreviewTap:
         newest = int(with_pixels[-1])
         nbytes = self._shape[0] * self._shape[1] * self._dtype.itemsize
         memory = (ctypes.c_uint8 * nbytes).from_address(int(addresses[newest]))
-        frame = np.frombuffer(memory, self._dtype).reshape(self._shape)
+        frame = np.frombuffer(memoryview(memory), self._dtype).reshape(self._shape)
         described = descriptors[newest]
         self._last = Preview(frame[self._steps].copy(), int(described["sequence"]), int(described["frame_id"]), time.monotonic())
         self.wanted = False

@@ -73,6 +73,9 @@ class Book:
         running = tuple(other for other in self.running if other is not session)
         return Book(running, {**self.ended, session.stream: total})
 
+    def running_of(self, stream: str) -> list[Session]:
+        return [session for session in self.running if session.stream == stream]
+
     def totals(self, stream: str) -> Totals:
         """Of all acquisitions of this stream."""
-        return self.ended.get(stream, Totals()).plus(session.totals() for session in self.running if session.stream == stream)
+        return self.ended.get(stream, Totals()).plus(session.totals() for session in self.running_of(stream))
