@@ -141,7 +141,14 @@ class Session:
         """What this process has done of the acquisition. From any thread."""
         acquisition = self.acquisition
         failed = acquisition.state is AcquisitionState.FAILED
-        return Totals.of(acquisition.receipt(), self._before, failed=failed, bytes_received=self.bytes_received, measures=acquisition.measures)
+        return Totals.of(
+            acquisition.receipt(),
+            self._before,
+            failed=failed,
+            bytes_received=self.bytes_received,
+            frame_bytes=acquisition.limits.frame_bytes,
+            measures=acquisition.measures,
+        )
 
     def bytes_to_attach(self, ring_slots: int) -> int:
         """What a client with so many slots adds to ``memory_bytes``."""
