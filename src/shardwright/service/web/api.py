@@ -1,4 +1,4 @@
-"""What the page and Prometheus ask for: /api/status, /api/events, /api/preview/NAME.png, /metrics; each made of the daemon's answer of this moment."""
+"""What the page and Prometheus ask for: /api/status, /api/events, /api/preview/NAME.png, /metrics; each made of an answer of the daemon."""
 
 from __future__ import annotations
 
