@@ -27,6 +27,7 @@ ARGUED = {
     ("pipeline/store_folder.py", "time.time_ns"): "recorded: when the store was created, in its manifest",
     ("pipeline/writer.py", "time.time_ns"): "recorded: camera_ns of the in-process writer",
     ("service/events.py", "structlog.processors.TimeStamper"): "recorded: the timestamp of an event",
+    ("service/web/finished.py", "st_mtime_ns"): "shown: when a store was finished, and the order of the list; whether it has changed since",
     ("service/web/stores.py", "st_mtime_ns"): "only whether it has changed: part of the ETag by which a viewer knows a file",
     ("storage/lock.py", "datetime.now"): "recorded: since when a lock is held, in the message that names its holder",
 }

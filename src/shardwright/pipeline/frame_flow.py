@@ -280,7 +280,6 @@ class FrameFlow(ABC):
         if files is None:
             return
         rows, group.waiting = group.waiting, []
-        now_ns = time.monotonic_ns()
         for row in rows:
             group.in_flight += 1
             self._rows_in_flight += 1
@@ -288,4 +287,4 @@ class FrameFlow(ABC):
             frames, slab = self._table.addresses[row], int(self._table.slab[row])
             records = self._table.records[row].view(np.uint8).reshape(frames.size, -1)
             for first, stop in self._task_ranges:
-                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report, now_ns))
+                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report))

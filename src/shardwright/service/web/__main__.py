@@ -13,7 +13,6 @@ from pathlib import Path
 
 from .app import make_app
 from .connections import DESCRIPTORS, serve
-from .daemon_link import DaemonLink
 from .settings import WebSettings
 
 NICE = 5  # behind the daemon's threads
@@ -40,13 +39,11 @@ async def pulse() -> None:
 
 
 async def run(settings: WebSettings, listener: socket.socket) -> None:
-    link = DaemonLink(settings.control_socket, settings.preview_hz)
-    beside = [asyncio.create_task(work) for work in (pulse(), link.keep_watching())]
+    beating = asyncio.create_task(pulse())
     try:
-        await serve(make_app(settings, link), listener)
+        await serve(make_app(settings), listener)
     finally:
-        for task in beside:
-            task.cancel()
+        beating.cancel()
 
 
 def main() -> None:

@@ -1,0 +1,124 @@
+"""The finished stores below the output root, newest first: what /api/stores lists and the viewer opens.
+
+A store is finished once its workspace is gone. Looking never holds the page up: one thread looks, at most every ``LOOK_EVERY_S``, and whoever asks
+meanwhile, or while the disk is stuck, gets what was seen before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from .viewer_state import StoredImage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_LISTED = 50
+LOOK_EVERY_S = 2.0
+WAIT_S = 1.0  # for a look, before the list of the last one is given
+MAX_METADATA_BYTES = 1 << 20
+WORKSPACE = ".shardwright"  # as shard.group_files has it, which would bring in the daemon's rooms
+STORE_SUFFIX = ".ome.zarr"
+
+
+class NotShownError(Exception):
+    """There is no such finished store, or it is none that can be shown; says which."""
+
+
+@dataclass(frozen=True)
+class FinishedStore:
+    """A store that no acquisition writes any more. ``changed_ns``: when its folder last got or lost an entry, which is when it was finished."""
+
+    path: Path
+    changed_ns: int
+    image: StoredImage
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(STORE_SUFFIX)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "store": self.path.name,
+            "name": self.name,
+            "path": str(self.path),
+            "frames": self.image.frames,
+            "axes": list(self.image.axes),
+            "shape": list(self.image.shape),
+            "dtype": self.image.dtype,
+            "finished_s": self.changed_ns / 1e9,
+        }
+
+
+class FinishedStores:
+    """``listed`` answers from the event loop; everything else looks at the disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[tuple[str, int], dict[str, Any] | None] = {}  # by store and when it changed; None is no image
+        self._list: list[dict[str, Any]] = []
+        self._looked_s = -LOOK_EVERY_S
+        self._looking = False
+        self._thread = anyio.CapacityLimiter(1)
+
+    async def listed(self) -> list[dict[str, Any]]:
+        if not self._looking and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            with anyio.move_on_after(WAIT_S):
+                await anyio.to_thread.run_sync(self._look, limiter=self._thread, abandon_on_cancel=True)
+        return self._list
+
+    def find(self, store: str) -> FinishedStore:
+        """``store``: the name of a folder below the root, not a link. Raises ``NotShownError``."""
+        path = self._root / store
+        plain = store and "/" not in store and "\0" not in store and not store.startswith(".")
+        try:
+            if not plain or path.is_symlink() or not (path / "zarr.json").is_file():
+                raise NotShownError("There is no such store.")
+            if (path / WORKSPACE).exists():
+                raise NotShownError("This acquisition is not finished.")
+            group = _read_json(path / "zarr.json")
+            dataset = str(group["attributes"]["ome"]["multiscales"][0]["datasets"][0]["path"])
+            if dataset.startswith("/") or ".." in dataset.split("/"):
+                raise NotShownError("The image of this store lies outside it.")
+            return FinishedStore(path, path.stat().st_mtime_ns, StoredImage.of(group, _read_json(path / dataset / "zarr.json")))
+        except (OSError, LookupError, TypeError, ValueError, StopIteration):
+            raise NotShownError("This store holds no image that can be shown.") from None
+
+    def _look(self) -> None:
+        self._looking = True
+        try:
+            with os.scandir(self._root) as entries:
+                folders = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            newest = sorted((entry for entry in folders if not entry[1].startswith(".")), reverse=True)
+            known, listed = {}, []
+            for changed_ns, store in newest:
+                key = (store, changed_ns)
+                facts = known[key] = self._known[key] if key in self._known else self._facts(store)
+                if facts is not None:
+                    listed.append(facts)
+                if len(listed) == MOST_LISTED:
+                    break
+            self._known, self._list = known, listed
+        except OSError:
+            pass  # the root is away for a moment, or a store was: the next look will tell
+        finally:
+            self._looked_s = time.monotonic()
+            self._looking = False
+
+    def _facts(self, store: str) -> dict[str, Any] | None:
+        try:
+            return self.find(store).facts()
+        except NotShownError:
+            return None
+
+
+def _read_json(path: Path) -> Any:
+    with path.open("rb") as file:
+        return json.loads(file.read(MAX_METADATA_BYTES))

@@ -1,0 +1,154 @@
+// The status page: asks once a second what the daemon does, and shows it. Read-only; asks nothing while it is paused or out of sight.
+//
+//   api/status              every second    numbers, plots, running acquisitions
+//   api/events?after=N      every second    events, and what they say of finished acquisitions
+//   api/stores              every 3 s, and when an acquisition ends
+//   api/preview/NAME.png    every second for each running acquisition
+
+import { duration } from "./format.js";
+import { History } from "./history.js";
+import { Plot } from "./plot.js";
+import { Previews } from "./previews.js";
+import { setText } from "./table.js";
+import { eventsTable, finishedTable, problemOf, runningTable, showFacts, showHeader, showNumbers } from "./views.js";
+
+const EVERY_MS = 1000;
+const STORES_EVERY_MS = 3000;
+const TIMEOUT_MS = 5000;
+const MOST_EVENTS = 200;
+
+const byId = (id) => document.getElementById(id);
+const history = new History();
+const missing = new Map();
+const previews = new Previews(byId("previews-section"), byId("previews"));
+const running = runningTable();
+const finished = finishedTable(() => viewer, missing);
+const eventRows = eventsTable();
+const plots = [
+  new Plot(byId("plot-rate"), { name: "Frames per second", unit: "", series: [(point) => point.frameRate], least: 10 }),
+  new Plot(byId("plot-ring"), { name: "Ring", unit: "% full", series: [(point) => point.ring * 100], least: 100, most: 100 }),
+  new Plot(byId("plot-latency"), { name: "Stored after, median and 99 %", unit: "ms", series: [ms("median_s"), ms("most_s")], least: 10 }),
+  new Plot(byId("plot-disk"), { name: "Disk", unit: "MB/s", series: [(point) => point.storedRate / 1e6], least: 10 }),
+];
+
+let viewer = null;
+let pid = null;
+let events = []; // newest first
+let storesAsked_ms = -Infinity;
+let answered_ms = null;
+let paused = false;
+let names = null; // of the acquisitions that ran at the last look
+
+function ms(name) {
+  return (point) => (point[name] === null ? null : point[name] * 1000);
+}
+
+async function ask(address) {
+  const answer = await fetch(address, { signal: AbortSignal.timeout(TIMEOUT_MS) });
+  if (answer.ok) return answer.json();
+  const { error } = await answer.json().catch(() => ({}));
+  throw new Error(error?.message ?? `${answer.status} ${answer.statusText}`);
+}
+
+// For those who do not see the page: what changed, not every number.
+function say(text) {
+  setText(byId("said"), text);
+}
+
+function setState(state) {
+  if (document.body.dataset.state === state) return;
+  document.body.dataset.state = state;
+  setText(byId("state"), state);
+  say(`The daemon is ${state}.`);
+}
+
+function showProblem(text) {
+  byId("problem").hidden = !text;
+  setText(byId("problem"), text);
+}
+
+async function renewStatus() {
+  const status = await ask("api/status");
+  answered_ms = performance.now();
+  if (status.pid !== pid) {
+    pid = status.pid;
+    events = [];
+  }
+  const { sums, point } = history.add(status);
+  showHeader(status);
+  showNumbers(status, sums, point);
+  showFacts(status);
+  for (const plot of plots) plot.show(history.points());
+  running.show(status.acquisitions);
+  setText(byId("running-count"), status.acquisitions.length ? String(status.acquisitions.length) : "");
+  previews.show(status.acquisitions);
+  setState(status.state);
+  announce(status.acquisitions.map((each) => each.name));
+  return problemOf(status);
+}
+
+function announce(now) {
+  if (names !== null) {
+    const begun = now.filter((name) => !names.includes(name));
+    const ended = names.filter((name) => !now.includes(name));
+    if (begun.length) say(`${begun.join(", ")}: acquisition begun.`);
+    if (ended.length) {
+      say(`${ended.join(", ")}: acquisition ended.`);
+      storesAsked_ms = -Infinity;
+    }
+  }
+  names = now;
+}
+
+async function renewEvents() {
+  const answer = await ask(`api/events?after=${events[0]?.number ?? 0}`);
+  if (!answer.events.length && events.length) return;
+  for (const event of answer.events) {
+    if (event.path !== undefined && Number.isFinite(event.frames_missing)) missing.set(event.path, event.frames_missing);
+  }
+  events = [...answer.events.toReversed(), ...events].slice(0, MOST_EVENTS);
+  eventRows.show(events);
+}
+
+async function renewStores() {
+  if (performance.now() - storesAsked_ms < STORES_EVERY_MS) return;
+  storesAsked_ms = performance.now();
+  const answer = await ask("api/stores");
+  viewer = answer.viewer;
+  finished.show(answer.stores);
+  setText(byId("finished-count"), answer.stores.length ? String(answer.stores.length) : "");
+}
+
+async function look() {
+  try {
+    const problems = [await renewStatus()];
+    for (const part of await Promise.allSettled([renewEvents(), renewStores()])) {
+      if (part.status === "rejected") problems.push(`Not everything here is up to date: ${part.reason.message}.`);
+    }
+    showProblem(problems.filter(Boolean).join(" "));
+  } catch (error) {
+    setState("not answering");
+    const since = answered_ms === null ? "" : ` The numbers are ${duration((performance.now() - answered_ms) / 1000)} old.`;
+    showProblem(`The daemon does not answer: ${error.message}.${since}`);
+  }
+}
+
+async function watch() {
+  for (;;) {
+    const begun_ms = performance.now();
+    const resting = paused || document.hidden;
+    document.body.toggleAttribute("data-resting", resting);
+    if (!resting) await look();
+    const left_ms = EVERY_MS - (performance.now() - begun_ms);
+    await new Promise((resume) => setTimeout(resume, Math.max(left_ms, EVERY_MS / 4)));
+  }
+}
+
+byId("pause").addEventListener("click", () => {
+  paused = !paused;
+  byId("pause").setAttribute("aria-pressed", String(paused));
+  setText(byId("pause"), paused ? "Go on" : "Pause");
+  say(paused ? "The page is paused." : "The page goes on.");
+});
+
+watch();

@@ -1,0 +1,155 @@
+// Each part of the page, from the numbers that it shows.
+
+import { bytes, bytesParts, clock, count, dateAndClock, duration, measure, percent } from "./format.js";
+import { Rows, make, setText } from "./table.js";
+
+const byId = (id) => document.getElementById(id);
+const RING_FULL = 0.9;
+const STALL_S = 5;
+
+export function showHeader(status) {
+  document.title = `${status.host} · shardwright`;
+  setText(byId("host"), status.host ?? "–");
+  setText(byId("software"), ` · ${status.software ?? ""}`);
+  setText(byId("uptime"), duration(status.uptime_s));
+}
+
+export function showNumbers(status, sums, point) {
+  setText(byId("frame-rate"), measure(point.frameRate));
+  setText(byId("frames-received"), `${count(sums.frames_received)} received`);
+  const [rate, rateUnit] = bytesParts(point.byteRate);
+  setText(byId("byte-rate"), rate);
+  setText(byId("byte-rate-unit"), rateUnit ? `${rateUnit}/s` : "");
+  const ratio = sums.bytes_stored ? `, ${measure(sums.bytes_raw / sums.bytes_stored)} × packed` : "";
+  setText(byId("bytes-received"), `${bytes(sums.bytes_received)}${ratio}`);
+  setText(byId("frames-durable"), count(sums.frames_durable));
+  setText(byId("frames-waiting"), `${count(sums.frames_stored)} stored`);
+  showNotStored(sums);
+  setText(byId("ring-fill"), percent(point.ring));
+  setText(byId("ring-frames"), sums.ring_frames ? `${count(sums.ring_used)} of ${count(sums.ring_frames)} frames` : "no camera is connected");
+  byId("ring-tile").dataset.level = point.ring >= RING_FULL ? "warning" : "";
+  showDisk(status.disks ?? [], point.storedRate);
+}
+
+function showNotStored(sums) {
+  const reasons = ["missing", "dropped", "lost"].map((reason) => [reason, sums[`frames_${reason}`]]);
+  const total = reasons.reduce((sum, [, n]) => sum + n, 0);
+  setText(byId("frames-not-stored"), count(total));
+  setText(byId("why-not-stored"), total ? reasons.filter(([, n]) => n).map(([reason, n]) => `${count(n)} ${reason}`).join(", ") : "every frame is there");
+  byId("not-stored-tile").dataset.level = total ? "bad" : "";
+}
+
+function showDisk(disks, storedRate) {
+  const disk = disks.find((each) => each.role === "root") ?? disks[0];
+  if (!disk) return;
+  const [free, unit] = bytesParts(disk.free_bytes);
+  setText(byId("disk-free"), free);
+  setText(byId("disk-free-unit"), unit);
+  const usable = disk.free_bytes - (disk.low_water_bytes ?? 0);
+  const until = storedRate > 0 ? `full in ${duration(usable / storedRate)}` : `of ${bytes(disk.total_bytes)}`;
+  setText(byId("disk-until"), usable <= 0 ? "below the low-water mark" : until);
+  byId("disk-tile").dataset.level = usable <= 0 ? "bad" : storedRate > 0 && usable / storedRate < 3600 ? "warning" : "";
+}
+
+// What is wrong with the daemon as a whole; empty where nothing is.
+export function problemOf(status) {
+  if (status.stall_s > STALL_S) return `Something has been stuck for ${duration(status.stall_s)}, most likely a disk. Frames wait in memory.`;
+  return "";
+}
+
+export function runningTable() {
+  const progress = (cell, item) => {
+    const bar = cell.querySelector("progress") ?? cell.appendChild(make("progress", { "aria-label": `Stored of ${item.name}` }));
+    const words = cell.querySelector("span") ?? cell.appendChild(make("span"));
+    bar.hidden = !item.frames_expected;
+    bar.max = item.frames_expected || 1;
+    bar.value = Math.min(item.frames_stored, bar.max);
+    setText(words, item.frames_expected ? `${count(item.frames_stored)} of ${count(item.frames_expected)}` : count(item.frames_stored));
+  };
+  return new Rows(byId("running"), {
+    key: (item) => item.path,
+    numbers: [4, 5, 6, 7, 8],
+    fill: { 3: progress },
+    cells: (item) => [
+      { text: item.name, title: item.path },
+      item.stream,
+      { text: item.state, title: item.client ? `from ${item.client.host}, process ${item.client.pid}` : "no client is connected" },
+      "",
+      measure(item.rate_hz),
+      measure(item.bytes_per_s / 1e6),
+      count(item.frames_in_flight),
+      { text: count(item.frames_missing), class: item.frames_missing ? "bad" : "" },
+      duration(item.since_s),
+    ],
+  });
+}
+
+// `missing`: frames missing, by the path of a store, as far as this daemon's events say.
+export function finishedTable(viewer, missing) {
+  const link = (cell, item) => {
+    if (cell.firstChild) return;
+    const address = viewer() === null ? null : viewer() + encodeURIComponent(item.store);
+    if (address === null) cell.append(make("span", { class: "quiet", title: "The viewer comes with the extra viewer: pip install 'shardwright[viewer]'" }, "–"));
+    else cell.append(make("a", { href: address, target: "_blank", rel: "noopener", "aria-label": `Open ${item.name} in neuroglancer, new tab` }, "Open"));
+  };
+  return new Rows(byId("finished"), {
+    key: (item) => item.path,
+    numbers: [1, 2],
+    fill: { 5: link },
+    cells: (item) => {
+      const holes = missing.get(item.path);
+      return [
+        { text: item.name, title: item.path },
+        count(item.frames),
+        { text: holes === undefined ? "–" : count(holes), class: holes ? "bad" : "" },
+        { text: `${item.shape.join(" × ")} ${item.dtype}`, title: item.axes.join(", ") },
+        dateAndClock(new Date(item.finished_s * 1000)),
+        "",
+      ];
+    },
+  });
+}
+
+const NOT_FACTS = new Set(["number", "timestamp", "level", "event", "exception"]);
+
+function factsOf(event) {
+  return Object.entries(event)
+    .filter(([name]) => !NOT_FACTS.has(name))
+    .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`)
+    .join(" · ");
+}
+
+export function eventsTable() {
+  const what = (cell, event) => {
+    if (cell.firstChild) return;
+    cell.append(make("b", {}, event.event.replaceAll("_", " ")), " ", make("span", { class: "quiet facts-line" }, factsOf(event)));
+  };
+  return new Rows(byId("events"), {
+    key: (event) => event.number,
+    fill: { 2: what },
+    cells: (event) => [{ text: clock(new Date(event.timestamp)), title: event.timestamp }, { text: event.level, class: `level ${event.level}` }, ""],
+  });
+}
+
+export function showFacts(status) {
+  const { memory = {}, compaction = {}, disks = [] } = status;
+  const compacting = compaction.running ? `${compaction.paused ? "paused" : "running"}: ${compaction.running.split("/").pop()}` : "idle";
+  const facts = {
+    "Output root": status.output_root,
+    Configuration: status.config,
+    Endpoints: (status.endpoints ?? []).join(", "),
+    Clients: count(status.clients),
+    Memory: `${bytes(memory.used_bytes)} of ${bytes(memory.budget_bytes)}`,
+    ...Object.fromEntries(disks.map((disk) => [`Disk (${disk.role})`, `${bytes(disk.free_bytes)} free of ${bytes(disk.total_bytes)}, ${disk.path}`])),
+    Compaction: compaction.enabled ? `${compacting}; ${count(compaction.queued)} waiting, ${count(compaction.done)} done, ${count(compaction.failed)} failed` : "off",
+    "Foreign messages": count(status.foreign_messages),
+    "Longest call now": `${measure(status.stall_s)} s`,
+    Process: String(status.pid),
+  };
+  const list = byId("facts");
+  for (const [name, value] of Object.entries(facts)) {
+    let entry = [...list.children].find((each) => each.firstElementChild.textContent === name);
+    entry ??= list.appendChild(make("div", {}, make("dt", {}, name), make("dd")));
+    setText(entry.lastElementChild, value ?? "–");
+  }
+}

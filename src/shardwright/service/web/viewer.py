@@ -1,0 +1,153 @@
+"""neuroglancer, served from here: its client as the wheel ``neuroglancer`` (extra ``viewer``) brings it, and addresses that open a store in it.
+
+    /api/stores                      which stores are finished
+    /view/STORE                      leads to the client, with a state that shows that store
+    /neuroglancer/v/local/           the client; ``v/TOKEN`` is how it finds where it was loaded from
+
+The wheel's client is made to follow a Python session. It has none here: all it shows stands in its address, and what it would hear from the session
+is answered by ``SESSION_STUB`` in the page. Its policy lets it talk to this address only, so that no pixel and no name goes anywhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from .finished import NotShownError
+from .stores import PREFIX
+from .viewer_state import viewer_fragment, viewer_state
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+    from .finished import FinishedStore, FinishedStores
+
+CLIENT = "/neuroglancer/v/local/"
+VIEW = "/view/"
+POLICY = "; ".join(
+    [
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-eval'",  # its Blosc decoder is WebAssembly with generated glue
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "worker-src 'self' blob:",
+        "connect-src 'self' data: blob:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+SESSION_STUB = """\
+// The client waits for events of a Python session. There is none: connected at once, nothing ever comes.
+window.EventSource = class extends EventTarget {
+  constructor() { super(); setTimeout(() => this.onopen?.(new Event("open"))); }
+  close() {}
+};
+// Without a state it would ask the session for one.
+if (!location.hash) location.replace("#!%7B%7D");
+"""
+HEAD = '<script src="session_stub.js"></script><link rel="icon" href="/icon.svg">'
+MISSING = "The viewer is not installed. It comes with the extra viewer:  pip install 'shardwright[viewer]'\n"
+CONTRAST_TIMEOUT_S = 10.0
+MOST_REMEMBERED = 256
+FOR_EVER = {"Cache-Control": "max-age=31536000, immutable"}  # the client's file names carry a hash of what is in them
+
+
+def client_folder() -> Path | None:
+    """Where the wheel keeps the client, None when it is not installed. Imports nothing of it."""
+    found = importlib.util.find_spec("neuroglancer")
+    folders = [] if found is None else found.submodule_search_locations or []
+    return next((client for client in (Path(folder, "static", "client") for folder in folders) if (client / "index.html").is_file()), None)
+
+
+class Viewer:
+    """The endpoints. ``stores`` says which stores there are."""
+
+    def __init__(self, stores: FinishedStores) -> None:
+        self._stores = stores
+        self._folder = client_folder()
+        self._files = {} if self._folder is None else {path.name: path for path in self._folder.iterdir() if path.name != "index.html"}
+        self._windows: dict[tuple[str, int], tuple[float, float] | None] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._thread = anyio.CapacityLimiter(1)  # its own: a stuck disk holds up the viewer, and not the page
+
+    async def stores(self, request: Request) -> Response:
+        """The finished stores, and where each can be looked at."""
+        del request
+        return JSONResponse({"viewer": None if self._folder is None else VIEW, "stores": await self._stores.listed()})
+
+    async def client(self, request: Request) -> Response:
+        name = request.path_params["path"]
+        if self._folder is None:
+            return PlainTextResponse(MISSING, 404)
+        if name in ("", "index.html"):
+            return self._index(self._folder)
+        if name == "session_stub.js":
+            return Response(SESSION_STUB, media_type="text/javascript", headers={"Content-Security-Policy": POLICY})
+        file = self._files.get(name)
+        if file is None:
+            return PlainTextResponse("The viewer has no such file.\n", 404)
+        return FileResponse(file, headers={"Content-Security-Policy": POLICY, **FOR_EVER})
+
+    def _index(self, folder: Path) -> Response:
+        page = (folder / "index.html").read_text(encoding="utf-8")
+        page = page.replace("<head>", f"<head>{HEAD}", 1)
+        return Response(page, media_type="text/html", headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"})
+
+    async def view(self, request: Request) -> Response:
+        """Leads to the client. The state is made anew each time: a store may have been compacted, or gone."""
+        store = request.path_params["store"]
+        if self._folder is None:
+            return PlainTextResponse(MISSING, 404)
+        try:
+            async with self._one_at_a_time:
+                found = await anyio.to_thread.run_sync(self._stores.find, store, limiter=self._thread)
+                window = await self._window(found)
+        except NotShownError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        url = f"{request.url.scheme}://{request.headers['host']}{PREFIX}{store}/"
+        return RedirectResponse(CLIENT + viewer_fragment(viewer_state(found.image, found.name, url, window)), 302)
+
+    async def _window(self, store: FinishedStore) -> tuple[float, float] | None:
+        """The grey levels to begin with; None where they cannot be found in time."""
+        key = (store.path.name, store.changed_ns)
+        if key not in self._windows:
+            while len(self._windows) >= MOST_REMEMBERED:
+                del self._windows[next(iter(self._windows))]
+            self._windows[key] = await _measured_window(store.path)
+        return self._windows[key]
+
+
+async def _measured_window(path: Path) -> tuple[float, float] | None:
+    program = [sys.executable, "-m", f"{__package__}.contrast", str(path)]
+    pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*program, stdin=nowhere, stdout=pipe, stderr=nowhere)
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), CONTRAST_TIMEOUT_S)
+        low, high = json.loads(output)
+    except (TimeoutError, ValueError):
+        return None
+    else:
+        return float(low), float(high)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            if process.returncode is None:
+                process.kill()
+
+
+def viewer_routes(stores: FinishedStores) -> list[BaseRoute]:
+    viewer = Viewer(stores)
+    endpoints = {"/api/stores": viewer.stores, VIEW + "{store}": viewer.view, CLIENT + "{path:path}": viewer.client}
+    return [Route(path, endpoint) for path, endpoint in endpoints.items()]
