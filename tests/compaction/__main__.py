@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.crash.fork_server import ForkServer
 from tests.faults.disks import LoopDisk
+from tests.power import JOBS as POWER_JOBS
 
 from .jobs import JOBS
 from .stores import Ground
@@ -52,7 +53,9 @@ def main() -> int:
     broken = sum(len(part["violations"]) for part in summary.values())
     print(json.dumps(summary, indent=2))
     if "power" in suites:
-        broken += subprocess.run([sys.executable, "-m", "tests.power", "--compaction", "--images", str(options.images)], check=False).returncode
+        jobs = [part for job in POWER_JOBS if job in (options.job or JOBS) for part in ("--job", job)]
+        for what in ([["--compaction"]] if {"pack", "recode"} & set(options.job or JOBS) else []) + ([jobs] if jobs else []):
+            broken += subprocess.run([sys.executable, "-m", "tests.power", *what, "--images", str(options.images)], check=False).returncode
     return 1 if broken else 0
 
 

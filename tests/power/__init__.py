@@ -12,3 +12,5 @@ judge         mounts one image, recovers, reads back
 rounds        one recording and its images
 __main__      many rounds, with a state file: ``python -m tests.power``
 """
+
+JOBS = ("move", "rechunk", "pyramid")  # of compaction, beside packing: see ``jobs``

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from . import JOBS
 from .requirements import FILESYSTEMS, tool, why_not
 
 _EVERY_PREFIX_EACH = 4  # rounds: one of so many judges every prefix of its log, however many images these are
@@ -32,6 +33,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the first round (default: %(default)s)")
     parser.add_argument("--interruption", choices=("none", "kill", "power"), help="the same in every round, instead of one drawn from the seed")
     parser.add_argument("--compaction", action="store_true", help="cut the power while a sealed store is packed, instead of while it is written")
+    parser.add_argument("--job", choices=JOBS, action="append", help="cut it while a sealed store is moved, ... (may be repeated: in turn)")
     parser.add_argument("--mutant", help="break the writer in this way (see mutants.py): the proof must fail then")
     parser.add_argument("--until-violation", action="store_true", help="stop after the first round with a violation")
     parser.add_argument("--state", type=Path, help="a file that remembers finished rounds, to go on later")
@@ -108,6 +110,9 @@ def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any)
         scenario = replace(scenario, interruption=given.interruption)
     if given.compaction:
         how = "pack" if scenario.codec == "none" else HOW[seed // len(FILESYSTEMS) % len(HOW)]
+    if given.job:
+        how = given.job[len(state.rounds) // len(filesystems) % len(given.job)]
+    if given.compaction or given.job:
         scenario = replace(scenario, compaction=how, interruption="none", pause_ms=(0,) * len(scenario.pause_ms))
     wanted = min(given.images_per_round, given.images - state.images)
     begun = time.monotonic()
@@ -134,7 +139,7 @@ class State:
         self._path: Path | None = given.state
         self._same = {
             name: getattr(given, name)
-            for name in ("filesystem", "seed", "interruption", "compaction", "mutant", "images_per_round", "no_every_prefix")
+            for name in ("filesystem", "seed", "interruption", "compaction", "job", "mutant", "images_per_round", "no_every_prefix")
         }
         self.rounds: list[dict[str, Any]] = []
         if self._path is not None and self._path.exists():

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import machine
+from . import JOBS, machine
 from .images import WITHOUT_TEARS, Cut, DiskImage, draw_cut
+from .jobs import JobJudge
 from .judge import Judge, UnmountableError
 from .pressure import write_back
 from .recording import Promised, Recording, draw_cuts
@@ -67,6 +68,8 @@ def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Re
     fresh = folder / "fresh"
     machine.make_filesystem(scenario.filesystem, fresh)
     subprocess.run(["fallocate", "--dig-holes", str(fresh)], check=True)
+    if scenario.compaction in JOBS:
+        return _record(scenario, ("do",), folder, _let_end(_record(scenario, ("lay",), folder, Promised(), None), folder), mutant)
     if scenario.compaction is not None:
         written = _record(scenario, ("write",), folder, Promised(), mutant)
         return _record(scenario, ("pack",), folder, _let_end(written, folder), mutant)
@@ -79,7 +82,7 @@ def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Re
 
 def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Promised, mutant: str | None) -> Recording:
     """What one process after another does to a copy of ``fresh``."""
-    disk, log, mounted = (folder / name for name in ("disk", "log", "recorded"))
+    disk, log, mounted = (folder / name for name in ("disk", "log", "mounted"))
     subprocess.run(["cp", "--sparse=always", str(folder / "fresh"), str(disk)], check=True)
     mounted.mkdir(exist_ok=True)
     recorded = machine.RecordedDisk(disk, log)
@@ -152,9 +155,11 @@ def run_round(
     log = recording.log
     result.entries, result.flushes, result.promises = len(log), int(log.barriers.sum()), len(recording.promises)
     rng = np.random.default_rng((scenario.seed, 2))
-    mounted = folder / "cut"
+    mounted = folder / "mounted"  # where it was recorded: a job knows a destination by its path
     mounted.mkdir(exist_ok=True)
-    judge = Judge(scenario, mounted, pool, recording.shards)
+    judge: Judge | JobJudge = Judge(scenario, mounted, pool, recording.shards)
+    if scenario.compaction in JOBS:
+        judge = JobJudge(scenario.compaction, scenario.filesystem, mounted)
     run = _Run(recording, judge, result, progress, keep)
     for number in range(_MOST_PASSES):
         wanted = images - result.images
@@ -170,7 +175,7 @@ class _Run:
     """The judging of one recording. ``judged``: the digest of each image that was judged, with what had been promised then."""
 
     recording: Recording
-    judge: Judge
+    judge: Judge | JobJudge
     result: RoundResult
     progress: Callable[[int], None]
     keep: Path | None

@@ -27,7 +27,8 @@ Interruption = Literal["none", "kill", "power"]
 class Scenario:
     """``interruption``: the writer is killed after ``killed_after`` frames, or its power is cut at some moment, and another process goes on with
     the store (``then``: resume) or brings it to an end (recover), while the log is written. The cuts that are judged hit that process, too.
-    ``compaction``: they hit one that packs the store instead, which has been written to its end by then; see ``compaction.HOW``."""
+    ``compaction``: they hit one that packs the store instead, which has been written to its end by then; see
+    ``compaction.HOW``. Or one of ``tests.power.JOBS``, on a store of its own."""
 
     seed: int
     filesystem: str

@@ -46,6 +46,20 @@ def test_a_shard_that_is_packed_is_the_old_file_or_the_new_one(tmp_path):
     assert summary["with_promise"] == summary["images"] >= 100
 
 
+@pytest.mark.parametrize("job", ["move", *(pytest.param(job, marks=pytest.mark.slow) for job in ("rechunk", "pyramid"))])
+def test_a_store_that_is_moved_or_made_anew_is_whole_wherever_it_is_found(tmp_path, job):
+    code, summary = prove(tmp_path, "--job", job, "--images", 45, "--images-per-round", 15)
+    assert summary["violations"] == []
+    assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
+    assert set(summary["filesystems"]) == set(FILESYSTEMS)
+
+
+def test_a_move_that_does_not_sync_is_found_out(tmp_path):
+    options = ["--filesystem", "ext4", "--images-per-round", 20, "--images", 40, "--until-violation"]
+    code, summary = prove(tmp_path, "--job", "move", "--mutant", "no-sync", *options)
+    assert (code, summary["violating_images"] > 0) == (1, True)
+
+
 IN_THE_QUICK_SUITE = ("no-slot-sync", "no-journal-sync", "no-directory-sync", "no-sync")
 
 

@@ -2,7 +2,8 @@
 
 A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable, and that this was known when the log had m bytes: the promise is
 read first and the log's size after it, so a cut at or after the mark is a cut after the promise. ``{"sealed": true}``: ``close``, or a recovery, has
-returned, and what is durable can be read without recovery. ``{"packed": n}``: the first n shards are packed; ``{"shards": ...}``: see ``compaction``.
+returned, and what is durable can be read without recovery. ``{"packed": n}``: the first n shards are packed, or the whole job is done (``jobs``);
+``{"shards": ...}``: see ``compaction``.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, fi
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("act", choices=("write", "write-and-die", "resume", "recover", "pack"))
+    arguments.add_argument("act", choices=("write", "write-and-die", "resume", "recover", "pack", "lay", "do"))
     arguments.add_argument("root", type=Path)
     arguments.add_argument("log", type=Path)
     arguments.add_argument("--mutant", choices=sorted(MUTANTS))
@@ -83,6 +84,8 @@ def main() -> None:
 
         assert scenario.compaction is not None
         promises.say({"shards": pack_store(store, scenario.compaction, lambda number: promises.say({"packed": number}))})
+    elif given.act in ("lay", "do"):
+        lay_or_do(given.act, given.root, scenario, promises)
     elif given.act == "recover":
         recover(store)
         promises.say({"sealed": True})
@@ -95,6 +98,19 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     else:
         run_to_the_end(sw.create(store, scenario.spec, io=scenario.io, **settings), scenario, promises, 0)
+
+
+def lay_or_do(act: str, root: Path, scenario: Scenario, promises: Promises) -> None:
+    from .jobs import do, lay
+
+    assert scenario.compaction is not None
+    if act == "lay":
+        lay(root)
+        os.sync()
+        promises.durable(FRAMES)
+    else:
+        do(root, scenario.compaction)
+        promises.say({"packed": 1})
 
 
 def recover(store: Path) -> None:
