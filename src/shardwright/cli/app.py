@@ -24,6 +24,7 @@ COMMANDS = {
     "serve": ("shardwright.cli.serve", "Run the daemon that takes frames from cameras."),
     "check": ("shardwright.cli.check", "Print what a configuration will need, or what is wrong with it."),
     "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
+    "install": ("shardwright.cli.install", "Put systemd units and an example configuration in place."),
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
     "status": ("shardwright.cli.status", "Show what a running daemon does."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),

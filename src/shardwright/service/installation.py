@@ -1,0 +1,129 @@
+"""Puts the files of ``systemd/`` where systemd looks for them, with the paths of this installation in them.
+
+    PREFIX/lib/systemd/system/   units                          written again at each installation: a site's changes belong into drop-ins
+    PREFIX/lib/sysusers.d/, tmpfiles.d/                         the user, and folders
+    PREFIX/share/doc/shardwright/site.conf.example              a drop-in to begin with
+    CONFIG/example.yaml          a configuration to begin with; one that was changed is never overwritten, the new one is put beside it
+
+CONFIG is /etc/shardwright for the prefixes of a system (/, /usr, /usr/local), PREFIX/etc/shardwright for others. ``root``: everything goes below that
+folder, as for a package or an image; what is written into the files stays the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shardwright.model.errors import ConfigError, StorageError
+
+_HERE = Path(__file__).resolve()
+SOURCES = (_HERE.parents[1] / "systemd", _HERE.parents[3] / "systemd")  # in an installed package, in a checkout
+# As they stand in the files, which can be used as they are where these are right.
+PROGRAM_IN_FILES, CONFIG_IN_FILES = "/opt/shardwright/bin/shardwright", "/etc/shardwright"
+_SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
+_HIDDEN_BY_UNITS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  (ProtectHome, PrivateTmp)
+_UNITS = "lib/systemd/system"
+_PLACES = {
+    "shardwright@.service": f"{_UNITS}/shardwright@.service",
+    "shardwright-compact@.service": f"{_UNITS}/shardwright-compact@.service",
+    "shardwright-compact@.timer": f"{_UNITS}/shardwright-compact@.timer",
+    "shardwright.sysusers": "lib/sysusers.d/shardwright.conf",
+    "shardwright.tmpfiles": "lib/tmpfiles.d/shardwright.conf",
+    "site.conf.example": "share/doc/shardwright/site.conf.example",
+}
+EXAMPLE = "example.yaml"
+
+Outcome = Literal["new", "updated", "unchanged", "kept"]
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """``outcome`` ``kept``: it was changed by somebody, so ``target`` stays and ``text`` goes to ``written``, beside it."""
+
+    target: Path
+    text: str
+    outcome: Outcome
+
+    @property
+    def written(self) -> Path:
+        return self.target.with_name(f"{self.target.name}.new") if self.outcome == "kept" else self.target
+
+
+def this_program() -> Path:
+    """The ``shardwright`` command of the environment that runs this. Raises ``ConfigError`` where there is none."""
+    beside = Path(sys.executable).parent / "shardwright"
+    found = str(beside) if beside.exists() else shutil.which("shardwright")
+    if found is None:
+        raise ConfigError("no shardwright command is installed here", expected=str(beside), hint="Install the package with pip, or give --program.")
+    return Path(found).absolute()
+
+
+def config_folder(prefix: Path) -> Path:
+    return Path(CONFIG_IN_FILES) if str(prefix) in _SYSTEM_PREFIXES else prefix / "etc" / "shardwright"
+
+
+def plan_installation(prefix: Path, program: Path, root: Path | None = None) -> list[PlannedFile]:
+    """What would be written where; changes nothing. ``prefix`` and ``program`` are absolute. Raises ``ConfigError``, ``StorageError``."""
+    _check_program(program)
+    config = config_folder(prefix)
+    _check_path(config, "the configuration's folder")
+    targets = {name: prefix / place for name, place in _PLACES.items()} | {EXAMPLE: config / EXAMPLE}
+    planned = []
+    for name, target in targets.items():
+        text = _source(name).replace(PROGRAM_IN_FILES, str(program)).replace(CONFIG_IN_FILES, str(config))
+        if root is not None:
+            target = root / target.relative_to("/")  # noqa: PLW2901  (where it is written is all that differs)
+        planned.append(PlannedFile(target, text, _outcome(target, text, keep=name == EXAMPLE)))
+    return planned
+
+
+def install(planned: list[PlannedFile]) -> None:
+    """Each file appears whole. Raises ``StorageError``."""
+    for file in planned:
+        if file.outcome == "unchanged":
+            continue
+        draft = file.written.with_name(f".{file.written.name}.draft")
+        try:
+            file.written.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(file.text, encoding="utf-8")
+            draft.chmod(0o644)
+            draft.replace(file.written)
+        except OSError as error:
+            hint = "Run it as root, or give a --prefix of your own." if isinstance(error, PermissionError) else None
+            raise StorageError(f"cannot write {file.written}", got=error.strerror, hint=hint) from None
+
+
+def _source(name: str) -> str:
+    folder = next((folder for folder in SOURCES if (folder / name).is_file()), None)
+    if folder is None:
+        raise StorageError(f"{name} is missing from this installation", hint="Install the package again.")
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def _outcome(target: Path, text: str, *, keep: bool) -> Outcome:
+    try:
+        there = target.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return "new"
+    except OSError as error:
+        raise StorageError(f"cannot read {target}", got=error.strerror) from None
+    return "unchanged" if there == text else "kept" if keep else "updated"
+
+
+def _check_program(program: Path) -> None:
+    _check_path(program, "the program")
+    if any(program.is_relative_to(folder) for folder in _HIDDEN_BY_UNITS):
+        hint = "Install it into an environment such as /opt/shardwright: python3 -m venv /opt/shardwright && /opt/shardwright/bin/pip install shardwright"
+        raise ConfigError("services cannot see home folders and /tmp", expected="a program elsewhere", got=str(program), hint=hint)
+    if not os.access(program, os.X_OK):
+        raise ConfigError("the program cannot be run", expected="an executable file", got=str(program))
+
+
+def _check_path(path: Path, what: str) -> None:
+    """It must mean the same in a unit, where blanks separate and % begins a specifier."""
+    if not path.is_absolute() or any(character.isspace() or character in "%\"'\\$;" for character in str(path)):
+        raise ConfigError(f"{what} cannot stand in a unit", expected="an absolute path without blanks, quotes, %, $ and ;", got=str(path))

@@ -1,0 +1,74 @@
+"""The protocol of sd_notify(3): what a service tells its manager, as lines ``NAME=value`` in datagrams to a Unix socket.
+
+    NOTIFY_SOCKET    /a/path, or @name in the abstract namespace
+    WATCHDOG_USEC    how long the manager waits between two pings before it ends the service; WATCHDOG_PID: of which process
+
+All three are taken out of the environment, so that no child speaks for the daemon. What the daemon says when is in ``service_manager.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+SEND_TIMEOUT_S = 5.0  # a manager that reads nothing for so long does not hear this; it must never hold up the daemon
+
+
+class NotifySocket:
+    """Where the manager listens. ``tell`` may be called from any thread and never raises; ``on_failure`` hears once why nobody was reached."""
+
+    def __init__(self, address: str, on_failure: Callable[[str], None] = lambda why: None) -> None:
+        if address[:1] not in ("/", "@") or len(address) < 2:
+            raise ValueError(f"NOTIFY_SOCKET: expected an absolute path or @name, got {address!r}")
+        self._address = "\0" + address[1:] if address[0] == "@" else address
+        self.on_failure = on_failure
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(SEND_TIMEOUT_S)
+        self._lock = threading.Lock()  # lines of one thread go out in their order; nobody but threads that tell waits for it
+        self._failed = False
+
+    def tell(self, **lines: object) -> None:
+        """One datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces."""
+        message = "\n".join(f"{name}={' '.join(str(value).splitlines())}" for name, value in lines.items())
+        with self._lock:
+            try:
+                self._socket.sendto(message.encode(errors="replace"), self._address)
+            except OSError as error:
+                if not self._failed:
+                    self._failed = True
+                    self.on_failure(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@dataclass(frozen=True)
+class Manager:
+    """What the environment says about the service manager. ``watchdog_s`` None: it does not watch."""
+
+    socket: NotifySocket
+    watchdog_s: float | None = None
+
+
+def take_manager(environment: MutableMapping[str, str] = os.environ, pid: int | None = None) -> Manager | None:
+    """The manager that has started this process, None without one. Raises ``ValueError`` for variables that make no sense."""
+    taken = {name: environment.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")}
+    if not taken["NOTIFY_SOCKET"]:
+        return None
+    usec, watched = taken["WATCHDOG_USEC"], taken["WATCHDOG_PID"]
+    if usec and not (usec.isascii() and usec.isdecimal() and int(usec) > 0):
+        raise ValueError(f"WATCHDOG_USEC: expected microseconds, got {usec!r}")
+    mine = not watched or watched == str(os.getpid() if pid is None else pid)
+    return Manager(NotifySocket(taken["NOTIFY_SOCKET"]), int(usec) / 1e6 if usec and mine else None)
+
+
+def monotonic_usec() -> int:
+    """The time that RELOADING goes with."""
+    return time.monotonic_ns() // 1000

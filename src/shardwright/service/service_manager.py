@@ -1,0 +1,111 @@
+"""What the service manager (systemd) is told, and when. Nothing here touches a frame: it looks at the snapshot, in a thread of its own.
+
+    READY, STATUS                 once the sockets are bound
+    WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on: none of their calls has been going on for
+                                  half of the manager's patience. So a disk that is stuck ends the daemon, and the next start takes up what was stored
+    RELOADING ... READY, STATUS   around a reload
+    STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets on
+
+A daemon without a manager has none of this, and no thread for it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from shardwright.config.quantities import format_bytes
+
+from .notify import monotonic_usec
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+
+    from .notify import Manager
+
+LOOK_S = 5.0
+EXTENSION_S = 30.0  # asked for each time
+MOST_IDLE_S = 120.0  # sealing that moved nothing for so long (a disk that stays full) gets no more time
+STUCK_S = 30.0  # without a watchdog: a call that takes longer is no progress
+
+
+class ServiceManager:
+    """``run`` is its thread; ``ready`` comes from the main thread, ``reloading`` and ``reloaded`` from the one that reloads."""
+
+    def __init__(self, manager: Manager, snapshot: Callable[[], Mapping[str, Any]], emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._tell = manager.socket.tell
+        self._watched = manager.watchdog_s is not None
+        self._stuck_s = manager.watchdog_s / 2 if manager.watchdog_s else STUCK_S
+        self._look_s = min(LOOK_S, manager.watchdog_s / 4) if manager.watchdog_s else LOOK_S
+        self._snapshot = snapshot
+        self._emit = emit
+        self._remark = ""  # what is left of the last reload, for as long as it holds
+        self._stuck = False
+
+    def ready(self) -> None:
+        self._tell(READY=1, STATUS=status_text(self._snapshot()))
+
+    def reloading(self) -> None:
+        self._tell(RELOADING=1, MONOTONIC_USEC=monotonic_usec())
+
+    def reloaded(self, result: str, remark: str) -> None:
+        """``result``: what happened. ``remark``: what stands in the status until the next reload."""
+        self._remark = remark
+        self._tell(READY=1, STATUS=result)
+
+    def run(self, stop: threading.Event, ended: threading.Event) -> None:
+        """Until ``ended``; from ``stop`` on it says so, and asks for the time that sealing takes."""
+        while not stop.is_set():
+            self._look()
+            stop.wait(self._look_s)
+        self._tell(STOPPING=1, STATUS=self._status(self._snapshot()))
+        moved, moved_s = None, time.monotonic()
+        while not ended.is_set():
+            snapshot = self._snapshot()
+            if (now_moved := _moved(snapshot)) != moved:
+                moved, moved_s = now_moved, time.monotonic()
+            if snapshot["acquisitions"] and snapshot["stall_s"] < self._stuck_s and time.monotonic() - moved_s < MOST_IDLE_S:
+                self._tell(EXTEND_TIMEOUT_USEC=round(EXTENSION_S * 1e6), STATUS=self._status(snapshot))
+            ended.wait(self._look_s)
+
+    def _look(self) -> None:
+        snapshot = self._snapshot()
+        stuck = snapshot["stall_s"] >= self._stuck_s
+        if self._watched and stuck != self._stuck:
+            facts = {"stall_s": round(snapshot["stall_s"], 1), "limit_s": self._stuck_s}
+            hint = "if it stays so, the watchdog ends this daemon; what is stored survives that"
+            self._emit("stuck_warning" if stuck else "stuck_no_more", {**facts, "hint": hint} if stuck else facts)
+        self._stuck = stuck
+        ping = {"WATCHDOG": 1} if self._watched and not stuck else {}
+        self._tell(**ping, STATUS=self._status(snapshot))
+
+    def _status(self, snapshot: Mapping[str, Any]) -> str:
+        return status_text(snapshot) + (f"; {self._remark}" if self._remark else "")
+
+
+def status_text(snapshot: Mapping[str, Any]) -> str:
+    """One line for ``systemctl status``: frames, rate, ring, disk, and what is wrong."""
+    running = snapshot["acquisitions"]
+    frames = sum(stream["frames_received"] for stream in snapshot["streams"].values())
+    parts = [f"{len(running)} acquisition{'' if len(running) == 1 else 's'}", f"{frames:,} frames"]
+    if running:
+        rate_hz, bytes_per_s = (sum(one[name] for one in running) for name in ("rate_hz", "bytes_per_s"))
+        parts += [f"{rate_hz:,.1f} frames/s, {format_bytes(bytes_per_s)}/s", f"ring {max(one['ring_fill'] for one in running):.0%} full"]
+    parts += [_disk_text(disk) for disk in snapshot["disks"]]
+    if snapshot["stall_s"] >= 1:
+        parts.append(f"a call has been going on for {snapshot['stall_s']:.0f} s")
+    return f"{snapshot['state']}: {', '.join(parts)}"
+
+
+def _disk_text(disk: Mapping[str, Any]) -> str:
+    name = "disk" if disk["role"] == "root" else f"{disk['role']} disk"
+    low = " (LOW)" if disk["free_bytes"] < disk["low_water_bytes"] else ""
+    return f"{name} {format_bytes(disk['free_bytes'])} free{low}"
+
+
+def _moved(snapshot: Mapping[str, Any]) -> tuple[int, ...]:
+    """Changes whenever sealing gets on."""
+    streams = snapshot["streams"].values()
+    counted = (sum(stream[name] for stream in streams) for name in ("frames_stored", "frames_durable", "shards_sealed"))
+    return (len(snapshot["acquisitions"]), *counted)
