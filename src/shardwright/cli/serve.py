@@ -15,6 +15,9 @@ def command(
 ) -> None:
     """Run the daemon until SIGTERM or SIGINT, which seal what is open; a second signal ends at once and leaves that to the next start.
 
+    Without a terminal, SIGHUP reads CONFIG again and takes over what can change while cameras send: log, compaction, output.low_water.
+    On a terminal it ends the daemon, as the terminal is gone.
+
     Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 2 for a configuration that cannot
     work (a taken socket included), 1 for anything else.
     """
@@ -25,11 +28,13 @@ def command(
     from shardwright.service.assemble import Daemon
     from shardwright.service.events import EventLog
     from shardwright.service.lifecycle import Lifecycle
+    from shardwright.service.notify import take_manager
 
     faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
     log = loaded.config.log
     events = EventLog(form=log_format or log.format, level=log.level, repeat_lines=log.repeat_lines, repeat_every_s=log.repeat_every_s)
-    daemon, life = Daemon(loaded, events), Lifecycle(events)
+    manager = take_manager(on_failure=lambda why: events.emit("notify_failed", {"error": why}))
+    daemon, life = Daemon(loaded, events, manager, log_format), Lifecycle(events)
     try:
         code = daemon.run(life)
     finally:

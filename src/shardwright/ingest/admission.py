@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.parse import parse_spec
@@ -44,6 +44,15 @@ class Admission:
         self._settings = settings
         self._streams = {stream.name: stream for stream in streams}
         self._limits_of = limits_of
+
+    def set_low_water(self, low_water_bytes: int) -> None:
+        """For acquisitions that are admitted from now on. From any thread."""
+
+        def changed(write: WriteSettings) -> WriteSettings:
+            return replace(write, low_water_bytes=low_water_bytes)
+
+        self._streams = {name: replace(stream, write=changed(stream.write)) for name, stream in self._streams.items()}
+        self._settings = replace(self._settings, write=changed(self._settings.write))
 
     def admit(self, request: Open, sessions: int, memory_bytes: int) -> Admitted:
         """A new acquisition. Raises the error to send to the client. ``sessions`` and ``memory_bytes``: what is open or being opened."""

@@ -77,10 +77,10 @@ class IngestServer:
         self._on_event = on_event
         self._clients: dict[bytes, Client] = {}
         self._sessions = Sessions()
-        admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
-        backstage = Backstage(pool, self.wake, admission, open_acquisition, resume_acquisition)
+        self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
+        backstage = Backstage(pool, self.wake, self._admission, open_acquisition, resume_acquisition)
         self._openings = Openings(
-            admission,
+            self._admission,
             self._sessions,
             backstage,
             send=self._send,
@@ -110,6 +110,12 @@ class IngestServer:
     def dead_threads(self) -> list[str]:
         """Helper threads that are gone: whoever runs this server should stop it."""
         return self._openings.dead_threads()
+
+    def set_low_water(self, low_water_bytes: int) -> None:
+        """Free disk below which an event warns, for every acquisition from now on."""
+        self._admission.set_low_water(low_water_bytes)
+        for session in self._sessions.book.running:
+            session.acquisition.warn_below(low_water_bytes)
 
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows. Each number is current; together they are not one instant."""

@@ -13,7 +13,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,10 @@ class FrameFlow(ABC):
         self._desk = StagingDesk(folder.staging, staged_slots, self._table, limits.frame_bytes, pool, self._report)
         self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
         self._groups = Groups(self.grid, limits, self._keeper, settings, self._note)
+
+    def warn_below(self, low_water_bytes: int) -> None:
+        """Another limit of free disk below which an event warns. From any thread."""
+        self.settings = replace(self.settings, low_water_bytes=low_water_bytes)
 
     @property
     def client_epoch(self) -> int:

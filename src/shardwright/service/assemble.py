@@ -10,6 +10,8 @@
     disks thread       how much room there is                   service/disk_space.py
     control thread     what other processes ask                  service/control.py
     web thread         the process that serves HTTP              service/web_child.py
+    reload thread      a configuration that is read again        service/reload.py
+    service-manager    what systemd is told, where it is there   service/service_manager.py
     compaction thread  when which sealed store is repacked      service/compaction.py (the work is done by a process of its own)
                        what holds up everybody's repacking     service/camera_needs.py
 
@@ -20,6 +22,7 @@ other way round. Unfinished stores are handed over before `ready` and taken up b
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -37,8 +40,11 @@ from .camera_needs import CameraNeeds
 from .compaction import STOP_TIMEOUT_S, CompactionService
 from .control import ControlServer
 from .disk_space import DiskSpace
+from .lifecycle import has_terminal
 from .places import prepare_output_root
+from .reload import Reloader
 from .requests import control_answers
+from .service_manager import ServiceManager
 from .snapshot import SnapshotTaker
 from .web_child import STOP_TIMEOUT_S as WEB_STOP_TIMEOUT_S
 from .web_child import WebService, check_packages, web_settings
@@ -49,8 +55,9 @@ if TYPE_CHECKING:
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config, Reliability
 
-    from .events import EventLog
+    from .events import EventLog, LogFormat
     from .lifecycle import Lifecycle
+    from .notify import Manager
 
 T = TypeVar("T")
 CONTROL_STOP_TIMEOUT_S = 2.0
@@ -59,19 +66,23 @@ CONTROL_STOP_TIMEOUT_S = 2.0
 class Daemon:
     """One daemon from one configuration. Owned by the main thread. Raises ``ConfigError`` for a plan that cannot work."""
 
-    def __init__(self, loaded: LoadedConfig, events: EventLog) -> None:
+    def __init__(self, loaded: LoadedConfig, events: EventLog, manager: Manager | None = None, log_format: LogFormat | None = None) -> None:
+        """``manager``: who has started this process as a service. ``log_format``: in place of the configuration's."""
         self._loaded = loaded
         self._events = events
+        self._log_format = log_format
         self._emit = events.emit
         self.plan = make_plan(loaded)
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
         self._server = IngestServer(ingest_settings(config), stream_policies(config), self._pool, on_event=self._tell)
-        needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
-        self._compaction = CompactionService(config.compaction, config.output.root, needs, self._emit)
+        self._needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
+        self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water)
         self._web = self._web_service(config)
         self._snapshots = SnapshotTaker(loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events)
+        self._manager = ServiceManager(manager, self.snapshot, self._emit) if manager is not None else None
+        self._reloader = Reloader(loaded, self._take_over, self._emit, self._manager)
 
     def snapshot(self) -> dict[str, Any]:
         """The daemon at one glance (``service/snapshot.py``). From any thread, at any time."""
@@ -89,6 +100,8 @@ class Daemon:
             try:
                 self._open_control(life, opened)
                 self._open_web(life, opened)
+                if self._manager is not None:
+                    self._manager.starting("kernels are compiled, or loaded from their cache")
                 warm_up()
             except BaseException:
                 self._server.close()
@@ -96,7 +109,7 @@ class Daemon:
             return self._serve(life, unfinished)
 
     def _serve(self, life: Lifecycle, unfinished: list[Path]) -> int:
-        life.take_signals()
+        life.take_signals(None if has_terminal() else self._reloader.ask)
         life.watch_uncaught()
         self._pool.start()
         self._server.adopt(unfinished)
@@ -104,12 +117,19 @@ class Daemon:
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
         life.spawn("disks", partial(self._disks.run, life.stop))
         compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
+        life.spawn("reload", self._reloader.run)
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
+        ended = threading.Event()
+        if self._manager is not None:
+            self._manager.ready()
+            life.spawn("service-manager", partial(self._manager.run, life.stop, ended))
         code = life.supervise(ingest, self._dead_threads)
         if self._pool.alive():
             self._pool.stop()
         self._compaction.close()
         compaction.join(STOP_TIMEOUT_S + 2.0)
+        self._reloader.close()
+        ended.set()
         self._emit("stopped", {"exit_code": code, **self._server_totals()})
         return code
 
@@ -142,6 +162,16 @@ class Daemon:
         """An event of ingest, for whoever reads the lines and for compaction."""
         self._emit(event, facts)
         self._compaction.notice(event, facts)
+
+    def _take_over(self, config: Config) -> None:
+        """What can change while cameras send (``reload.LIVE``)."""
+        log = config.log
+        form = self._log_format or log.format
+        self._events.configure(form=form, level=log.level, repeat_lines=log.repeat_lines, repeat_every_s=log.repeat_every_s)
+        self._needs.configure(config.output, config.compaction.pause_above)
+        self._compaction.configure(config.compaction)
+        self._server.set_low_water(config.output.low_water)
+        self._disks.set_low_water(config.output.low_water)
 
     def _dead_threads(self) -> list[str]:
         return [*([] if self._pool.alive() else ["worker"]), *self._server.dead_threads()]

@@ -41,6 +41,10 @@ class CameraNeeds:
         self.disk_low = False
         self.facts: dict[str, Any] = {}
 
+    def configure(self, output: Output, pause_above: float) -> None:
+        """From the next look on. From any thread."""
+        self._output, self._pause_above = output, pause_above
+
     @property
     def jobs_wait(self) -> bool:
         """Whether jobs are really held up: making the file may have failed."""

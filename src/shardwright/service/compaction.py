@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.compact.queued import QueuedStore, queued_stores
+from shardwright.config.model import Compaction
 from shardwright.model.errors import ShardwrightError
 
 from .compaction_child import USAGE, CompactionChild, compact_command
@@ -28,8 +29,6 @@ from .compaction_child import USAGE, CompactionChild, compact_command
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
-
-    from shardwright.config.model import Compaction
 
     from .camera_needs import CameraNeeds
 
@@ -40,14 +39,14 @@ _REPORTED = ("packed", "skipped", "left", "bytes_read", "bytes_written", "gain_b
 
 
 class CompactionService:
-    """``run`` is the compaction thread; ``notice`` and ``close`` may be called from any."""
+    """``run`` is the compaction thread; ``notice``, ``configure`` and ``close`` may be called from any."""
 
     def __init__(self, options: Compaction, root: Path, needs: CameraNeeds, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._options = options
         self._root = root
         self._needs = needs
         self._emit = emit
-        self._sealed: queue.SimpleQueue[Path | None] = queue.SimpleQueue()  # None: no more will come
+        self._sealed: queue.SimpleQueue[Path | Compaction | None] = queue.SimpleQueue()  # options: they have changed; None: no more will come
         self._due_s: dict[QueuedStore, float] = {}  # in the order in which they were sealed
         self._job: _Job | None = None
         self._done = self._failures = 0
@@ -69,6 +68,11 @@ class CompactionService:
         if event == "acquisition_ended" and self._options.enabled:
             self._sealed.put(Path(facts["path"]))
 
+    def configure(self, options: Compaction) -> None:
+        """From now on; a store that is being worked on keeps its command. Disabled, that one is interrupted, and all stay queued."""
+        self._options = options
+        self._sealed.put(options)
+
     def close(self) -> None:
         """Nothing more will be sealed: what is known is noted, and ``run`` ends."""
         self._sealed.put(None)
@@ -81,7 +85,7 @@ class CompactionService:
                 self._take_up()
             while self._hear():
                 self._tell_errors(self._needs.look)
-                if stop.is_set():
+                if stop.is_set() or not self._options.enabled:
                     self._interrupt()
                 else:
                     self._work()
@@ -105,7 +109,7 @@ class CompactionService:
             self._emit("compaction_take_up_failed", {"path": str(self._root), **error.to_dict()})
             return
         for store in stores:
-            self._due_s[store] = time.monotonic() + self._options.after_s
+            self._due_s.setdefault(store, time.monotonic() + self._options.after_s)
 
     def _hear(self) -> bool:
         """Note what was sealed, for a moment; False once nothing more will be."""
@@ -115,6 +119,10 @@ class CompactionService:
             return True
         if path is None:
             return False
+        if isinstance(path, Compaction):
+            if path.enabled and self._job is None:
+                self._take_up()  # what was left when it was disabled
+            return True
         store = QueuedStore(path)
         try:
             store.add()

@@ -17,14 +17,20 @@ class DiskSpace:
     """``roots``: (path, role) of each folder that is written to."""
 
     def __init__(self, roots: Iterable[tuple[Path, str]], low_water_bytes: int) -> None:
+        self._low_water_bytes = low_water_bytes
         self._seen: dict[Path, dict[str, Any]] = {
             path: {"path": str(path), "role": role, "free_bytes": None, "total_bytes": None, "low_water_bytes": low_water_bytes}
             for path, role in roots
         }
 
+    def set_low_water(self, low_water_bytes: int) -> None:
+        """From the next look on."""
+        self._low_water_bytes = low_water_bytes
+
     def look(self) -> None:
         """Ask all of them now. ``free_bytes`` and ``total_bytes`` are None where that fails."""
-        for path, seen in self._seen.items():
+        for path, last in self._seen.items():
+            seen = {**last, "low_water_bytes": self._low_water_bytes}
             try:
                 facts = os.statvfs(path)
             except OSError:

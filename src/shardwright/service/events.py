@@ -42,6 +42,8 @@ _LEVEL_BY_SUFFIX = {
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 MOST_LINES = 10_000  # that wait for the events thread: minutes of a busy daemon, a few MB
 STDOUT = 1
+LogFormat = Literal["auto", "console", "json"]
+REPEAT_LINES, REPEAT_EVERY_S = 10, 10.0  # of one source, unless the configuration says otherwise
 
 
 def _event_first(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -83,28 +85,36 @@ class EventLog:
         self,
         descriptor: int = STDOUT,
         *,
-        form: Literal["auto", "console", "json"] = "auto",
+        form: LogFormat = "auto",
         level: str = "info",
         most_lines: int = MOST_LINES,
-        repeat_lines: int = 10,
-        repeat_every_s: float = 10.0,
+        repeat_lines: int = REPEAT_LINES,
+        repeat_every_s: float = REPEAT_EVERY_S,
     ) -> None:
-        on_terminal = os.isatty(descriptor)
+        self.recent = RecentEvents()
+        self.lines_unwritten = 0
+        self._descriptor = descriptor
+        self._lines = _Lines(most_lines)
+        self._counts: Counter[str] = Counter()
+        self._repeats = Repeats(repeat_lines, repeat_every_s)
+        self._lock = threading.Lock()  # of the two above; held for as long as a count takes
+        self.configure(form=form, level=level, repeat_lines=repeat_lines, repeat_every_s=repeat_every_s)
+
+    def configure(self, *, form: LogFormat, level: str, repeat_lines: int = REPEAT_LINES, repeat_every_s: float = REPEAT_EVERY_S) -> None:
+        """How lines look from now on, and which are written. From any thread."""
+        on_terminal = os.isatty(self._descriptor)
         console = form == "console" or (form == "auto" and on_terminal)
         render = [structlog.dev.ConsoleRenderer(colors=on_terminal)] if console else _JSON_LINE
-        self.recent = RecentEvents()
-        self._descriptor = descriptor
-        self._least = _LEVELS[level]
-        self._lines = _Lines(most_lines)
         self._log = structlog.wrap_logger(
             self._lines,
             processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), self.recent.keep, *render],
             wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["debug"]),
         )
-        self.lines_unwritten = 0
-        self._counts: Counter[str] = Counter()
-        self._repeats = Repeats(repeat_lines, repeat_every_s)
-        self._lock = threading.Lock()  # of the two above; held for as long as a count takes
+        with self._lock:
+            repeated, self._repeats = self._repeats.take_all(), Repeats(repeat_lines, repeat_every_s)
+            self._least = _LEVELS[level]
+        for event, facts in repeated:
+            self._tell(event, facts)
 
     @property
     def lines_dropped(self) -> int:

@@ -117,7 +117,7 @@ def _outcome(target: Path, text: str, *, keep: bool) -> Outcome:
 def _check_program(program: Path) -> None:
     _check_path(program, "the program")
     if any(program.is_relative_to(folder) for folder in _HIDDEN_BY_UNITS):
-        hint = "Install it into an environment such as /opt/shardwright: python3 -m venv /opt/shardwright && /opt/shardwright/bin/pip install shardwright"
+        hint = "Install shardwright into an environment such as /opt/shardwright (python3 -m venv), and run that one's install command."
         raise ConfigError("services cannot see home folders and /tmp", expected="a program elsewhere", got=str(program), hint=hint)
     if not os.access(program, os.X_OK):
         raise ConfigError("the program cannot be run", expected="an executable file", got=str(program))

@@ -2,6 +2,7 @@
 
     running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: no new acquisitions, open ones are sealed
     running    somebody asks to drain    ──▶ draining    the same; a signal after this is the first one
+    running    SIGHUP                    ──▶ running     where it asks for a reload: see take_signals
     running    a thread dies             ──▶ draining    what can be sealed is sealed, the exit code is 1
     draining   the ingest thread ends    ──▶ exit        0 unless a thread has died
     draining   a second signal           ──▶ exit        at once, 128 + the signal's number; what is open is left to recovery
@@ -28,6 +29,15 @@ _POLL_S = 0.1
 _LAST_WORDS_S = 2.0  # how long an exit waits for whoever reads the events
 
 
+def has_terminal() -> bool:
+    """Whether a terminal controls this process: its SIGHUP then means that the terminal is gone."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 class Lifecycle:
     """Owned by the main thread; ``died``, ``drain`` and ``spawn``'s threads may report from anywhere. Starts the thread that writes ``events``."""
 
@@ -37,11 +47,13 @@ class Lifecycle:
         self._deaths: list[str] = []
         self._helpers: list[threading.Thread] = []  # must live as long as the daemon
         self._ending = False  # whether a signal has come
+        self._on_hangup: Callable[[], None] | None = None
         self._signals = -1  # the pipe's reading end
         self._helpers.append(self.spawn("events", events.run))
 
-    def take_signals(self) -> None:
-        """From now on signals end the daemon in good order. Call in the main thread."""
+    def take_signals(self, on_hangup: Callable[[], None] | None = None) -> None:
+        """From now on signals end the daemon in good order; SIGHUP calls ``on_hangup`` instead where there is one. Call in the main thread."""
+        self._on_hangup = on_hangup
         self._signals, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
@@ -108,6 +120,9 @@ class Lifecycle:
         return [number for number in os.read(self._signals, 64) if number in SIGNALS] if ready else []
 
     def _signalled(self, number: int) -> None:
+        if number == signal.SIGHUP and self._on_hangup is not None:
+            self._on_hangup()
+            return
         name = signal.Signals(number).name
         if self._ending:
             self._events.emit("stopped_by_force_warning", {"signal": name})

@@ -24,11 +24,11 @@ SEND_TIMEOUT_S = 5.0  # a manager that reads nothing for so long does not hear t
 class NotifySocket:
     """Where the manager listens. ``tell`` may be called from any thread and never raises; ``on_failure`` hears once why nobody was reached."""
 
-    def __init__(self, address: str, on_failure: Callable[[str], None] = lambda why: None) -> None:
+    def __init__(self, address: str, on_failure: Callable[[str], None]) -> None:
         if address[:1] not in ("/", "@") or len(address) < 2:
             raise ValueError(f"NOTIFY_SOCKET: expected an absolute path or @name, got {address!r}")
         self._address = "\0" + address[1:] if address[0] == "@" else address
-        self.on_failure = on_failure
+        self._on_failure = on_failure
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.settimeout(SEND_TIMEOUT_S)
         self._lock = threading.Lock()  # lines of one thread go out in their order; nobody but threads that tell waits for it
@@ -43,7 +43,7 @@ class NotifySocket:
             except OSError as error:
                 if not self._failed:
                     self._failed = True
-                    self.on_failure(f"{type(error).__name__}: {error}")
+                    self._on_failure(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         self._socket.close()
@@ -57,16 +57,22 @@ class Manager:
     watchdog_s: float | None = None
 
 
-def take_manager(environment: MutableMapping[str, str] = os.environ, pid: int | None = None) -> Manager | None:
-    """The manager that has started this process, None without one. Raises ``ValueError`` for variables that make no sense."""
-    taken = {name: environment.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")}
-    if not taken["NOTIFY_SOCKET"]:
+def take_manager(on_failure: Callable[[str], None], environment: MutableMapping[str, str] = os.environ) -> Manager | None:
+    """The manager that has started this process, None without one. ``on_failure`` also hears of variables that make no sense and are passed over."""
+    address, usec, watched = (environment.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"))
+    if not address:
         return None
-    usec, watched = taken["WATCHDOG_USEC"], taken["WATCHDOG_PID"]
-    if usec and not (usec.isascii() and usec.isdecimal() and int(usec) > 0):
-        raise ValueError(f"WATCHDOG_USEC: expected microseconds, got {usec!r}")
-    mine = not watched or watched == str(os.getpid() if pid is None else pid)
-    return Manager(NotifySocket(taken["NOTIFY_SOCKET"]), int(usec) / 1e6 if usec and mine else None)
+    try:
+        notify = NotifySocket(address, on_failure)
+    except ValueError as error:
+        on_failure(str(error))
+        return None
+    if not usec or (watched and watched != str(os.getpid())):
+        return Manager(notify)
+    if not (usec.isascii() and usec.isdecimal() and int(usec) > 0):
+        on_failure(f"WATCHDOG_USEC: expected microseconds, got {usec!r}")
+        return Manager(notify)
+    return Manager(notify, int(usec) / 1e6)
 
 
 def monotonic_usec() -> int:

@@ -1,8 +1,8 @@
 """What the service manager (systemd) is told, and when. Nothing here touches a frame: it looks at the snapshot, in a thread of its own.
 
     READY, STATUS                 once the sockets are bound
-    WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on: none of their calls has been going on for
-                                  half of the manager's patience. So a disk that is stuck ends the daemon, and the next start takes up what was stored
+    WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on: none of their calls has been going on
+                                  for half of the manager's patience. So a disk that is stuck ends the daemon; the next start takes up what was stored
     RELOADING ... READY, STATUS   around a reload
     STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets on
 
@@ -42,6 +42,9 @@ class ServiceManager:
         self._emit = emit
         self._remark = ""  # what is left of the last reload, for as long as it holds
         self._stuck = False
+
+    def starting(self, what: str) -> None:
+        self._tell(STATUS=f"starting: {what}")
 
     def ready(self) -> None:
         self._tell(READY=1, STATUS=status_text(self._snapshot()))
@@ -100,6 +103,8 @@ def status_text(snapshot: Mapping[str, Any]) -> str:
 
 def _disk_text(disk: Mapping[str, Any]) -> str:
     name = "disk" if disk["role"] == "root" else f"{disk['role']} disk"
+    if disk["free_bytes"] is None:
+        return f"{name} does not answer"
     low = " (LOW)" if disk["free_bytes"] < disk["low_water_bytes"] else ""
     return f"{name} {format_bytes(disk['free_bytes'])} free{low}"
 

@@ -1,0 +1,109 @@
+"""SIGHUP: the configuration is read again, and what can change while cameras send is taken over. The rest is named, and waits for a restart.
+
+    log, compaction, output.low_water    change live
+    everything else                      needs a restart: sockets, rings and promises are what clients already rely on
+
+A file that is wrong, or a plan that cannot work, changes nothing: the daemon goes on with what it has, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.config.load import LoadedConfig, load_config
+from shardwright.config.plan import make_plan
+from shardwright.model.errors import ShardwrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shardwright.config.model import Config
+
+    from .service_manager import ServiceManager
+
+LIVE = ("log", "compaction", "output.low_water")
+
+
+class Reloader:
+    """``ask`` may be called from any thread, ``run`` is the thread that reads and applies: a disk that hangs holds up no signal.
+
+    ``apply`` takes over the live parts of a configuration; ``manager`` hears of it, if there is one.
+    """
+
+    def __init__(
+        self, loaded: LoadedConfig, apply: Callable[[Config], None], emit: Callable[[str, Mapping[str, Any]], None], manager: ServiceManager | None
+    ) -> None:
+        self._file = Path(loaded.source.file)
+        self._config = loaded.config  # in force: what needs a restart stays as it was at the start
+        self._apply = apply
+        self._emit = emit
+        self._manager = manager
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def ask(self) -> None:
+        self._asked.put(True)
+
+    def close(self) -> None:
+        self._asked.put(False)
+
+    def run(self) -> None:
+        """Until ``close``."""
+        while self._asked.get():
+            if self._manager is not None:
+                self._manager.reloading()
+            result, remark = self._reload()
+            if self._manager is not None:
+                self._manager.reloaded(result, remark)
+
+    def _reload(self) -> tuple[str, str]:
+        """What to say now, and what to keep saying."""
+        try:
+            loaded = load_config(self._file)
+            make_plan(loaded)
+            changed = changed_fields(self._config, loaded.config)
+            live = [name for name in changed if is_live(name)]
+            needs_restart = [name for name in changed if not is_live(name)]
+            config = with_live_parts(self._config, loaded.config)
+            self._apply(config)
+            self._config = config
+        except ShardwrightError as error:
+            self._emit("reload_failed", {"config": str(self._file), **error.to_dict()})
+            return _refused(error)
+        except Exception as error:  # noqa: BLE001  (a reload must never end a daemon that serves cameras)
+            self._emit("reload_failed", {"config": str(self._file), "error": f"{type(error).__name__}: {error}", "exc_info": error})
+            return _refused(error)
+        hint = {"hint": "restart the daemon to take over what needs it"} if needs_restart else {}
+        self._emit("reloaded", {"config": str(self._file), "changed": live, "needs_restart": needs_restart, **hint})
+        remark = f"restart needed for {', '.join(needs_restart)}" if needs_restart else ""
+        return f"reloaded: {', '.join(live) or 'nothing'} changed" + (f"; {remark}" if remark else ""), remark
+
+
+def _refused(error: Exception) -> tuple[str, str]:
+    text = f"reload refused, the old configuration stays: {' '.join(str(error).split())}"
+    return text, text
+
+
+def is_live(field: str) -> bool:
+    return any(field == name or field.startswith(f"{name}.") for name in LIVE)
+
+
+def changed_fields(old: Config, new: Config) -> list[str]:
+    """Dotted names of the fields that differ; a list is one field."""
+    before, after = _flat(old.model_dump()), _flat(new.model_dump())
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def with_live_parts(old: Config, new: Config) -> Config:
+    """``old`` with what can change live taken from ``new``."""
+    output = old.output.model_copy(update={"low_water": new.output.low_water})
+    return old.model_copy(update={"log": new.log, "compaction": new.compaction, "output": output})
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        name = f"{prefix}{key}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
