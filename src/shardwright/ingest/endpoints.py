@@ -39,8 +39,6 @@ def _bind(router: zmq.Socket[bytes], endpoint: str) -> None:
         in_use = error.errno == zmq.EADDRINUSE
         hint = "Another program listens there; is a daemon already running?" if in_use else None
         raise ConfigError(f"cannot bind {endpoint}", expected="an endpoint that is free", got=str(error), hint=hint) from None
-    if endpoint.startswith("ipc:///"):
-        _leave_it_to_the_folder(Path(endpoint.removeprefix("ipc://")))
 
 
 def bind_unix_listener(path: Path) -> socket.socket:
@@ -49,21 +47,12 @@ def bind_unix_listener(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
-        _leave_it_to_the_folder(path)
         listener.listen(64)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot bind {path}", expected="a Unix socket path of at most 107 bytes that is free", got=str(error)) from None
     return listener
-
-
-def _leave_it_to_the_folder(path: Path) -> None:
-    """Whoever of the daemon's group may enter the socket's folder may connect: nobody, unless somebody opened that folder (we make it 0700)."""
-    try:
-        path.chmod(0o660)
-    except OSError as error:
-        raise ConfigError(f"cannot set the mode of {path}", got=str(error)) from None
 
 
 def _make_way(path: Path) -> None:
