@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import shardwright as sw
+from shardwright.model.errors import SessionLostError
 from shardwright.service.notify import NotifySocket, take_manager
 from shardwright.service.service_manager import status_text
 from shardwright.testing.photons import PhotonFrames
@@ -165,7 +167,9 @@ def test_sealing_asks_for_time_until_it_is_stuck(manager: NotifyListener, config
         gate.open()
         assert daemon.exit_code() == 0
         assert not any("WATCHDOG" in message for message in manager.waiting())
-        connection.close()
+        assert "acquisition_ended" in daemon.rest()
+        with contextlib.suppress(SessionLostError):  # it may have heard by now that the daemon has stopped
+            connection.close()
 
 
 def reload(manager: NotifyListener, daemon: DaemonProcess) -> str:
