@@ -8,4 +8,5 @@ parent.py    starts the children, interleaves the rounds, samples CPU and memory
 report.py    medians, spread and ratios as a table or JSON
 
 compaction.py, compaction_report.py    tools/bench compact: ways to make an acquired store gapless
+page.py                                tools/bench page: what the status page costs the cameras
 """

@@ -8,13 +8,16 @@ import platform
 import sys
 from pathlib import Path
 
-from . import compaction_report
+from . import compaction_report, page
 from .case import Case
 from .parent import compare
 from .peers import CONTENDERS
 from .report import summary, table, verdicts
 
-DESCRIPTION = "Writers compared on the same frames, layout and codec, final sync counted. `tools/bench compact --help`: ways to repack a store."
+DESCRIPTION = (
+    "Writers compared on the same frames, layout and codec, final sync counted. "
+    "`tools/bench compact --help`: ways to repack a store. `tools/bench page --help`: what the status page costs."
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,6 +41,8 @@ def main() -> int:
     """Exits with 1 when a contender failed or used more memory than it planned."""
     if sys.argv[1:2] == ["compact"]:
         return compaction_report.main(sys.argv[2:], ROOT / ".cache" / "bench")
+    if sys.argv[1:2] == ["page"]:
+        return page.main(sys.argv[2:], ROOT / ".cache" / "bench")
     options = parse()
     frames = options.frames or (64 if options.quick else 256)
     case = Case(frames=frames, scene=options.scene, threads=options.threads, cname=options.cname, clevel=options.clevel, shuffle=options.shuffle)
