@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import compaction, compaction_report
+from benchmarks import compaction, compaction_report, page
 from benchmarks.case import Case
 from benchmarks.parent import Child, Result, compare, frames_file
 from benchmarks.peers import CONTENDERS
@@ -121,3 +121,21 @@ def test_a_way_to_repack_that_loses_a_pixel_is_an_error(tmp_path, monkeypatch):
     assert right.error is None
     (row, _) = compaction_report.summary([lossy, right], 1)
     assert "failed: AssertionError" in compaction_report.table([row])
+
+
+def test_the_page_costs_what_its_rounds_lost():
+    off, polled = page.summary({"off": [100.0, 200.0, 400.0], "polled": [99.0, 190.0, 400.0]})
+    assert off["cost"] == 0
+    assert polled["costs"] == pytest.approx([0.01, 0.05, 0.0])
+    assert polled["cost"] == pytest.approx(0.01), "the middle of the rounds, each against its own neighbour"
+    assert polled["frames_per_s"] == 190
+
+
+def test_who_polls_asks_what_the_page_asks(tmp_path):
+    daemon = page.Daemon(tmp_path / "on", http=True)
+    try:
+        with page.polled(daemon.url):
+            assert daemon.camera(20, "64x64") > 0
+    finally:
+        daemon.close()
+    assert daemon.url.startswith("http://127.0.0.1:")

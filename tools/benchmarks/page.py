@@ -51,7 +51,8 @@ class Daemon:
             event = json.loads(self._process.stdout.readline())
             wanted.discard(event["event"])
             self.url = event["url"] if event["event"] == "web_ready" else self.url
-        threading.Thread(target=self._process.stdout.read, daemon=True).start()  # nobody reads the lines, but the pipe must not fill
+        self._rest = threading.Thread(target=self._process.stdout.read)  # nobody reads the lines, but the pipe must not fill
+        self._rest.start()
 
     def camera(self, frames: int, shape: str) -> float:
         """Frames a second that it took."""
@@ -64,6 +65,9 @@ class Daemon:
     def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
+        self._rest.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 @contextmanager
