@@ -25,6 +25,7 @@ KEYS = {
 STREAM_KEYS = {
     *("acquisitions", "acquisitions_failed", "frames_received", "bytes_received", "frames_stored", "frames_durable", "bytes_raw", "bytes_stored"),
     *("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards_sealed"),
+    *(f"bytes_{fate}" for fate in ("durable", "missing", "duplicate", "late", "dropped", "lost")),
     *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
 }
 HISTOGRAMS = {"queue_seconds", "encode_seconds", "store_seconds", "commit_seconds", "shard_open_seconds", "shard_seal_seconds"}

@@ -11,9 +11,9 @@ _SAMPLES = 5
 class Rate:
     """Written by the ingest thread; ``hz`` and ``bytes_per_s`` may be read from any."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         self.hz = self.bytes_per_s = 0.0
-        self._samples: deque[tuple[float, int, int]] = deque(maxlen=_SAMPLES)
+        self._samples: deque[tuple[float, int, int]] = deque([(now_s, 0, 0)], maxlen=_SAMPLES)
 
     def sample(self, now_s: float, frames: int, nbytes: int) -> None:
         """``frames`` and ``nbytes`` have come in all."""

@@ -20,7 +20,6 @@ from shardwright.model.errors import BudgetError, ProtocolError, SessionLostErro
 from shardwright.model.machine import boot_id
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
-from shardwright.pipeline.measures import BusyClock
 from shardwright.wire.controls import Hello, Open, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
 from shardwright.wire.session import DaemonEvent
@@ -34,8 +33,7 @@ from .rate import SAMPLE_S
 from .registry import Sessions
 from .ring_handover import RingHandover
 from .settings import IngestSettings, StreamPolicy
-from .snapshot import acquisitions_snapshot, stall_s, streams_snapshot, used_bytes
-from .totals import CLIENT_STREAM
+from .snapshot import IngestView
 
 if TYPE_CHECKING:
     import threading
@@ -58,7 +56,7 @@ LAST_MESSAGES_S = 1.0
 
 
 class IngestServer:
-    """``bind``, then ``run`` in one thread. ``wake``, ``snapshot``, ``ring_fill`` and ``acquiring`` may be called from any thread."""
+    """``bind``, then ``run`` in one thread. ``wake``, ``snapshot``, ``preview``, ``ring_fill`` and ``acquiring`` may be called from any thread."""
 
     def __init__(
         self,
@@ -73,10 +71,10 @@ class IngestServer:
     ) -> None:
         self._settings = settings
         streams = tuple(streams)
-        self._stream_names = (*(stream.name for stream in streams), CLIENT_STREAM)
         self._on_event = on_event
         self._clients: dict[bytes, Client] = {}
         self._sessions = Sessions()
+        self._view = IngestView(self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes)
         self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
         backstage = Backstage(pool, self.wake, self._admission, open_acquisition, resume_acquisition)
         self._openings = Openings(
@@ -97,8 +95,6 @@ class IngestServer:
         self._next_heartbeat_s = 0.0
         self._stopping = False
         self._foreign_messages = 0
-        self._pool = pool
-        self._busy = BusyClock()  # of the ingest thread
         self._next_sample_s = 0.0
 
     # Any thread -----------------------------------------------------------------------------------------------------------------------------
@@ -118,16 +114,16 @@ class IngestServer:
             session.acquisition.warn_below(low_water_bytes)
 
     def snapshot(self) -> dict[str, Any]:
-        """What a status page shows. Each number is current; together they are not one instant."""
-        book = self._sessions.book
-        return {
-            "memory": {"used_bytes": used_bytes(book), "budget_bytes": self._settings.memory_budget_bytes},
-            "clients": len(self._clients),
-            "foreign_messages": self._foreign_messages,
-            "stall_s": max(self._busy.busy_s(), self._pool.busy_s(), stall_s(book)),
-            "streams": streams_snapshot(book, self._stream_names),
-            "acquisitions": acquisitions_snapshot(book),
-        }
+        """What a status page shows."""
+        return {"clients": len(self._clients), "foreign_messages": self._foreign_messages, **self._view.snapshot()}
+
+    def preview(self, *, stream: str | None = None, name: str | None = None) -> dict[str, Any] | None:
+        """The newest frame that was taken of the acquisition ``name``, or of the one of ``stream`` that began last; None while there is none.
+
+        Costs the ingest thread nothing but for the frame that it takes next, because of this call. Raises ``UnknownStreamError``,
+        ``InvalidNameError``.
+        """
+        return self._view.preview(stream, name)
 
     def ring_fill(self) -> float:
         """How full the fullest ring is, 0 to 1: frames that are still needed, those of a chunk that is not full yet among them."""
@@ -197,7 +193,7 @@ class IngestServer:
 
     def _round(self) -> None:
         ready = dict(self._poller.poll(self._wait_ms()))
-        with self._busy:
+        with self._view.busy:
             self._serve(ready)
 
     def _serve(self, ready: Mapping[Any, int]) -> None:

@@ -18,6 +18,7 @@ from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Ver
 
 from .batch import check_content
 from .credit import Credit
+from .preview import PreviewTap
 from .rate import Rate
 from .totals import Totals
 
@@ -101,7 +102,8 @@ class Session:
         self.begun_s = self.detached_s = time.monotonic()
         self.busy = self.paused = False
         self.frames_received = 0  # by this process
-        self.rate = Rate()
+        self.rate = Rate(self.begun_s)
+        self.preview = PreviewTap(acquisition.spec)
         self.reason: ShardwrightError | None = None  # why it ended early; None for a normal end
         self.credit = Credit(acquisition.limits.frame_bytes)
         self._never_attached = recovered
@@ -140,7 +142,14 @@ class Session:
         """What this process has done of the acquisition. From any thread."""
         acquisition = self.acquisition
         failed = acquisition.state is AcquisitionState.FAILED
-        return Totals.of(acquisition.receipt(), self._before, failed=failed, bytes_received=self.bytes_received, measures=acquisition.measures)
+        return Totals.of(
+            acquisition.receipt(),
+            self._before,
+            failed=failed,
+            bytes_received=self.bytes_received,
+            frame_bytes=acquisition.limits.frame_bytes,
+            measures=acquisition.measures,
+        )
 
     def bytes_to_attach(self, ring_slots: int) -> int:
         """What a client with so many slots adds to ``memory_bytes``."""
@@ -261,6 +270,8 @@ class Session:
         self.frames_received += len(descriptors)
         if len(descriptors):
             acquisition.submit(descriptors, addresses)
+            if self.preview.wanted:
+                self.preview.take(descriptors, addresses)
         self.attachment.acknowledge(again, 0, 0)
 
     def _take_finish(self, finish: Finish) -> None:

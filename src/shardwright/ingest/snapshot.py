@@ -1,37 +1,63 @@
-"""What ingest shows of itself, as JSON: streams, acquisitions, memory. Built in the thread that asks, from numbers that are written elsewhere."""
+"""What ingest shows of itself, as JSON: streams, acquisitions, memory, previews. Built by whoever asks, from numbers that others write."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.names import STORE_SUFFIX
+from shardwright.model.errors import UnknownStreamError
+from shardwright.model.names import STORE_SUFFIX, store_name
 from shardwright.pipeline.limits import RUNTIME_BYTES
+from shardwright.pipeline.measures import BusyClock
+
+from .totals import CLIENT_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shardwright.pipeline.workers import WorkerPool
+
+    from .registry import Sessions
     from .session import Session
     from .totals import Book
 
 
-def streams_snapshot(book: Book, names: Iterable[str]) -> dict[str, Any]:
-    """Totals since this daemon started and gauges of now, by the names of streams."""
-    return {name: {**book.totals(name).to_dict(), **_gauges([s for s in book.running if s.stream == name])} for name in names}
+class IngestView:
+    """Of one server; everything may be called from any thread. ``busy`` is entered by the ingest thread for each of its rounds."""
+
+    def __init__(self, sessions: Sessions, pool: WorkerPool, stream_names: Iterable[str], budget_bytes: int) -> None:
+        self.busy = BusyClock()
+        self._sessions = sessions
+        self._pool = pool
+        self._stream_names = (*stream_names, CLIENT_STREAM)
+        self._budget_bytes = budget_bytes
+
+    def snapshot(self) -> dict[str, Any]:
+        """Each number is current; together they are not one instant. Totals count from the start of this daemon."""
+        book = self._sessions.book
+        return {
+            "memory": {"used_bytes": _used_bytes(book), "budget_bytes": self._budget_bytes},
+            "stall_s": max(self.busy.busy_s(), self._pool.busy_s(), *(session.acquisition.keeper_busy_s for session in book.running)),
+            "streams": {name: {**book.totals(name).to_dict(), **_gauges(book.running_of(name))} for name in self._stream_names},
+            "acquisitions": [_acquisition(session) for session in book.running],
+        }
+
+    def preview(self, stream: str | None, name: str | None) -> dict[str, Any] | None:
+        """Of the running acquisition of that name, or else of the one of the stream that began last."""
+        if name is not None:
+            folder = store_name(name)
+            chosen = [session for session in self._sessions.book.running if session.acquisition.path.name == folder]
+        elif stream in self._stream_names:
+            chosen = self._sessions.book.running_of(stream)
+        else:
+            raise UnknownStreamError("unknown stream", expected=f"one of {', '.join(self._stream_names)}", got=repr(stream))
+        taken = chosen[-1].preview.ask() if chosen else None
+        return None if taken is None else taken.to_dict()
 
 
-def acquisitions_snapshot(book: Book) -> list[dict[str, Any]]:
-    return [_acquisition(session) for session in book.running]
-
-
-def used_bytes(book: Book) -> int:
+def _used_bytes(book: Book) -> int:
     """What counts against the memory budget."""
     return RUNTIME_BYTES + sum(session.memory_bytes for session in book.running)
-
-
-def stall_s(book: Book) -> float:
-    """Of the keepers that are at the same call for the longest time."""
-    return max((session.acquisition.keeper_busy_s for session in book.running), default=0.0)
 
 
 def _gauges(sessions: list[Session]) -> dict[str, int]:

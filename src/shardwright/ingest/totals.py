@@ -15,25 +15,28 @@ if TYPE_CHECKING:
 
 CLIENT_STREAM = "client"  # of acquisitions whose client brought its own array: one name for all, so that there are not more and more of them
 _COUNTS = tuple(f.name for f in fields(Receipt) if f.name != "path")
+_FATES_WITH_BYTES = ("durable", "missing", "duplicate", "late", "dropped", "lost")  # received and stored ones are counted where they come from
+_BYTE_COUNTS = tuple(f"bytes_{fate}" for fate in _FATES_WITH_BYTES)
 
 
 @dataclass(frozen=True)
 class Totals:
-    """``counts`` are those of the receipts: exactly their sums once the acquisitions have ended."""
+    """``counts`` are those of the receipts: exactly their sums once the acquisitions have ended; and the pixel bytes of frames by their fate."""
 
     acquisitions: int = 0
     acquisitions_failed: int = 0
     bytes_received: int = 0
-    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys((*_COUNTS, *_BYTE_COUNTS), 0))
     measures: Measures = field(default_factory=Measures)
 
     @classmethod
-    def of(cls, receipt: Receipt, before: Receipt | None, *, failed: bool, bytes_received: int, measures: Measures) -> Totals:
+    def of(cls, receipt: Receipt, before: Receipt | None, *, failed: bool, bytes_received: int, frame_bytes: int, measures: Measures) -> Totals:
         """``before``: what an earlier process had done of it, which that one has counted. Missing are the frames that are missing now."""
         counts = {name: getattr(receipt, name) for name in _COUNTS}
         if before is not None:
             counts = {name: count if name == "frames_missing" else count - getattr(before, name) for name, count in counts.items()}
-        return cls(1, int(failed), bytes_received, counts, measures)
+        pixels = {f"bytes_{fate}": counts[f"frames_{fate}"] * frame_bytes for fate in _FATES_WITH_BYTES}
+        return cls(1, int(failed), bytes_received, {**counts, **pixels}, measures)
 
     def plus(self, others: Iterable[Totals]) -> Totals:
         """New ones of all of them."""
@@ -43,7 +46,7 @@ class Totals:
             sum(each.acquisitions for each in everyone),
             sum(each.acquisitions_failed for each in everyone),
             sum(each.bytes_received for each in everyone),
-            {name: sum(each.counts[name] for each in everyone) for name in _COUNTS},
+            {name: sum(each.counts[name] for each in everyone) for name in self.counts},
             self.measures.plus(each.measures for each in others),
         )
 
@@ -73,6 +76,9 @@ class Book:
         running = tuple(other for other in self.running if other is not session)
         return Book(running, {**self.ended, session.stream: total})
 
+    def running_of(self, stream: str) -> list[Session]:
+        return [session for session in self.running if session.stream == stream]
+
     def totals(self, stream: str) -> Totals:
         """Of all acquisitions of this stream."""
-        return self.ended.get(stream, Totals()).plus(session.totals() for session in self.running if session.stream == stream)
+        return self.ended.get(stream, Totals()).plus(session.totals() for session in self.running_of(stream))

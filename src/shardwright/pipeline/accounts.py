@@ -48,10 +48,12 @@ class Accounts:
         self.seen.stop = max(self.seen.stop, stop)
         self.received_extent = max(self.received_extent, extent)
 
-    def store(self, sequences: np.ndarray) -> None:
-        """Frames that are stored; some may have been before, in the staging area or in files that failed since."""
-        self.frames_stored += int((~self.stored.holds(sequences)).sum())
+    def store(self, sequences: np.ndarray) -> np.ndarray:
+        """Frames that are stored. Returns bool[n]: which were not before, in the staging area or in files that failed since."""
+        new: np.ndarray = ~self.stored.holds(sequences)
+        self.frames_stored += int(new.sum())
         self.stored.add(sequences)
+        return new
 
     def make_durable(self, sequences: np.ndarray, *, frames: bool) -> None:
         """``frames``: these are stored frames, not settled ones; some may be durable already, in the staging area."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlabDone:
-    """A worker's report on chunks of one slab: ``error`` is set when they were not stored."""
+    """A worker's report on chunks of one slab: ``error`` is set when they were not stored; else how long they waited for a worker and took it."""
 
     row: int
     stored_bytes: int
     error: Exception | None
+    queue_ns: int = 0
+    encode_ns: int = 0
 
 
 class SlabEncoder:
@@ -163,8 +166,10 @@ class SlabTask:
     stop: int
     files: GroupFiles
     report: Callable[[SlabDone], None]
+    queued_ns: int  # since when it waits for a worker
 
     def run(self, state: WorkerState) -> None:
+        begun_ns = time.monotonic_ns()
         try:
             stored_bytes = self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
@@ -173,7 +178,7 @@ class SlabTask:
             self.report(SlabDone(self.row, 0, WorkerError(f"a worker thread died: {error!r}")))  # nobody else would report this task
             raise
         else:
-            self.report(SlabDone(self.row, stored_bytes, None))
+            self.report(SlabDone(self.row, stored_bytes, None, begun_ns - self.queued_ns, time.monotonic_ns() - begun_ns))
 
 
 @dataclass(frozen=True)

@@ -284,6 +284,7 @@ class FrameFlow(ABC):
         if files is None:
             return
         rows, group.waiting = group.waiting, []
+        now_ns = time.monotonic_ns()
         for row in rows:
             group.in_flight += 1
             self._rows_in_flight += 1
@@ -291,4 +292,4 @@ class FrameFlow(ABC):
             frames, slab = self._table.addresses[row], int(self._table.slab[row])
             records = self._table.records[row].view(np.uint8).reshape(frames.size, -1)
             for first, stop in self._task_ranges:
-                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report))
+                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report, now_ns))

@@ -8,9 +8,10 @@ every one of them answers with a report.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,10 +41,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class GroupPrepared:
-    """The future of a group's files is done, well or badly. ``free_bytes`` of the disk are left."""
+    """The future of a group's files is done, well (which took ``open_ns``) or badly (None). ``free_bytes`` of the disk are left."""
 
     group: int
     free_bytes: int
+    open_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ class GroupSealed:
     shards: int
     renamed: bool
     error: Exception | None
+    seal_ns: int
 
 
 @dataclass(frozen=True)
 class Committed:
     """Everything that was to be synced is, but for ``failed``."""
 
-    failed: dict[int, Exception] = field(default_factory=dict)
+    failed: dict[int, Exception]
+    commit_ns: int
 
 
 @dataclass(frozen=True)
@@ -139,19 +143,20 @@ class ShardKeeper:
         future = self._promise()
 
         def run() -> None:
-            free_bytes = 0
+            free_bytes, open_ns, begun_ns = 0, None, time.monotonic_ns()
             if future.done():
                 return
             try:
                 if not spill:
                     self._restore_ballast()
                 files = self._create(group, spill=spill)
+                open_ns = time.monotonic_ns() - begun_ns
                 free_bytes = self.folder.free_bytes()
             except Exception as error:  # noqa: BLE001  (travels in the future)
                 future.set_exception(self._explained(error))
             else:
                 future.set_result(files)
-            self._report(GroupPrepared(group, free_bytes))
+            self._report(GroupPrepared(group, free_bytes, open_ns))
 
         self._commands.put(run)
         return future
@@ -188,6 +193,7 @@ class ShardKeeper:
 
         def run() -> None:
             failed: dict[int, Exception] = {}
+            begun_ns = time.monotonic_ns()
             staging = self.folder.staging
             places: dict[int, Callable[[], None]] = {key: files.result().sync for key, files in groups.items()}
             if STAGED in keys and staging is not None:
@@ -200,7 +206,7 @@ class ShardKeeper:
                     sync()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
                     failed[key] = self._explained(error)
-            self._report(Committed(failed))
+            self._report(Committed(failed, time.monotonic_ns() - begun_ns))
 
         self._commands.put(run)
 
@@ -209,6 +215,7 @@ class ShardKeeper:
 
         def run() -> None:
             shards, renamed, error = 0, False, None
+            begun_ns = time.monotonic_ns()
             try:
                 held = files.result()
                 try:
@@ -222,7 +229,7 @@ class ShardKeeper:
                     renamed = held.renamed
             except Exception as failure:  # noqa: BLE001  (travels in the report)
                 error = self._explained(failure)
-            self._report(GroupSealed(group, shards, renamed, error))
+            self._report(GroupSealed(group, shards, renamed, error, time.monotonic_ns() - begun_ns))
 
         self._commands.put(run)
 

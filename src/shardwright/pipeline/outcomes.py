@@ -6,6 +6,7 @@ Part of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner'
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import StorageFullError, WorkerError
 
@@ -25,6 +26,9 @@ from .keeper import (
     Recorded,
     StoreFinished,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Outcomes(Failing):
@@ -60,6 +64,8 @@ class Outcomes(Failing):
             self._keeper.commit({key: groups[key].files for key in keys if key >= 0}, keys)
 
     def _committed(self, report: Committed) -> None:
+        if not report.failed:
+            self.measures.commit.observe_ns(report.commit_ns)
         for key, error in report.failed.items():
             self._commit_failed(key, error)
         for key, entry in self._ledger.end(set(report.failed)):
@@ -122,7 +128,10 @@ class Outcomes(Failing):
         group = self._group_of_row(row)
         self.accounts.stored_bytes += report.stored_bytes
         self._tasks_left[row] -= 1
-        if report.error is not None:
+        if report.error is None:
+            self.measures.queue.observe_ns(report.queue_ns)
+            self.measures.encode.observe_ns(report.encode_ns)
+        else:
             group.failed_rows.add(row)
             if not self._groups.note_io_error(group, report.error) or self.state is AcquisitionState.FAILING:
                 group.sound = False  # a slab of it is half written
@@ -161,8 +170,7 @@ class Outcomes(Failing):
             group.in_flight += 1
             return
         table = self._table
-        sequences = table.sequences[row][table.filled(row)]
-        self.accounts.store(sequences)
+        sequences = self._store_frames(row, table.filled(row))
         group.frames += sequences.size
         held_row = row if self._keeps_frames else None
         self._ledger.add(group.number, time.monotonic(), sequences, slots=self._desk.slots_of(row), held_row=held_row)
@@ -170,11 +178,18 @@ class Outcomes(Failing):
             self._released.append(sequences)
             table.free(row)
 
+    def _store_frames(self, row: int, places: np.ndarray) -> np.ndarray:
+        """The frames at ``places`` (a mask, or indices) of a row are stored; returns their sequences."""
+        sequences: np.ndarray = self._table.sequences[row][places]
+        new = self.accounts.store(sequences)
+        arrival_ns = self._table.records[row]["arrival_monotonic_ns"][places]
+        self.measures.store.observe_all_ns(time.monotonic_ns() - arrival_ns[new])
+        return sequences
+
     def _stage_done(self, report: StageDone) -> None:
         row = report.row
         if self._desk.done(report):
-            sequences = self._table.sequences[row][report.places]
-            self.accounts.store(sequences)
+            sequences = self._store_frames(row, report.places)
             self._ledger.add(STAGED, time.monotonic(), sequences)
         elif report.error is not None:
             self._note("staging_failed", {"reason": str(report.error), "then": "frames are stored when their slab is full"})
@@ -207,6 +222,8 @@ class Outcomes(Failing):
             self._ledger.add(LOGGED, time.monotonic(), report.sequences)
 
     def _group_prepared(self, report: GroupPrepared) -> None:
+        if report.open_ns is not None:
+            self.measures.shard_open.observe_ns(report.open_ns)
         low = 0 < report.free_bytes < self.settings.low_water_bytes
         if low and not self._low_water:
             shards = report.free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
@@ -264,6 +281,7 @@ class Outcomes(Failing):
                 if self._given_up:
                     self._give_up(group)
             return
+        self.measures.shard_seal.observe_ns(report.seal_ns)
         self._groups.sealed(report.group)
         self._settle_durable(report.group, self._ledger.take(report.group))
         self.accounts.shards += report.shards

@@ -1,0 +1,84 @@
+"""The newest frame of an acquisition, made small: for people who watch. Taken only after somebody has asked, and then from one frame.
+
+any thread       ask    sets a flag; returns what was taken last
+ingest thread    take   while the flag is set: every n-th pixel of the batch's newest frame, where its pixels are anyway
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from shardwright.array.spec import ArraySpec
+
+MOST_PIXELS = 512  # along each axis
+MIN_INTERVAL_S = 0.1  # between two that are taken, however often somebody asks
+
+
+@dataclass(frozen=True)
+class Preview:
+    """``pixels``: in the array's own dtype."""
+
+    pixels: npt.NDArray[Any]
+    sequence: int
+    frame_id: int
+    taken_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON; ``data`` are the rows one after another, little-endian."""
+        pixels = shown(self.pixels)
+        height, width = pixels.shape
+        data = base64.b64encode(pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()).decode()
+        facts = {"width": width, "height": height, "dtype": pixels.dtype.name, "data": data}
+        return {**facts, "frame": self.sequence, "frame_id": None if self.frame_id < 0 else self.frame_id, "time_s": time.monotonic() - self.taken_s}
+
+
+class PreviewTap:
+    """Of one acquisition."""
+
+    def __init__(self, spec: ArraySpec) -> None:
+        self.wanted = False  # the ingest thread looks at nothing else
+        self._dtype = np.dtype(spec.dtype).newbyteorder("<")
+        self._shape = spec.frame_shape
+        self._steps = tuple(slice(None, None, -(-pixels // MOST_PIXELS)) for pixels in spec.frame_shape)
+        self._last: Preview | None = None
+
+    def ask(self) -> Preview | None:
+        """What was taken last; the next frame that comes is taken as well."""
+        last = self._last
+        if last is None or time.monotonic() - last.taken_s >= MIN_INTERVAL_S:
+            self.wanted = True
+        return last
+
+    def take(self, descriptors: npt.NDArray[np.void], addresses: npt.NDArray[np.int64]) -> None:
+        """Of a batch whose pixels stay where they are until this returns; an address of 0 has none."""
+        with_pixels = np.flatnonzero(addresses)
+        if not with_pixels.size:
+            return
+        newest = int(with_pixels[-1])
+        nbytes = self._shape[0] * self._shape[1] * self._dtype.itemsize
+        memory = (ctypes.c_uint8 * nbytes).from_address(int(addresses[newest]))
+        frame = np.frombuffer(memoryview(memory), self._dtype).reshape(self._shape)
+        described = descriptors[newest]
+        self._last = Preview(frame[self._steps].copy(), int(described["sequence"]), int(described["frame_id"]), time.monotonic())
+        self.wanted = False
+
+
+def shown(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As uint8 or uint16, which every viewer takes: those two as they are, any other dtype from its least to its greatest value; NaN is dark."""
+    if pixels.dtype.kind == "u" and pixels.dtype.itemsize <= 2:
+        return pixels
+    values = pixels.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    scale = high - low or 1.0
+    with np.errstate(over="ignore"):
+        return (np.nan_to_num(np.clip(values / scale - low / scale, 0.0, 1.0)) * 65535).astype(np.uint16)

@@ -1,0 +1,135 @@
+"""The preview is the frame that was sent, whichever way it came, and costs nothing while nobody asks."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.ingest.preview import MOST_PIXELS, PreviewTap, shown
+from shardwright.model import errors
+
+WAYS = ["shm", "message"]
+
+
+def pixels_of(preview) -> np.ndarray:
+    preview = json.loads(json.dumps(preview))
+    flat = np.frombuffer(base64.b64decode(preview["data"]), np.dtype(preview["dtype"]).newbyteorder("<"))
+    return flat.reshape(preview["height"], preview["width"])
+
+
+def preview_of(daemon, wait, acquisition, frame, **which):
+    """Asks until the next frame is to be taken, sends ``frame``, and returns what was made of it."""
+    sequence, tap = acquisition.frames_sent, daemon.server._sessions.book.running[-1].preview
+
+    def asked():
+        daemon.server.preview(**which)
+        return tap.wanted
+
+    wait(asked)
+    acquisition.append(frame, frame_id=sequence)
+    return wait(lambda: (now := daemon.server.preview(**which)) and now["frame"] == sequence and now)
+
+
+@pytest.mark.parametrize("transport", WAYS)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_a_preview_is_the_newest_frame_that_was_sent(start, spec_of, frames_of, wait, transport, dtype):
+    daemon = start()
+    frames = frames_of(6, (20, 30), dtype)
+    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of(shape=(20, 30), dtype=dtype)) as stream:
+        assert daemon.server.preview(name="a") is None
+        for i, frame in enumerate(frames):
+            preview = preview_of(daemon, wait, stream, frame, stream="client")
+            np.testing.assert_array_equal(pixels_of(preview), frame)
+            assert (preview["dtype"], preview["frame"], preview["frame_id"]) == (dtype, i, i)
+            assert preview["time_s"] >= 0
+        assert pixels_of(daemon.server.preview(name="a")).shape == (20, 30)
+
+
+@pytest.mark.parametrize("transport", WAYS)
+def test_a_large_frame_is_made_small_by_leaving_pixels_out(start, spec_of, frames_of, wait, transport):
+    daemon = start()
+    shape = (MOST_PIXELS + 1, 3 * MOST_PIXELS)
+    (frame,) = frames_of(1, shape)
+    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of(shape=shape)) as stream:
+        preview = preview_of(daemon, wait, stream, frame, name="a")
+    np.testing.assert_array_equal(pixels_of(preview), frame[::2, ::3])
+
+
+def test_of_a_batch_the_newest_frame_that_has_pixels_is_taken(spec_of, frames_of):
+    spec, frames = spec_of(shape=(4, 6)), frames_of(3, (4, 6))
+    tap = PreviewTap(spec)
+    batch = np.zeros(3, [("sequence", np.int64), ("frame_id", np.int64)])
+    batch["sequence"], batch["frame_id"] = [7, 8, 9], -1
+    assert tap.ask() is None
+    tap.take(batch, np.zeros(3, np.int64))
+    assert tap.wanted, "a batch without pixels leaves the wish open"
+    tap.take(batch, np.array([frames[0].ctypes.data, frames[1].ctypes.data, 0]))
+    preview = tap.ask()
+    assert preview is not None
+    frames[:] = 0  # a copy was made
+    assert pixels_of(preview.to_dict()).any()
+    assert (preview.to_dict()["frame"], preview.to_dict()["frame_id"]) == (8, None)
+
+
+def test_nothing_is_taken_that_nobody_asked_for(start, spec_of, frames_of, wait, monkeypatch):
+    taken = []
+    take = PreviewTap.take
+    monkeypatch.setattr(PreviewTap, "take", lambda tap, *batch: taken.append(take(tap, *batch)))
+    daemon = start()
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+
+        def send():
+            for frame in frames_of(20):
+                stream.append(frame)
+            sent = stream.frames_sent
+            wait(lambda: daemon.server.snapshot()["acquisitions"][0]["frames_received"] == sent)
+
+        send()
+        assert taken == []
+        daemon.server.preview(name="a")
+        send()
+        assert len(taken) == 1
+        send()
+        assert len(taken) == 1, "asked once, taken once"
+
+
+def test_whoever_asks_all_the_time_gets_no_more_than_so_many(spec_of, frames_of):
+    tap, (frame,) = PreviewTap(spec_of(shape=(4, 6))), frames_of(1, (4, 6))
+    batch = np.zeros(1, [("sequence", np.int64), ("frame_id", np.int64)])
+    tap.ask()
+    tap.take(batch, np.array([frame.ctypes.data]))
+    tap._last = type(tap._last)(tap._last.pixels, 0, 0, tap._last.taken_s + 3600)  # as if it had been taken just now, however slow this machine is
+    assert tap.ask() is not None
+    assert not tap.wanted
+
+
+def test_unknown_streams_and_names_are_refused_and_ended_acquisitions_show_nothing(start, spec_of, frames_of, wait):
+    daemon = start()
+    with pytest.raises(errors.UnknownStreamError):
+        daemon.server.preview(stream="cam7")
+    with pytest.raises(errors.InvalidNameError):
+        daemon.server.preview(name="../etc")
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        preview_of(daemon, wait, stream, frames_of(1)[0], name="a")
+    daemon.event("acquisition_ended")
+    assert daemon.server.preview(name="a") is None
+    assert daemon.server.preview(stream="client") is None
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16", "float32", "uint32"])
+def test_other_dtypes_are_shown_from_their_least_to_their_greatest_value(dtype):
+    values = np.array([[0, 1], [1, 0]] if dtype == "bool" else [[3, 7], [5, 3]], dtype)
+    expected = {0: 0, 1: 65535} if dtype == "bool" else {3: 0, 5: 32767, 7: 65535}
+    assert shown(values).tolist() == [[expected[value] for value in row] for row in values.tolist()]
+    assert shown(values).dtype == np.uint16
+
+
+def test_values_that_are_no_numbers_are_dark_and_infinite_ones_at_the_ends():
+    values = np.array([[np.nan, np.inf, -np.inf, 1.0, 2.0]])
+    assert shown(values).tolist() == [[0, 65535, 0, 0, 65535]]
+    assert shown(np.full((2, 2), np.nan)).tolist() == [[0, 0], [0, 0]]
+    assert shown(np.full((1, 2), 5.0)).tolist() == [[0, 0]]

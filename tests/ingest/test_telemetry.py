@@ -1,0 +1,220 @@
+"""What the daemon counts: totals that equal the receipts exactly, gauges of what runs, how long something is stuck. Real sockets and pipeline."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import fields
+
+import pytest
+
+import shardwright as sw
+from shardwright.ingest import StreamPolicy
+from shardwright.model import errors
+from shardwright.model.receipt import Receipt
+from shardwright.pipeline.settings import WriteSettings
+from shardwright.storage import failpoints
+
+COUNTS = [f.name for f in fields(Receipt) if f.name != "path"]
+STUCK_S = 0.2
+
+
+@contextmanager
+def held(point):
+    """Whoever comes to ``point`` waits there, until the end or until what is yielded is set."""
+    go_on = threading.Event()
+    failpoints.set_hook(point, go_on.wait)
+    try:
+        yield go_on
+    finally:
+        failpoints.set_hook(point, None)
+        go_on.set()
+
+
+def counted(daemon, stream: str) -> dict[str, int]:
+    """The totals of a stream under the names that receipts have."""
+    totals = daemon.server.snapshot()["streams"][stream]
+    return {name: totals["shards_sealed" if name == "shards" else name] for name in COUNTS}
+
+
+def receipts(daemon) -> list[dict]:
+    return [facts for event, facts in daemon.events if event in ("acquisition_ended", "acquisition_failed")]
+
+
+def total(receipts: list[dict]) -> dict[str, int]:
+    return {name: sum(receipt[name] for receipt in receipts) for name in COUNTS}
+
+
+def acquire(daemon, name, frames, *, spec=None, stream=None, order=None, transport="shm"):
+    """Frames at the places ``order``; those that come twice bring other pixels."""
+    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire(name, spec, stream=stream) as acquisition:
+        for i, place in enumerate(range(len(frames)) if order is None else order):
+            acquisition.append(frames[i % len(frames)], index=[place])
+    return acquisition
+
+
+def acquire_and_fail(daemon, frames, failing):
+    """Two slabs are stored, then a defect ends the acquisition."""
+    with sw.connect(daemon.ipc) as connection:
+        acquisition = connection.acquire("failed", stream="cam0")
+        for i in range(4):
+            acquisition.append(frames[i])
+        acquisition.flush()
+        failing("slots.before_store", RuntimeError("a defect"))
+        for i in range(4, 8):
+            acquisition.append(frames[i])
+        with pytest.raises(errors.ShardwrightError):
+            acquisition.close()
+        daemon.event("acquisition_failed")
+
+
+def acquire_and_drop(daemon, frames, wait):
+    """The workers are held until frames were dropped."""
+    with sw.connect(daemon.ipc) as connection, connection.acquire("dropped", stream="drops") as acquisition, held("slots.before_store"):
+        for i in range(40):
+            acquisition.append(frames[i])
+        assert acquisition.frames_dropped > 0
+        wait(lambda: daemon.server.snapshot()["streams"]["drops"]["frames_dropped"] == acquisition.frames_dropped)
+
+
+def test_totals_equal_the_receipts_of_all_acquisitions_exactly(start, spec_of, frames_of, tmp_path, wait, failing):
+    """Missing, duplicate, late, dropped and lost frames among them; two streams and a client's own array; both transports."""
+    frames = frames_of(40)
+    streams = [
+        StreamPolicy("cam0", spec_of(), tmp_path, ring_frames=12),
+        StreamPolicy("drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")),
+    ]
+    daemon = start(*streams, root=tmp_path)
+    acquire(daemon, "whole", frames[:10], stream="cam0")
+    acquire(daemon, "twice", frames[:8], stream="cam0", order=[0, 1, 2, 2, 7, 6, 0, 3], transport="message")
+    acquire(daemon, "late", frames, stream="cam0", order=[*range(0, 60, 2), 1])  # half slabs fill the ring; the first is closed with a hole
+    acquire_and_drop(daemon, frames, wait)
+    acquire(daemon, "own", frames[:3], spec=spec_of(), order=[0, 2, 5], transport="message")
+    acquire(daemon, "other", frames[:5], spec=spec_of())
+    acquire_and_fail(daemon, frames, failing)
+    wait(lambda: len(receipts(daemon)) == 7)
+    by_stream = {"cam0": ["whole", "twice", "late", "failed"], "drops": ["dropped"], "client": ["own", "other"]}
+    for stream, names in by_stream.items():
+        mine = [receipt for receipt in receipts(daemon) if receipt["path"].rpartition("/")[2].removesuffix(".ome.zarr") in names]
+        assert len(mine) == len(names)
+        assert counted(daemon, stream) == total(mine)
+    everything = total(receipts(daemon))
+    for name in ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards"):
+        assert everything[name] > 0, "else this test proves less than it says"
+    streams_now = daemon.server.snapshot()["streams"]
+    assert {name: (stream["acquisitions"], stream["acquisitions_failed"]) for name, stream in streams_now.items()} == {
+        "cam0": (4, 1),
+        "drops": (1, 0),
+        "client": (2, 0),
+    }
+    for name, stream in streams_now.items():
+        sent = stream["frames_received"] - stream["frames_dropped"]
+        assert stream["bytes_received"] == sent * frames[0].nbytes, name
+        assert stream["histograms"]["store_seconds"]["count"] == stream["frames_stored"], name
+        assert (stream["ring_frames"], stream["ring_used"], stream["slabs_total"], stream["slabs_used"]) == (0, 0, 0, 0)
+    assert daemon.server.snapshot()["acquisitions"] == []
+
+
+def test_totals_never_go_back_while_acquisitions_end(start, spec_of, frames_of, wait):
+    """Another thread looks all the time: no acquisition is ever seen twice or not at all."""
+    daemon, done, seen = start(), threading.Event(), []
+
+    def look():
+        while not done.wait(0.001):
+            stream = daemon.server.snapshot()["streams"]["client"]
+            seen.append((stream["acquisitions"], stream["frames_received"], stream["histograms"]["store_seconds"]["count"]))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for i in range(8):
+            acquire(daemon, f"a{i}", frames_of(4), spec=spec_of())
+        wait(lambda: len(receipts(daemon)) == 8)
+    finally:
+        done.set()
+        watcher.join()
+    for numbers in zip(*seen, strict=True):
+        assert list(numbers) == sorted(numbers)
+    assert seen[-1][0] == 8 or counted(daemon, "client")["frames_received"] == 32
+
+
+def test_what_an_earlier_daemon_did_is_not_counted_twice(start, double, spec_of, frames_of, wait):
+    first = start(doubled=double)
+    frames = frames_of(7)
+    with sw.connect(first.ipc, reconnect_timeout_ms=30_000) as connection:
+        stream = connection.acquire("a", spec_of())
+        for frame in frames[:4]:
+            stream.append(frame)
+        wait(lambda: stream.frames_stored == 4)
+        before = counted(first, "client")
+        first.kill()
+        second = start(doubled=double, root=first.root, adopt=[first.root / "a.ome.zarr"])
+        second.event("acquisition_resumed")
+        for frame in frames[4:]:
+            stream.append(frame)
+        stream.close()
+    after = counted(second, "client")
+    assert (before["frames_received"], after["frames_received"]) == (4, 3)
+    assert Counter(before) + Counter(after) == Counter({name: getattr(stream.receipt, name) for name in COUNTS})
+    assert second.server.snapshot()["streams"]["client"]["bytes_received"] == 3 * frames[0].nbytes
+
+
+def test_a_running_acquisition_shows_what_it_does(start, spec_of, frames_of, wait, tmp_path):
+    daemon = start(StreamPolicy("cam0", spec_of(count=40), tmp_path, ring_frames=12), root=tmp_path)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", stream="cam0") as stream, held("slots.before_store"):
+        for place in (0, 1, 2, 5):
+            stream.append(frames_of(1)[0], index=[place])
+        wait(lambda: daemon.server.snapshot()["acquisitions"][0]["frames_received"] == 4)
+        shown = wait(lambda: next((a for a in daemon.server.snapshot()["acquisitions"] if a["rate_hz"] > 0), None))
+        assert json.loads(json.dumps(shown)) == shown
+        assert (shown["name"], shown["path"], shown["stream"], shown["state"]) == ("a", stream.path, "cam0", "running")
+        assert (shown["frames_expected"], shown["frames_missing"], shown["frames_in_flight"]) == (40, 2, 4)
+        assert shown["ring_fill"] == 4 / 12
+        assert shown["bytes_per_s"] == pytest.approx(shown["rate_hz"] * frames_of(1)[0].nbytes)
+        assert shown["client"]["pid"] > 0
+        cam0 = daemon.server.snapshot()["streams"]["cam0"]
+        assert (cam0["ring_frames"], cam0["ring_used"], cam0["slabs_used"]) == (12, 4, 3)
+        assert cam0["slabs_total"] >= 3
+        wait(lambda: daemon.server.snapshot()["acquisitions"][0]["rate_hz"] == 0)  # nothing came for a while
+
+
+@pytest.mark.parametrize("point", ["slots.before_store", "keeper.before_command"])
+def test_a_thread_that_is_stuck_shows(start, spec_of, frames_of, wait, point):
+    daemon = start()
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
+        wait(lambda: daemon.server.snapshot()["stall_s"] < STUCK_S)
+        with held(point):
+            for frame in frames_of(4):
+                stream.append(frame)
+            wait(lambda: daemon.server.snapshot()["stall_s"] > 2 * STUCK_S)
+        wait(lambda: daemon.server.snapshot()["stall_s"] < STUCK_S)
+
+
+def test_an_ingest_round_that_is_stuck_shows(start, wait):
+    daemon, go_on = start(), threading.Event()
+    receive = daemon.server._receive_some
+    daemon.server._receive_some = lambda: go_on.wait() and receive()
+    try:
+        wait(lambda: daemon.server.snapshot()["stall_s"] > 2 * STUCK_S)
+    finally:
+        go_on.set()
+    wait(lambda: daemon.server.snapshot()["stall_s"] < STUCK_S)
+
+
+@pytest.fixture
+def failing():
+    """``failing(point, error)``, until the end of the test."""
+    points = []
+
+    def fail(point, error):
+        def hook():
+            raise error
+
+        points.append(point)
+        failpoints.set_hook(point, hook)
+
+    yield fail
+    for point in points:
+        failpoints.set_hook(point, None)
