@@ -81,4 +81,5 @@ class Book:
 
     def totals(self, stream: str) -> Totals:
         """Of all acquisitions of this stream."""
-        return self.ended.get(stream, Totals()).plus(session.totals() for session in self.running_of(stream))
+        ended, running = self.ended.get(stream) or Totals(), self.running_of(stream)
+        return ended.plus(session.totals() for session in running) if running else ended
