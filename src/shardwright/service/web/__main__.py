@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .app import make_app
 from .connections import DESCRIPTORS, serve
+from .daemon_link import DaemonLink
 from .settings import WebSettings
 
 NICE = 5  # behind the daemon's threads
@@ -39,11 +40,13 @@ async def pulse() -> None:
 
 
 async def run(settings: WebSettings, listener: socket.socket) -> None:
-    beating = asyncio.create_task(pulse())
+    link = DaemonLink(settings.control_socket, settings.preview_hz)
+    beside = [asyncio.create_task(work) for work in (pulse(), link.keep_watching())]
     try:
-        await serve(make_app(settings), listener)
+        await serve(make_app(settings, link), listener)
     finally:
-        beating.cancel()
+        for task in beside:
+            task.cancel()
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the page asks for: /api/status, /api/events and /api/preview/NAME.png, each from the daemon's answer of this moment."""
+"""What the page and Prometheus ask for: /api/status, /api/events, /api/preview/NAME.png and /metrics, each from an answer of the daemon."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from shardwright.model.errors import ProtocolError, ShardwrightError
 
+from .metrics import Metrics
 from .preview import preview_png
 
 if TYPE_CHECKING:
@@ -44,10 +45,15 @@ class Api:
 
     def __init__(self, link: DaemonLink) -> None:
         self._link = link
+        self._metrics = Metrics()
 
     async def status(self, request: Request) -> Response:
         del request
         return JSONResponse(await self._link.status())
+
+    async def metrics(self, request: Request) -> Response:
+        text, content_type = self._metrics.render(await self._link.status(), request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
 
     async def events(self, request: Request) -> Response:
         after = request.query_params.get("after", "0")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from shardwright.model.errors import ShardwrightError
 from shardwright.service.control_client import ControlClient
+
+from .forecast import Forecast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +20,7 @@ T = TypeVar("T")
 STATUS_FRESH_S = 0.2
 EVENTS_FRESH_S = 0.5
 MOST_EVENTS = 1000
+WATCH_S = 10.0
 
 
 class Recent(Generic[T]):
@@ -48,15 +53,22 @@ class DaemonLink:
         self._client = ControlClient(socket_path)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._status = Recent(lambda: self._ask_for("status"), STATUS_FRESH_S, self._executor)
+        self._forecast = Forecast()
         self._known_events: tuple[dict[str, Any], ...] = ()
         self._events = Recent(self._take_new_events, EVENTS_FRESH_S, self._executor)
         self._preview_fresh_s = 1 / preview_hz
         self._previews: dict[str, Recent[dict[str, Any] | None]] = {}
 
     async def status(self) -> dict[str, Any]:
-        """The daemon's snapshot."""
-        snapshot: dict[str, Any] = await self._status.get()
-        return snapshot
+        """The daemon's snapshot, and ``full_in_s`` for each of its disks."""
+        return self._forecast.added_to(await self._status.get())
+
+    async def keep_watching(self) -> None:
+        """Asks now and then, so that a forecast does not begin with the first who wants it."""
+        while True:
+            with contextlib.suppress(ShardwrightError):
+                await self.status()
+            await asyncio.sleep(WATCH_S)
 
     async def events(self, after: int) -> list[dict[str, Any]]:
         """Those with a higher number, oldest first."""

@@ -1,0 +1,200 @@
+"""/metrics: the daemon's snapshot in Prometheus's words. METRICS.md lists every name.
+
+Labels are bounded: streams by the names in the configuration (and ``client`` for all that bring their own array), disks by role, events by the names
+that stand in the code. Nothing is labelled by acquisition.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.exposition import choose_encoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from prometheus_client.core import Metric
+
+    Facts = Mapping[str, Any]
+
+STATES = ("starting", "serving", "draining")
+
+# name: (what it is in a stream's part of the snapshot, help)
+STREAM_COUNTERS = {
+    "acquisitions": ("acquisitions", "Acquisitions opened."),
+    "acquisitions_failed": ("acquisitions_failed", "Acquisitions ended by an error."),
+    "frames_received": ("frames_received", "Frames that the daemon was told of; each has one of the fates below."),
+    "frames_stored": ("frames_stored", "Frames in their chunk: safe from the daemon's death."),
+    "frames_durable": ("frames_durable", "Stored frames that are synced: safe from a power cut."),
+    "frames_duplicate": ("frames_duplicate", "Frames whose place was taken."),
+    "frames_late": ("frames_late", "Frames whose place had been closed."),
+    "frames_lost": ("frames_lost", "Frames taken in that an error kept from the disk."),
+    "received_bytes": ("bytes_received", "Pixel bytes of the frames received."),
+    "stored_bytes": ("bytes_raw", "Pixel bytes of the frames stored."),
+    "durable_bytes": ("bytes_durable", "Pixel bytes of the frames that are synced."),
+    "duplicate_bytes": ("bytes_duplicate", "Pixel bytes of the duplicate frames."),
+    "late_bytes": ("bytes_late", "Pixel bytes of the late frames."),
+    "lost_bytes": ("bytes_lost", "Pixel bytes of the lost frames."),
+    "written_bytes": ("bytes_stored", "Bytes of the encoded chunks and indexes in the shards."),
+    "shards_sealed": ("shards_sealed", "Shards that have got their final name."),
+}
+DROPPED_COUNTERS = {
+    "frames_dropped": ("frames_dropped", "Frames not taken in, by reason."),
+    "dropped_bytes": ("bytes_dropped", "Pixel bytes of the frames not taken in, by reason."),
+}
+DROP_REASONS = ("overload",)  # model/fates.py: the one reason for which a frame is dropped
+STREAM_GAUGES = {
+    "frames_missing": (
+        "frames_missing",
+        "Places of the arrays that hold fill value because no frame came; one that still comes may fill it.",
+    ),
+    "missing_bytes": ("bytes_missing", "Pixel bytes of the missing frames."),
+    "ring_frames": ("ring_frames", "Frames that the rings of running acquisitions hold."),
+    "ring_used_frames": ("ring_used", "Frames in those rings that are not safe yet."),
+    "slabs": ("slabs_total", "Slabs that the running acquisitions may have in work."),
+    "slabs_used": ("slabs_used", "Slabs in work."),
+}
+HISTOGRAMS = {
+    "queue_seconds": "How long a slab waits for a worker.",
+    "encode_seconds": "How long a worker compresses and writes its chunks.",
+    "store_seconds": "From a frame's arrival until it is stored.",
+    "commit_seconds": "How long a sync takes.",
+    "shard_open_seconds": "How long the files of a group of shards take to prepare.",
+    "shard_seal_seconds": "How long the files of a group of shards take to seal.",
+}
+
+
+def families(snapshot: Facts) -> Iterator[Metric]:
+    """Every metric of a snapshot."""
+    yield from _daemon(snapshot)
+    yield from _disks(snapshot["disks"])
+    yield from _streams(snapshot["streams"], snapshot["acquisitions"])
+    yield from _compaction(snapshot["compaction"])
+    yield from _events(snapshot["events"])
+
+
+def _name(name: str) -> str:
+    return f"shardwright_{name}"
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_name(name), text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(_name(name), text, value=value)
+
+
+def _daemon(snapshot: Facts) -> Iterator[Metric]:
+    yield InfoMetricFamily(_name("build"), "The software.", value={"version": snapshot["software"].rpartition(" ")[2]})
+    state = GaugeMetricFamily(_name("state"), "1 for what the daemon is doing.", labels=["state"])
+    for name in STATES:
+        state.add_metric([name], float(snapshot["state"] == name))
+    yield state
+    yield _gauge("uptime_seconds", "Since the daemon started.", snapshot["uptime_s"])
+    yield _gauge("memory_used_bytes", "What counts against the memory budget.", snapshot["memory"]["used_bytes"])
+    yield _gauge("memory_budget_bytes", "The memory budget.", snapshot["memory"]["budget_bytes"])
+    yield _gauge("clients", "Clients connected.", snapshot["clients"])
+    yield _counter("foreign_messages", "Messages that broke the protocol.", snapshot["foreign_messages"])
+    yield _gauge("stall_seconds", "How long the step that has taken longest by now has taken; a stuck disk shows here.", snapshot["stall_s"])
+
+
+def _disks(disks: Iterable[Facts]) -> Iterator[Metric]:
+    labels = ["role", "path"]
+    free = GaugeMetricFamily(_name("disk_free_bytes"), "Room on a disk.", labels=labels)
+    size = GaugeMetricFamily(_name("disk_size_bytes"), "Size of a disk.", labels=labels)
+    low = GaugeMetricFamily(_name("disk_low_water_bytes"), "Room below which the daemon warns.", labels=labels)
+    full = GaugeMetricFamily(
+        _name("disk_time_to_full_seconds"), "How long its room lasts at the rate of the last minutes; +Inf: nothing is stored.", labels=labels
+    )
+    for disk in disks:
+        names = [disk["role"], disk["path"]]
+        low.add_metric(names, disk["low_water_bytes"])
+        if disk["free_bytes"] is not None:
+            free.add_metric(names, disk["free_bytes"])
+            size.add_metric(names, disk["total_bytes"])
+            full.add_metric(names, math.inf if disk["full_in_s"] is None else disk["full_in_s"])
+    yield from (free, size, low, full)
+
+
+def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Iterator[Metric]:
+    running = [acquisition["stream"] for acquisition in acquisitions]
+    yield _by_stream(GaugeMetricFamily, "acquisitions_running", "Acquisitions that run now.", {name: running.count(name) for name in streams})
+    for kind, table in ((CounterMetricFamily, STREAM_COUNTERS), (GaugeMetricFamily, STREAM_GAUGES)):
+        for name, (key, text) in table.items():
+            yield _by_stream(kind, name, text, {stream: facts[key] for stream, facts in streams.items()})
+    for name, (key, text) in DROPPED_COUNTERS.items():
+        dropped = CounterMetricFamily(_name(name), text, labels=["stream", "reason"])
+        for stream, facts in streams.items():
+            dropped.add_metric([stream, *DROP_REASONS], facts[key])
+        yield dropped
+    ratios = {stream: facts["bytes_raw"] / facts["bytes_stored"] for stream, facts in streams.items() if facts["bytes_stored"]}
+    yield _by_stream(GaugeMetricFamily, "compression_ratio", "Pixel bytes stored for each byte written, since the start.", ratios)
+    for name, text in HISTOGRAMS.items():
+        histogram = HistogramMetricFamily(_name(name), text, labels=["stream"])
+        for stream, facts in streams.items():
+            histogram.add_metric([stream], *_buckets(facts["histograms"][name]))
+        yield histogram
+
+
+def _by_stream(kind: Callable[..., Any], name: str, text: str, values: Mapping[str, float]) -> Metric:
+    family = kind(_name(name), text, labels=["stream"])
+    for stream, value in values.items():
+        family.add_metric([stream], value)
+    metric: Metric = family
+    return metric
+
+
+def _buckets(histogram: Facts) -> tuple[list[tuple[str, float]], float]:
+    """Cumulative, as Prometheus wants them, and the sum."""
+    total, buckets = 0, []
+    for bound, count in zip([*histogram["le"], math.inf], histogram["counts"], strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == math.inf else repr(float(bound)), float(total)))
+    return buckets, histogram["sum"]
+
+
+def _compaction(compaction: Facts) -> Iterator[Metric]:
+    yield _gauge("compaction_enabled", "1 where sealed stores are compacted by the daemon.", compaction["enabled"])
+    yield _gauge("compaction_queued", "Sealed stores that wait to be compacted: the backlog.", compaction["queued"])
+    yield _gauge("compaction_running", "1 while a store is compacted.", compaction["running"] is not None)
+    yield _gauge("compaction_paused", "1 while compaction waits for the cameras.", compaction["paused"])
+    yield _counter("compaction_stores", "Stores compacted.", compaction["done"])
+    yield _counter("compaction_failures", "Attempts to compact a store that failed.", compaction["failed"])
+
+
+def _events(events: Facts) -> Iterator[Metric]:
+    told = CounterMetricFamily(_name("events"), "Events by name, whether or not their lines were written.", labels=["event"])
+    for name, count in sorted(events["by_name"].items()):
+        told.add_metric([name], count)
+    yield told
+    yield _counter("log_lines_dropped", "Lines that found the queue to the log full.", events["lines_dropped"])
+    yield _counter("log_lines_unwritten", "Lines that nobody took.", events["lines_unwritten"])
+
+
+class _Families:
+    """What an encoder takes for a registry."""
+
+    def __init__(self, snapshot: Facts, process: ProcessCollector) -> None:
+        self._snapshot = snapshot
+        self._process = process
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(self._snapshot)
+        yield from self._process.collect()
+
+
+class Metrics:
+    """``render`` is a scrape. The process that it tells about as well is the daemon, which is this one's parent."""
+
+    def __init__(self) -> None:
+        self._process = ProcessCollector(namespace="shardwright", pid=os.getppid, registry=CollectorRegistry())
+
+    def render(self, snapshot: Facts, accept: str) -> tuple[bytes, str]:
+        """The text and its type, in the format that a scraper asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(_Families(snapshot, self._process)), content_type
