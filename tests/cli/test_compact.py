@@ -19,6 +19,7 @@ import pytest
 import tensorstore
 
 import shardwright as sw
+from shardwright.cli.app import main
 from shardwright.cli.compact import parse_recompress
 from shardwright.cli.worker_options import parse_rate
 from shardwright.compact.pausing import RigPause
@@ -90,9 +91,24 @@ def test_one_bad_store_keeps_no_other_from_being_done(store: Path, tmp_path: Pat
     np.testing.assert_array_equal(pixels(store), before)
 
 
-@pytest.mark.parametrize("arguments", [("--order", "hilbert"), ("--recompress", "zstd:"), ("--rate", "fast"), ("--workers", "0")])
-def test_usage_is_code_2(store: Path, arguments: tuple[str, ...]) -> None:
-    assert compact(store, *arguments).returncode == 2
+USAGE = [
+    (("--order", "hilbert"), "--order is unknown"),
+    (("--recompress", "zstd:"), "--recompress is no codec"),
+    (("--recompress", "zstd:99"), "cannot recompress with zstd:99: Input should be less than or equal to 9"),
+    (("--recompress", "gzip:5"), "does not cover this codec; expected lz4, lz4hc, zlib or zstd, inside blosc"),
+    (("--recompress", "gzip:5", "--dry-run"), "does not cover this codec"),
+    (("--rate", "fast"), "--rate"),
+    (("--workers", "0"), "--workers"),
+    (("--workers", "2", "--scheduler", "tcp://127.0.0.1:1"), "--workers is of this machine's processes"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE)
+def test_usage_is_code_2(store: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compact", str(store), *arguments, "--no-idle"])
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_values_of_options() -> None:

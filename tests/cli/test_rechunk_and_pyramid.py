@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +20,11 @@ from shardwright.cli.making import manners_of
 from shardwright.compact.new_array import of_one_worker
 from shardwright.compact.pausing import pause_files
 from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store, write_new_store
-from shardwright.compact.work_folder import WorkFolder
+from shardwright.compact.work_folder import PAUSE_NAME, WORK_FOLDER
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 PIXELS = np.random.default_rng(5).poisson(90, (5, 32, 48)).astype(np.uint16)
+WAIT_S = 60
 HERE = ("--workers", "1", "--no-idle")
 
 
@@ -117,6 +121,28 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_made(store: Pa
     assert names(store) == ["0", "frames", "zarr.json"]
 
 
+INTERRUPTED = [
+    (("rechunk", "embryo.ome.zarr", "new.ome.zarr", "--chunks", "t=2"), signal.SIGINT),
+    (("pyramid", "embryo.ome.zarr", "--levels", "1"), signal.SIGTERM),
+]
+
+
+@pytest.mark.parametrize(("command", "number"), INTERRUPTED)
+def test_an_interrupt_is_told_and_the_same_command_goes_on(store: Path, shardwright, command: tuple[str, ...], number: signal.Signals) -> None:
+    (store / "0/.compact").mkdir()
+    pause = store / "0/.compact/pause"
+    pause.touch()
+    job = subprocess.Popen([sys.executable, "-m", "shardwright.cli", *command, *HERE], stderr=subprocess.PIPE, text=True)
+    assert job.stderr is not None
+    assert any("paused by" in line for line in job.stderr), "it waits"
+    job.send_signal(number)
+    _, err = job.communicate(timeout=WAIT_S)
+    assert (job.returncode, err.splitlines()[-1].startswith(f"shardwright: {command[0]} was interrupted")) == (1, True), err
+    assert not list(store.parent.rglob("*.packed")), "no working file is left"
+    pause.unlink()
+    assert shardwright(*command, *HERE)[0] == 0
+
+
 def test_a_store_that_is_still_being_written_is_refused(store: Path, shardwright) -> None:
     (store / ".shardwright").mkdir()
     for command in (("rechunk", store, "new.ome.zarr", "--chunks", "t=2"), ("pyramid", store, "--levels", "1")):
@@ -129,7 +155,7 @@ def test_a_store_that_is_still_being_written_is_refused(store: Path, shardwright
 def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_share_the_rate(store: Path) -> None:
     manners = manners_of("6MB", 3, no_idle=True, image=store / "0")
     assert manners["pause_files"] == pause_files(store / "0")
-    assert manners["pause_files"][0] == str(WorkFolder(store / "0", None).pause_file)
+    assert manners["pause_files"][0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
     assert [of_one_worker(manners, tasks)["bytes_per_s"] for tasks in (1, 2, 3, 9)] == [6e6, 3e6, 2e6, 2e6]
     tasks = []
 

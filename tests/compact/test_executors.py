@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 
 from shardwright.compact import executors
-from shardwright.compact.executors import DaskCluster
+from shardwright.compact.executors import DaskCluster, _WorkerProcess
 from shardwright.kernels import reference
 from shardwright.model.errors import WorkerError
 from shardwright.storage import failpoints
@@ -237,6 +239,15 @@ def test_a_killed_local_worker(store: Path) -> None:
     assert job.returncode == 0, err + out
     assert json.loads(out)["stores"][0]["packed"] == gappy.SHARDS
     gappy.assert_packed(store)
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_message_has_died() -> None:
+    worker = _WorkerProcess()
+    worker.connection.close()
+    worker.connection, theirs = multiprocessing.Pipe()
+    os.write(theirs.fileno(), struct.pack("!i", 100) + b"ten bytes.")
+    theirs.close()
+    assert worker.receive() is None
 
 
 def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardwright.compact.tasks import run_task
-from shardwright.compact.work_folder import WorkFolder, file_of_shard, side_of, working_path
+from shardwright.compact.work_folder import PAUSE_NAME, WorkFolder, file_of_shard, side_of, working_path
 from shardwright.model.errors import LockedError
 from shardwright.storage import failpoints
 
@@ -30,7 +30,7 @@ def test_one_job_at_a_time(store_of):
 
 def test_a_pause_file_that_stays_keeps_the_folder(store_of):
     work = WorkFolder.take(store_of().path)
-    work.pause_file.touch()
+    (work.path / PAUSE_NAME).touch()
     work.release()
     assert [path.name for path in work.path.iterdir()] == ["pause"]
 

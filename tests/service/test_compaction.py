@@ -23,9 +23,11 @@ from shardwright.compact.pausing import RIG_PAUSE_NAME, pause_files, pausing_fil
 from shardwright.compact.queued import QueuedStore, queued_stores
 from shardwright.compact.work_folder import PAUSE_NAME
 from shardwright.config.model import Compaction, Output
+from shardwright.model.errors import StorageFullError
 from shardwright.read.store import open_store
 from shardwright.service.camera_needs import CameraNeeds
 from shardwright.service.compaction import CompactionService
+from shardwright.storage.lock import StoreLock
 from shardwright.testing.photons import PhotonFrames
 
 from .daemon_process import TIMEOUT_S, DaemonProcess, run_cli
@@ -223,8 +225,8 @@ def test_a_codec_that_the_array_does_not_have_is_not_tried_for_ever(config: Path
     configure(config, "recompress: gzip:5")
     with DaemonProcess(config) as daemon:
         acquire(daemon.wait_for("ready")["endpoints"][0], "run")
-        while (failed := daemon.wait_for("compaction_failed"))["again"]:
-            pass
+        failed = daemon.wait_for("compaction_failed")
+        assert (failed["again"], failed["attempt"]) == (False, 1), "the same command fails the next time, too"
         assert "codec" in failed["error"]
         assert daemon.stop() == 0
     assert queued_stores(folder / "data") == []
@@ -308,6 +310,26 @@ def test_a_daemon_that_compacts_nothing_holds_up_those_who_do(tmp_path: Path) ->
     with Rig(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pause_that_could_not_be_made_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk, perhaps the one that is to be spared: told once, and made as soon as it can be."""
+    refusals = iter([StorageFullError("no room")] * 3)
+    take = StoreLock.take
+
+    def refuse(path: Path) -> StoreLock:
+        if error := next(refusals, None):
+            raise error
+        return take(path)
+
+    monkeypatch.setattr(StoreLock, "take", refuse)
+    needs = CameraNeeds(Output(root=tmp_path, low_water=1), 0.25, lambda: 0.5, lambda: True)
+    with pytest.raises(StorageFullError):
+        needs.look()
+    for held in (False, False, True):
+        needs.look()
+        assert needs.jobs_wait is held
+    needs.end()
 
 
 def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_path: Path) -> None:

@@ -30,12 +30,11 @@ from benchmarks.contender import Contender, check_last_shard, sync_one, sync_tre
 from shardwright.compact.executors import LocalProcesses
 from shardwright.compact.job import Options, Report, plan, run
 from shardwright.compact.manners import Manners
-from shardwright.compact.pack_shard import copy_chunks
+from shardwright.compact.pack_shard import copy_chunks, finish_copy
 from shardwright.compact.source import PackedBytes, SourceShard
 from shardwright.compact.tasks import run_task
 from shardwright.read.store import open_store
-from shardwright.shard.index import encode_index
-from shardwright.storage.working_file import WorkingFile, WriteBehind
+from shardwright.storage.working_file import WorkingFile
 
 _PIECE_BYTES = 16 << 20
 
@@ -90,10 +89,8 @@ class Move(Repacker):
             with SourceShard(array, shard) as source:
                 packing = source.packing("row_major")
                 with WorkingFile(target.with_suffix(".new"), packing.file_bytes, source.status) as working:
-                    with WriteBehind(working, packing.data_start) as out:
-                        copy_chunks(PackedBytes(source, packing), out, manners)
-                    working.write(packing.index_offset, encode_index(packing.entries()))
-                    working.finish(packing.file_bytes)
+                    copy_chunks(PackedBytes(source, packing), working, packing, manners)
+                    finish_copy(working, packing)
                     working.replace(target)
         return store_bytes(path)
 

@@ -79,10 +79,11 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         f"{what} {done[name]['versus'][floor]:.2f}x {floor}{asked}"
         for name, floor, what, asked in (
-            ("move", "cp", "moving bytes without decoding, synced, is", f" (asked: {ASKED_OF_CP}x)"),
+            ("move", "cp", "moving bytes without decoding, synced, is", f" (asked: {ASKED_OF_CP}x; cp does not sync)"),
+            ("move", "cp-sync", "moving bytes without decoding, synced, is", f" (asked: {ASKED_OF_CP}x)"),
             ("pack", "cp-replace", "all of it, which cp-replace does as well, is", ""),
             ("pack-job", "cp-replace", "the same in worker processes, their starts included, is", ""),
-            ("pack", "cp", "all of it is", ""),
+            ("pack", "cp", "all of it is", f" (asked: {ASKED_OF_CP}x; cp neither syncs nor reads back nor frees what was there)"),
         )
         if name in done and floor in done[name]["versus"]
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from contextlib import closing
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import typer
 from shardwright.model.errors import ConfigError, ShardwrightError
 
 from .compact_to import check_options, send
+from .interrupt import interrupt_on_signals
 from .progress import show_progress, show_steps
 from .worker_options import AsJson, NoIdle, Rate, Scheduler, Workers, parse_rate
 
@@ -60,7 +60,7 @@ def command(
         raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
     check_options(stores, to, move=move, recompress=recompress, dry_run=dry_run)
     options = Options(order, parse_recompress(recompress), parse_rate(rate), not no_idle)
-    _interrupt_on_signals()
+    interrupt_on_signals()
     Manners(idle=options.idle).be_idle()
     if to is not None:
         _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
@@ -148,18 +148,6 @@ def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
             return run(plan, executor, on_bytes)
     except ShardwrightError as error:
         return error
-
-
-def _interrupt_on_signals() -> None:
-    """The first SIGINT or SIGTERM is a ``KeyboardInterrupt``; what is cleared up after it is not disturbed by another."""
-
-    def interrupt(*_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
 
 
 def _bad(outcome: Outcome) -> bool:

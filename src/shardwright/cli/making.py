@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .interrupt import interrupt_on_signals, told_of_interrupts
 from .progress import show_progress
 from .worker_options import parse_rate
 
@@ -28,8 +29,8 @@ def making(name: str, workers: int | None, scheduler: str | None, image: Path, *
     from shardwright.compact.pausing import pause_files, pause_note
 
     files = pause_files(image, *folders)
-
-    with contextlib.ExitStack() as open_until_end:
+    interrupt_on_signals()
+    with told_of_interrupts(name, "finished shards are kept"), contextlib.ExitStack() as open_until_end:
         executor = open_until_end.enter_context(contextlib.closing(open_executor(workers=workers, scheduler=scheduler)))
         add: Callable[[int], None] | None = None
         told = 0

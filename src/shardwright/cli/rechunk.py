@@ -10,6 +10,7 @@ import typer
 
 from .array_options import CODEC_HELP, parse_axes, parse_codec, parse_method, parse_size, parse_sizes
 from .compact_to import counted
+from .interrupt import told_of_interrupts
 from .making import finish, making, manners_of
 from .progress import show_progress
 from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
@@ -83,6 +84,7 @@ def _make_and_send(
         if report.ok:
             sizes = job.bytes_to_send()
             with (
+                told_of_interrupts("rechunk", "what was made and sent is kept"),
                 closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
                 show_progress("rechunk", "sent", sum(sizes.values()), lambda: pause_note(heeded)) as on_bytes,
             ):

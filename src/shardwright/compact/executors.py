@@ -67,6 +67,8 @@ def default_workers() -> int:
 
 def open_executor(*, workers: int | None = None, scheduler: str | None = None) -> Executor:
     """A cluster where ``scheduler`` names one. Raises ``ConfigError`` or ``SessionLostError`` for one that cannot be used."""
+    if workers is not None and scheduler is not None:
+        raise ConfigError("--workers is of this machine's processes, --scheduler of a cluster that has its own", hint="Give one of them")
     return LocalProcesses(workers or default_workers()) if scheduler is None else DaskCluster(scheduler)
 
 
@@ -136,7 +138,7 @@ class _WorkerProcess:
         """The task's result, or the bytes that it has just moved; None when the process has died instead."""
         try:
             message: Result | int = self.connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # also in the middle of a message
             self.end()
             return None
         if not isinstance(message, int):

@@ -22,6 +22,7 @@ from .executors import LocalProcesses
 from .finished import DONE_NAME, FinishedShards
 from .manners import Manners
 from .pausing import pause_files, rig_pause_files
+from .recode import denser_codec
 from .shards import Shard, sealed_shards
 from .source import SourceShard
 from .work_folder import WORK_FOLDER, WorkFolder, file_of_shard, working_path
@@ -150,9 +151,13 @@ class Report:
 def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None) -> JobPlan:
     """``on_look`` is told how many shards have been looked at, and of how many. Keeps to the rate, and waits for cameras.
 
-    Raises ``ShardFormatError`` when it is not clear what may be touched, ``ConfigError`` for an order that does not exist, ``StorageError``."""
+    Raises ``ShardFormatError`` when it is not clear what may be touched, ``ConfigError`` for an order that does not exist, or a codec that an
+    array does not cover, ``StorageError``."""
     if not store.arrays:
         raise ShardFormatError(f"{store.root} holds no readable array", got=next(iter(store.broken_references.values()), None))
+    if options.recompress is not None:
+        for array in store.arrays:
+            denser_codec(array, options.recompress)  # what an array does not cover, none of its shards does
     found = sealed_shards(store)
     failures: dict[str, ShardwrightError] = {name: ShardFormatError(reason) for name, reason in store.broken_references.items()}
     finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(options)) for array in store.arrays}

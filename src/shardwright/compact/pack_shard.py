@@ -76,28 +76,34 @@ def _pack(source: SourceShard, packing: Packing, codec: CodecParameters | None, 
     chunks = PackedBytes(source, packing)
     with WorkingFile(working_path(file, source.key), packing.file_bytes, source.status) as working:
         working.copy_attributes(source.fileno())
-        with WriteBehind(working, packing.data_start) as out:
-            if codec is None:
-                after, recoded, crcs = packing, 0, copy_chunks(chunks, out, manners)
-            else:
+        if codec is None:
+            after, recoded, crcs = packing, 0, copy_chunks(chunks, working, packing, manners)
+        else:
+            with WriteBehind(working, packing.data_start) as out:
                 after, recoded, crcs = recode_chunks(chunks, packing, codec, out.append, manners.take, threads)
         if codec is not None and not recoded and packing.matches(source.file_bytes):
             return packing, 0
-        working.write(after.index_offset, encode_index(after.entries()))
-        working.finish(after.file_bytes)
+        finish_copy(working, after)
         check_copy(working, after, crcs, manners)
         _check_untouched(source, packing, chunks.crcs)
         working.replace(file)
     return after, recoded
 
 
-def copy_chunks(chunks: PackedBytes, out: WriteBehind, manners: Manners) -> UInt32s:
+def copy_chunks(chunks: PackedBytes, working: WorkingFile, packing: Packing, manners: Manners) -> UInt32s:
     """Without decoding; returns the crc32c of each chunk as it came from the source. Raises ``ShardFormatError`` for a bad one, ``StorageError``."""
-    while chunks.left_bytes:
-        room = out.room
-        manners.take(2 * min(room.size, chunks.left_bytes))  # read here, written behind
-        out.advance(chunks.read_into(room))
+    with WriteBehind(working, packing.data_start) as out:
+        while chunks.left_bytes:
+            room = out.room
+            manners.take(2 * min(room.size, chunks.left_bytes))  # read here, written behind
+            out.advance(chunks.read_into(room))
     return chunks.crcs
+
+
+def finish_copy(working: WorkingFile, packing: Packing) -> None:
+    """The index behind or before the chunks, and all of it durable. Raises ``StorageError``."""
+    working.write(packing.index_offset, encode_index(packing.entries()))
+    working.finish(packing.file_bytes)
 
 
 def check_copy(working: WorkingFile, packing: Packing, crcs: UInt32s, manners: Manners) -> None:

@@ -129,7 +129,7 @@ def add_levels(
         axes = [axis["name"] for axis in multiscale["axes"]]
         levels = plan_levels(read_metadata(last.path), multiscale["datasets"], last.shape, axes, options)
         if levels:
-            job = _PyramidJob(store, work.path / "levels", levels, options, {**(manners or {}), "pause_files": pause_files(work.array_folder)})
+            job = _PyramidJob(store, work.path / "levels", levels, options, {"pause_files": pause_files(work.array_folder), **(manners or {})})
             if job.make(run, report, on_progress):
                 job.publish(group_document(group, [*multiscale["datasets"], *(level.dataset for level in levels)], options.method))
                 report.made = [level.name for level in levels]

@@ -51,7 +51,8 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
     try:
         codec = _codec(array, str(wish["cname"]), level, wish.get("shuffle"))
     except ValueError as error:
-        raise ConfigError(f"cannot recompress with {wish['cname']}:{level}: {' '.join(str(error).split())}") from None
+        reasons = [reason["msg"] for reason in getattr(error, "errors", list)()] or [str(error)]  # of a model's validation, without its frame
+        raise ConfigError(f"cannot recompress with {wish['cname']}:{level}: {', '.join(reasons)}") from None
     if codec is None:
         covered = {None: "nothing: it has no compressor", "blosc": "lz4, lz4hc, zlib or zstd, inside blosc"}.get(
             compressor, f"{compressor} of any level"

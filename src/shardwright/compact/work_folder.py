@@ -96,10 +96,6 @@ class WorkFolder:
     def path(self) -> Path:
         return self.array_folder / WORK_FOLDER
 
-    @property
-    def pause_file(self) -> Path:
-        return self.path / PAUSE_NAME
-
     def clear_leftovers(self) -> list[Path]:
         """Delete the working files of jobs that died; returns what was deleted. Raises ``StorageError``."""
         cleared = []

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from shardwright.compact.pausing import RigPause
+from shardwright.model.errors import ShardwrightError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ class CameraNeeds:
         self._calm_at_s = 0.0
         self._pause = RigPause(output.root)
         self.calm = True
+        self._told = False  # that jobs could not be held up, of this time
         self.disk_low = False
         self.facts: dict[str, Any] = {}
 
@@ -51,7 +53,7 @@ class CameraNeeds:
         return self._pause.held
 
     def look(self) -> None:
-        """Hold jobs up, or let them go on. Raises ``StorageError``, once for each time that this cannot be done."""
+        """Hold jobs up, or let them go on. Tries again with every look while it fails; raises ``StorageError`` only the first time."""
         fill, free_bytes, now_s = self._ring_fill(), self._free_bytes(), time.monotonic()
         self.disk_low = self._acquiring() and free_bytes < self._output.low_water
         if fill > self._pause_above or self.disk_low:
@@ -59,8 +61,16 @@ class CameraNeeds:
             self.facts = {"ring_fill": round(fill, 3), "free_bytes": free_bytes}
         calm = now_s >= self._calm_at_s
         if calm != self.calm:
-            self.calm = calm
-            self._pause.end() if calm else self._pause.begin()
+            self.calm, self._told = calm, False
+            if calm:
+                self._pause.end()
+        if not calm and not self._pause.held:
+            try:
+                self._pause.begin()
+            except ShardwrightError:  # a full disk, perhaps the very one that is to be spared
+                if not self._told:
+                    self._told = True
+                    raise
 
     def _free_bytes(self) -> int:
         """Of the output root; as good as none when it is gone."""
