@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
@@ -18,12 +18,14 @@ from .confined import NotServedError, open_in_store
 from .ranges import UnsatisfiableRangeError, is_unchanged, wanted_range
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
 
     from .settings import WebSettings
 
+T = TypeVar("T")
+A = TypeVarTuple("A")
 PREFIX = "/stores/"
 THREADS = 8
 MOST_WAITING = 64  # well below the connections that are allowed, so that a stuck disk leaves some for the page
@@ -58,6 +60,7 @@ class Stores:
     def __init__(self, settings: WebSettings) -> None:
         self._settings = settings
         self._threads = anyio.CapacityLimiter(THREADS)
+        self._reads = 0  # in a thread, or waiting for one
 
     async def respond(self, request: Request) -> Response:
         response = await self._answer(request)
@@ -78,15 +81,22 @@ class Stores:
         if request.method == "OPTIONS":
             asked = {"Access-Control-Allow-Methods": "GET, HEAD", "Access-Control-Allow-Headers": REQUEST_HEADERS}
             return Response(status_code=204, headers={**asked, "Access-Control-Max-Age": str(PREFLIGHT_SECONDS), "Allow": "GET, HEAD, OPTIONS"})
-        if self._threads.statistics().tasks_waiting >= MOST_WAITING:
+        if self._reads >= THREADS + MOST_WAITING:
             return PlainTextResponse("The disk is too slow for more requests at once.\n", 503, {"Retry-After": "2"})
         try:
-            file = await anyio.to_thread.run_sync(self._open, request.path_params["path"], limiter=self._threads)
+            file = await self._in_thread(self._open, request.path_params["path"])
         except NotServedError:
             return PlainTextResponse("There is no such file.\n", 404)
         except OSError as error:
             return PlainTextResponse(f"The file cannot be read: {error.strerror}\n", 500)
         return self._file_answer(request, file)
+
+    async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
+        self._reads += 1
+        try:
+            return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
+        finally:
+            self._reads -= 1
 
     def _open(self, path: str) -> _OpenFile:
         descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, path.split("/"))
@@ -117,7 +127,7 @@ class Stores:
     async def _pieces(self, file: _OpenFile, start: int, stop: int) -> AsyncIterator[bytes]:
         try:
             while start < stop:
-                piece = await anyio.to_thread.run_sync(file.read, start, stop, limiter=self._threads)
+                piece = await self._in_thread(file.read, start, stop)
                 yield piece
                 start += len(piece)
         finally:
