@@ -352,3 +352,27 @@ def test_compaction_gives_disk_back_that_the_cameras_need_and_goes_on_later(tmp_
         assert rig.next_event()[0] == "compaction_begun"
     assert rig.next_event()[0] == "compaction_interrupted"
     gappy.assert_pixels(store)
+
+
+@pytest.mark.slow  # its child only runs where nothing else wants to
+def test_compaction_says_how_it_stands(tmp_path: Path) -> None:
+    store = gappy.write(tmp_path / "a.ome.zarr")
+    (tmp_path / "b.ome.zarr").mkdir()
+    with Rig(tmp_path, enabled=True) as rig:
+        nothing_yet = rig.service.snapshot()
+        assert {name: nothing_yet[name] for name in ("enabled", "running", "paused", "done", "failed")} == {
+            "enabled": True,
+            "running": None,
+            "paused": False,
+            "done": 0,
+            "failed": 0,
+        }
+        rig.service.notice("acquisition_ended", {"path": str(store)})
+        assert rig.next_event()[0] == "compaction_begun"
+        assert rig.service.snapshot()["running"] == str(store)
+        rig.service.notice("acquisition_ended", {"path": str(tmp_path / "b.ome.zarr")})  # no store at all
+        told = {rig.next_event()[0], rig.next_event()[0]}
+        until(lambda: rig.service.snapshot()["running"] is None)
+        ended = rig.service.snapshot()
+    assert told == {"compaction_done", "compaction_failed"}
+    assert (ended["queued"], ended["done"], ended["failed"]) == (0, 1, 1)

@@ -57,6 +57,15 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
     assert snapshot["events"] == {"lines_dropped": 0, "lines_unwritten": 0, "by_name": {"something": 2}}
 
 
+def test_the_state_follows_the_life_of_the_daemon(config: Path, events: EventLog) -> None:
+    daemon, stop = Daemon(load_config(config), events), threading.Event()
+    assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("starting", [])
+    daemon._snapshots.serve(("ipc:///in.sock",), stop)
+    assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("serving", ["ipc:///in.sock"])
+    stop.set()
+    assert daemon.snapshot()["state"] == "draining"
+
+
 def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Path) -> None:
     disks = DiskSpace([(tmp_path, "root"), (tmp_path / "gone", "spill")], 7)
     stop = threading.Event()

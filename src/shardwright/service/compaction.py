@@ -128,6 +128,7 @@ class CompactionService:
             store.add()
             self._due_s[store] = time.monotonic() + self._options.after_s
         except ShardwrightError as error:
+            self._failures += 1
             self._emit("compaction_failed", {"path": str(path), **error.to_dict(), "again": False})
         return True
 
