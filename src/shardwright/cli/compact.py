@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
 
+from .compact_configured import configured, sealed_stores
 from .compact_to import check_options, send
 from .interrupt import interrupt_on_signals
 from .progress import show_progress, show_steps
@@ -28,8 +29,15 @@ _NAMED_AT_MOST = 20  # of each sort, in what is printed for people; --json has a
 
 
 def command(
-    stores: list[Path] = typer.Argument(..., help="Stores, arrays in them, or single shard files.", metavar="STORE..."),
-    order: str = typer.Option("row_major", "--order", help="Order of the chunks in a shard: row_major, column_major or morton."),
+    stores: list[Path] | None = typer.Argument(None, help="Stores, arrays in them, or single shard files.", metavar="STORE..."),
+    config: Path | None = typer.Option(
+        None,
+        "--config",
+        metavar="FILE",
+        help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its compaction's order, recompress, rate and "
+        "workers, unless they are given here.",
+    ),
+    order: str | None = typer.Option(None, "--order", help="Order of the chunks in a shard: row_major (unless given), column_major or morton."),
     recompress: str | None = typer.Option(
         None, "--recompress", metavar="CNAME[:LEVEL]", help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays."
     ),
@@ -49,6 +57,8 @@ def command(
     May be stopped and run again at any point: finished shards are not done again. Shards that are still being written are skipped and named,
     which is no failure. Exits with 0 when all sealed shards are packed, with 1 when something was left as it is or is wrong (named), and 2 for usage.
 
+    With --config a store that another job is at work on is left to that job, which is no failure either.
+
     With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything else as it is, metadata last. S3 needs
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL in the environment.
     """
@@ -56,10 +66,20 @@ def command(
     from shardwright.compact.manners import Manners
     from shardwright.compact.order import ORDERS
 
+    stores, bytes_per_s = stores or [], parse_rate(rate)
+    if config is not None:
+        loaded = configured(config, stores, to)
+        wanted = loaded.compaction
+        order, recompress, workers = order or wanted.order, recompress or wanted.recompress, workers or wanted.workers
+        bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
+        stores = sealed_stores(loaded.output.root)
+    elif not stores:
+        raise ConfigError("nothing to compact is named", expected="STORE... or --config FILE")
+    order = order or "row_major"
     if order not in ORDERS:
         raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
     check_options(stores, to, move=move, recompress=recompress, dry_run=dry_run)
-    options = Options(order, parse_recompress(recompress), parse_rate(rate), not no_idle)
+    options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle)
     interrupt_on_signals()
     Manners(idle=options.idle).be_idle()
     if to is not None:
@@ -71,15 +91,19 @@ def command(
         typer.echo("shardwright: interrupted while the shards were looked at; nothing was begun", err=True)
         raise typer.Exit(1) from None
     outcomes: list[Outcome] = list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
+    # With --config a store that another job is at work on, such as the daemon's own, is left to that one.
+    ok = not any(_bad(outcome) and not (config is not None and isinstance(outcome[1], LockedError)) for outcome in outcomes)
     if as_json:
-        facts = {"ok": not any(map(_bad, outcomes)), "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
+        facts = {"ok": ok, "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
         typer.echo(json.dumps({**facts, **({"total": _total([plan for _, plan in outcomes])} if dry_run else {})}))
     elif dry_run:
         for outcome in outcomes:
             typer.echo(summary(*outcome))
         if len(outcomes) > 1:
             typer.echo(f"in total: {_would_do(_total([plan for _, plan in outcomes]))}")
-    if any(map(_bad, outcomes)):
+    if not outcomes and not as_json:
+        typer.echo("no finished store is there yet")
+    if not ok:
         raise typer.Exit(1)
 
 

@@ -1,0 +1,108 @@
+"""``shardwright compact --config``: which stores a timer's run takes, with whose settings, and what it leaves to others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import shardwright as sw
+from shardwright.compact.work_folder import WorkFolder
+from shardwright.read.store import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FRAMES = 8
+
+
+def write(store: Path) -> Path:
+    """Two shards of 16 chunks, each far smaller than its slot of a page."""
+    plane = [sw.Dimension(name=axis, count=32, chunk_size=8, shard_size_chunks=4) for axis in "yx"]
+    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane])
+    with sw.create(store, spec) as writer:
+        for i in range(FRAMES):
+            writer.append(np.arange(i, i + 32 * 32, dtype=np.uint16).reshape(32, 32))
+    return store
+
+
+def compact(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shardwright.cli", "compact", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    done = compact(*arguments, "--json")
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Path:
+    """A configuration whose root has two finished stores, an unfinished one, and things that are none."""
+    root = tmp_path / "data"
+    for name in ("a", "b", "unfinished"):
+        write(root / f"{name}.ome.zarr")
+    (root / "unfinished.ome.zarr" / ".shardwright").mkdir()
+    (root / "other").mkdir()
+    (root / "empty.ome.zarr").mkdir()
+    (root / "notes.txt").write_text("")
+    config = tmp_path / "rig.yaml"
+    config.write_text("output: {root: ./data}\ncompaction: {order: morton, rate: 1GiB, workers: 1}\n")
+    return config
+
+
+def names(report: dict[str, Any]) -> list[str]:
+    return [store["path"].rpartition("/")[2] for store in report["stores"]]
+
+
+def test_finished_stores_are_packed_as_the_daemon_would(rig: Path) -> None:
+    done = as_json("--config", rig)
+    assert (names(done), done["ok"]) == (["a.ome.zarr", "b.ome.zarr"], True)
+    assert [(store["packed"], store["skipped"]) for store in done["stores"]] == [(2, 0), (2, 0)]
+    stores = [rig.parent / "data" / name for name in names(done)]
+    assert [as_json("--dry-run", "--order", "morton", store)["total"]["shards_todo"] for store in stores] == [0, 0]
+    assert [as_json("--dry-run", "--order", "row_major", store)["total"]["shards_todo"] for store in stores] == [2, 2]
+    again = as_json("--config", rig)
+    assert [(store["packed"], store["skipped"]) for store in again["stores"]] == [(0, 2), (0, 2)]
+
+
+def test_the_command_line_has_the_last_word(rig: Path) -> None:
+    as_json("--config", rig)
+    assert as_json("--config", rig, "--order", "row_major", "--dry-run")["total"]["shards_todo"] == 4
+
+
+def test_a_store_that_another_job_is_at_is_left_to_it(rig: Path) -> None:
+    store = rig.parent / "data" / "a.ome.zarr"
+    with WorkFolder.take(open_store(store).arrays[0].path):
+        done = compact("--config", rig)
+        assert done.returncode == 0, done.stderr
+        assert "a.ome.zarr: " in done.stdout
+        assert compact(store).returncode == 1
+    assert [(one["packed"], one["skipped"]) for one in as_json("--config", rig)["stores"]] == [(2, 0), (0, 2)]
+
+
+def test_an_empty_root_is_no_failure(rig: Path) -> None:
+    (rig.parent / "new").mkdir()
+    rig.write_text(rig.read_text().replace("./data", "./new"))
+    done = compact("--config", rig)
+    assert (done.returncode, done.stdout) == (0, "no finished store is there yet\n")
+
+
+def test_what_cannot_be_meant_is_refused(rig: Path) -> None:
+    for arguments, problem in (
+        ([], "--config FILE"),
+        (["--config", rig, rig.parent / "data" / "a.ome.zarr"], "--config names the stores"),
+        (["--config", rig, "--to", rig.parent / "new"], "--config names the stores"),
+        (["--config", rig.parent / "missing.yaml"], "cannot read the configuration"),
+    ):
+        done = compact(*arguments)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert problem in done.stderr
+    rig.write_text("output: {root: ./gone}\n")
+    done = compact("--config", rig)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
