@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .spec import ArraySpec
 
 TABLE_PATH = "frames"
+VERSION = 1
 ROWS_PER_CHUNK = 1 << 16
 RECORD_COLUMNS = ("frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns")
 ACCOUNT_COLUMNS = ("client_epoch", "fate", "reason")
@@ -87,7 +88,7 @@ def column_document(rows: int, dtype: np.dtype) -> bytes:
 def table_document(rows: int, names: list[str]) -> bytes:
     """zarr.json of the group."""
     fates, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (Fate, Reason))
-    table = {"table": "frames", "version": 1, "rows": rows, "columns": names, "fate": fates, "reason": reasons}
+    table = {"table": "frames", "version": VERSION, "rows": rows, "columns": names, "fate": fates, "reason": reasons}
     return _encode({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})
 
 

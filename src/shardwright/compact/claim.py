@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import LockedError, OutputExistsError, ShardwrightError, StorageError
+from shardwright.model.errors import FormatVersionError, LockedError, OutputExistsError, ShardwrightError, StorageError
+from shardwright.model.versions import check_version
 
 from .destination import CLAIM_KEY
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .destination import Part
+
+
+VERSION = 1  # claims without one are of this, too
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,18 @@ class Claim:
         return cls(token, socket.gethostname(), os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"))
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
     @classmethod
     def decode(cls, url: str, data: bytes) -> Claim:
-        """Raises ``StorageError`` for what no job of ours wrote."""
+        """Raises ``StorageError`` for what no job of ours wrote, ``FormatVersionError``."""
         try:
             facts = json.loads(data)
+            check_version(facts.get("version", VERSION), VERSION, f"{url}/{CLAIM_KEY}")
             return cls(str(facts["token"]), str(facts["host"])[:255], int(facts["pid"]), str(facts["since"])[:64])
-        except (ValueError, TypeError, KeyError):
+        except FormatVersionError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise StorageError(f"{url}/{CLAIM_KEY} is no claim of a job", got=repr(data[:80])) from None
 
 

@@ -1,18 +1,19 @@
 """What a job has finished already, so that one that was interrupted does not do it again: ARRAY/.compact/done, JSON lines.
 
-    {"key": "c/0/0/0", "file_bytes": 1234, "mtime_ns": 1790000000000000000, "options": {...}}
+    {"version": 1, "key": "c/0/0/0", "file_bytes": 1234, "mtime_ns": 1790000000000000000, "options": {...}}
 
 Only for work whose result does not show in the shard itself (a packed shard is seen to be packed; a recoded one looks like any other). A shard that
-was written since then has another size or time, and is done again; a line that was cut short by a crash says nothing.
+was written since then has another size or time, and is done again; a line that was cut short by a crash says nothing. Lines without a version are
+of version 1.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DONE_NAME = "done"
+VERSION = 1
 
 
 class FinishedShards:
@@ -31,7 +33,7 @@ class FinishedShards:
         self._known = {(line["key"], line["file_bytes"], line["mtime_ns"]) for line in self._lines() if line["options"] == options}
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Raises ``StorageError``."""
+        """Raises ``FormatVersionError``, ``StorageError``."""
         found = []
         with storage_errors("read", self._path):
             try:
@@ -39,9 +41,13 @@ class FinishedShards:
             except (FileNotFoundError, NotADirectoryError):
                 return []
         for line in text.splitlines():
-            with suppress(ValueError):
+            try:
                 facts = json.loads(line)
-                if isinstance(facts, dict) and {"key", "file_bytes", "mtime_ns", "options"} <= facts.keys():
+            except ValueError:
+                continue
+            if isinstance(facts, dict):
+                check_version(facts.get("version", VERSION), VERSION, self._path)
+                if {"key", "file_bytes", "mtime_ns", "options"} <= facts.keys():
                     found.append(facts)
         return found
 
@@ -56,7 +62,7 @@ class FinishedShards:
         """Raises ``StorageError``. Not synced: what a power cut takes from it is done again."""
         with storage_errors("write", self._path):
             file_bytes, mtime_ns = _facts_of(shard)
-            line = json.dumps({"key": key, "file_bytes": file_bytes, "mtime_ns": mtime_ns, "options": self._options})
+            line = json.dumps({"version": VERSION, "key": key, "file_bytes": file_bytes, "mtime_ns": mtime_ns, "options": self._options})
             reach("compact.before_record")
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

@@ -16,7 +16,8 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageError
+from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "move."
+VERSION = 1  # of both files; records without one are of this, too
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,20 @@ class MoveRecord:
 
     @classmethod
     def find(cls, folder: Path, destination: str) -> MoveRecord | None:
-        """Raises ``ShardFormatError`` when it is damaged, ``StorageError``."""
+        """Raises ``ShardFormatError`` when it is damaged (``FormatVersionError``: of another version), ``StorageError``."""
         record = cls(folder, destination, "")
         text = _read(record._path)
         if text is None:
             return None
         try:
             facts = json.loads(text)
+            check_version(facts.get("version", VERSION), VERSION, record._path)
             record.token, record.claimed, record.complete = str(facts["token"]), bool(facts["claimed"]), bool(facts["complete"])
             lines = facts["sent"] if record.complete else _whole_lines(_read(record._log_path) or "")
             record.sent = {sent.key: sent for sent in (SentFile(**line) for line in lines)}
-        except (ValueError, TypeError, KeyError) as error:
+        except FormatVersionError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ShardFormatError(
                 f"{record._path} is damaged: {error!r}", hint="Delete it, and what the unfinished job has left at the destination"
             ) from None
@@ -87,7 +92,13 @@ class MoveRecord:
 
     def save(self) -> None:
         """Durably. The list is in it only when it is complete."""
-        facts: dict[str, Any] = {"destination": self.destination, "token": self.token, "claimed": self.claimed, "complete": self.complete}
+        facts: dict[str, Any] = {
+            "version": VERSION,
+            "destination": self.destination,
+            "token": self.token,
+            "claimed": self.claimed,
+            "complete": self.complete,
+        }
         if self.complete:
             facts["sent"] = [asdict(sent) for sent in self.sent.values()]
         replace_file(self._path, json.dumps(facts).encode())

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.model.versions import check_version
 from shardwright.shard.group_files import IMAGE_FOLDER
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 QUEUED_NAME = "queued"
+VERSION = 1  # files without one are of this, too
 
 
 def queued_stores(root: Path) -> list[QueuedStore]:
@@ -50,13 +52,20 @@ class QueuedStore:
             return int(json.loads(self.queued_file.read_bytes())["failures"])
         return 0
 
+    def check_version(self) -> None:
+        """Raises ``FormatVersionError`` when a release that keeps something else there has queued it."""
+        with suppress(OSError, ValueError):
+            facts = json.loads(self.queued_file.read_bytes())
+            if isinstance(facts, dict):
+                check_version(facts.get("version", VERSION), VERSION, self.queued_file)
+
     def add(self, failures: int = 0) -> None:
         """Durable when this returns. Raises ``StorageError``, also where the store is gone: it is not made again."""
         with storage_errors("create folder", self.folder):
             reach("compact.before_create")
             self.folder.mkdir(exist_ok=True)
         sync_directory(self.folder.parent)
-        replace_file(self.queued_file, json.dumps({"failures": failures}).encode())
+        replace_file(self.queued_file, json.dumps({"version": VERSION, "failures": failures}).encode())
 
     def remove(self) -> None:
         """It is done, or given up. Raises ``StorageError``."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from shardwright.array.spec import DTYPES
 
-from .model import Config
+from .model import VERSION, Config
 from .schema import field_schema, has, known_keys
 from .source import FieldPath, Source
 
@@ -48,6 +48,7 @@ def parse_config(text: str, *, file: str = "<text>", folder: Path | None = None)
 def _checked(source: Source, folder: Path) -> LoadedConfig:
     if not isinstance(source.data, dict):
         raise source.error((), "not a configuration", expected="keys such as output: {root: FOLDER}", got=_shown(source.data))
+    _refuse_other_versions(source)
     try:
         # By way of JSON, so that strict rules (no "100" for 100) still take lists for tuples, exactly as the JSON Schema says.
         config = Config.model_validate_json(json.dumps(source.data), strict=True, context={"folder": str(folder)})
@@ -55,6 +56,19 @@ def _checked(source: Source, folder: Path) -> LoadedConfig:
         raise _first_error(source, error) from None
     _refuse_other_dtype_spellings(source, len(config.streams))
     return LoadedConfig(config, source)
+
+
+def _refuse_other_versions(source: Source) -> None:
+    """Before anything else: what another version of the format calls its fields says nothing about what is wrong."""
+    version = source.data.get("version", VERSION)
+    if isinstance(version, int) and not isinstance(version, bool) and version != VERSION:
+        raise source.error(
+            ("version",),
+            "another version of the configuration's format",
+            expected=VERSION,
+            got=version,
+            hint="Use the shardwright it was written for.",
+        )
 
 
 def _refuse_other_dtype_spellings(source: Source, streams: int) -> None:

@@ -23,6 +23,7 @@ from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, Ho
 RECOMPRESS_PATTERN = r"^(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 CONTROL_SOCKET = "control.sock"
+VERSION: Literal[1] = 1  # of the file's format
 
 
 _OF_A_STREAM = ("durability", "overload", "on_full")  # what a stream may say for itself
@@ -251,7 +252,7 @@ class Stream(_Section):
 class Config(_Section):
     """The configuration of one shardwright daemon."""
 
-    version: Literal[1] = Field(default=1, description="Version of this file's format.")
+    version: Literal[1] = Field(default=VERSION, description="Version of this file's format.")
     output: Output
     ingest: Ingest = Ingest()
     workers: Workers = Workers()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import ProtocolError
+from shardwright.model.errors import ProtocolError, VersionError
 from shardwright.wire import handover
 
 from .endpoints import bind_unix_listener
@@ -63,8 +63,11 @@ class RingHandover:
     def _answer(self, descriptor: int) -> None:
         connection, _ = self._waiting[descriptor]
         with contextlib.suppress(OSError, ProtocolError):  # whoever asks wrongly or leaves is dropped
-            session, token = handover.decode_request(connection.recv(handover.REQUEST.size + 1))
-            ring = self._take(session, token)
+            request = connection.recv(handover.REQUEST.size + 1)
+            try:
+                ring = self._take(*handover.decode_request(request))
+            except VersionError:
+                ring = None  # the answer carries our version
             if ring is None:
                 connection.send(handover.encode_answer(handover.REFUSED, 0))
             else:

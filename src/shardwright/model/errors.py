@@ -170,6 +170,12 @@ class ShardFormatError(ShardwrightError, ValueError):
     code = "shard_format"
 
 
+class FormatVersionError(ShardFormatError):
+    """A file that is whole, of a version of its format that this release does not read. It is left as it is."""
+
+    code = "format_version"
+
+
 class CodecError(ShardwrightError):
     """The native codec library is missing or lacks a symbol."""
 

@@ -18,7 +18,7 @@ from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
 from shardwright.shard.journal import GroupJournal, JournalLayout, was_never_begun
-from shardwright.shard.manifest import has_manifest, read_manifest
+from shardwright.shard.manifest import has_manifest
 from shardwright.shard.read_back import read_back
 from shardwright.shard.recover import Action, decide
 from shardwright.storage.failpoints import reach
@@ -30,7 +30,7 @@ from .encoding import SlabEncoder
 from .finder import facts_of, journals
 from .limits import Limits
 from .restored import GroupReport
-from .resume import open_staging, restore
+from .resume import open_staging, read_known_manifest, restore
 from .settings import WriteSettings
 from .take_over import spill_workspace
 
@@ -169,7 +169,7 @@ class _Examiner:
         self._path = path
         self._threads = threads
         self._progress = progress
-        self._manifest = read_manifest(path / WORKSPACE)
+        self._manifest = read_known_manifest(path)
         self._spec = parse_spec(self._manifest.spec)
         self._layout = SlabEncoder(self._spec, Grid.of(self._spec)).layout
         self._dtype = record_dtype(len(self._spec.frame_fields))

@@ -22,6 +22,7 @@ from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.layout import page_aligned
 from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
+from shardwright.shard.versions import refuse_other_versions
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import storage_errors
 from shardwright.storage.lock import StoreLock
@@ -52,17 +53,19 @@ def restore(
     take_over: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Restored:
-    """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
+    """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``FormatVersionError`` for files of another version (nothing was
+    changed then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
     workspace = path / WORKSPACE
     if not has_manifest(workspace):
         raise ResumeError(
             f"{path} is not unfinished", expected=f"a store with a manifest in {WORKSPACE}", hint="A finished store cannot be appended to"
         )
+    if take_over:
+        read_known_manifest(path)  # before its writer loses the lock
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     try:
-        manifest = read_manifest(workspace)
-        spill = spill_workspace(path, manifest)
-        _check_spill(path, spill)
+        manifest = read_known_manifest(path)
+        _check_spill(path, spill_workspace(path, manifest))
         manifest = replace(manifest, writer_epoch=manifest.writer_epoch + 1)
         _write_manifest(workspace, manifest)  # from here on an older writer is fenced off
         delete_manifests(workspace, up_to_epoch=manifest.writer_epoch - 1)
@@ -78,6 +81,16 @@ def restore(
         restored.close()
         raise
     return restored
+
+
+def read_known_manifest(path: Path) -> Manifest:
+    """The manifest of a store all of whose files are of versions that are known. Changes nothing. Raises ``FormatVersionError``,
+    ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
+    manifest = read_manifest(path / WORKSPACE)
+    for workspace in filter(None, (path / WORKSPACE, spill_workspace(path, manifest))):
+        if workspace.is_dir():
+            refuse_other_versions(workspace, manifest.identity_bytes)
+    return manifest
 
 
 def _check_spill(path: Path, spill: Path | None) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.array.frame_table import TABLE_PATH
+from shardwright.array.frame_table import TABLE_PATH, VERSION
 from shardwright.array.spec import DTYPES
 from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.fates import Fate, Reason
+from shardwright.model.versions import check_version
 
 from .store import read_metadata
 
@@ -108,12 +109,14 @@ def open_frame_table(store: Store) -> FrameTable | None:
     facts = attributes["shardwright"]
     try:
         rows, names = facts["rows"], facts["columns"]
-        sound = facts["table"] == "frames" and facts["version"] == 1 and type(rows) is int and rows >= 0
+        if facts["table"] == "frames":
+            check_version(facts["version"], VERSION, folder / "zarr.json")
+        sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
         sound = sound and 0 < len(names) <= MAX_COLUMNS and all(map(_COLUMN_NAME.fullmatch, names)) and len(set(names)) == len(names)
     except (KeyError, TypeError):
         sound = False
     if not sound:
-        raise ShardFormatError(f"{folder / 'zarr.json'} describes no frame table of version 1")
+        raise ShardFormatError(f"{folder / 'zarr.json'} describes no frame table")
     columns = {name: _parse_column(folder / name) for name in names}
     if len({(column.rows, column.rows_per_chunk) for column in columns.values()} | {(rows, columns[names[0]].rows_per_chunk)}) != 1:
         lengths = {name: column.rows for name, column in columns.items() if column.rows != rows}

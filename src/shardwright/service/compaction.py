@@ -109,7 +109,12 @@ class CompactionService:
             self._emit("compaction_take_up_failed", {"path": str(self._root), **error.to_dict()})
             return
         for store in stores:
-            self._due_s.setdefault(store, time.monotonic() + self._options.after_s)
+            try:
+                store.check_version()
+            except ShardwrightError as error:
+                self._emit("compaction_failed", {"path": str(store.root), **error.to_dict(), "again": False})
+            else:
+                self._due_s.setdefault(store, time.monotonic() + self._options.after_s)
 
     def _hear(self) -> bool:
         """Note what was sealed, for a moment; False once nothing more will be."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 IDENTITY_BYTES = 16
 _CHECKSUM_BYTES = 4
 
+_VERSION_AT = 8  # behind the magic, u32
+
 Values = TypeVar("Values", bound=tuple[int | bytes, ...])
 
 
@@ -35,6 +37,16 @@ def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes
     """One page."""
     body = form.pack(*values).ljust(PAGE_BYTES - _CHECKSUM_BYTES, b"\0")
     return body + crc32c.crc32c(body).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:
+    """The version in an undamaged first page of this kind of file, None for any other. Magic, version and checksum (started from ``seed``) keep
+    their places in every later version, so that any two releases can tell each other's files from damaged ones."""
+    if len(page) != PAGE_BYTES or not page.startswith(magic):
+        return None
+    if crc32c.crc32c(page[:-_CHECKSUM_BYTES], seed) != int.from_bytes(page[-_CHECKSUM_BYTES:], "little"):
+        return None
+    return int.from_bytes(page[_VERSION_AT : _VERSION_AT + 4], "little")
 
 
 def decode_header(page: bytes, form: struct.Struct, magic: bytes, path: Path) -> tuple[int | bytes, ...]:

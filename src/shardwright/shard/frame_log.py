@@ -42,7 +42,7 @@ EXTENT_BYTES = 1 << 20
 ROWS_PER_PIECE = 1 << 16
 MAX_BLOCK_ROWS = 1 << 24
 FORMAT = 1
-_FILE_MAGIC, _BLOCK_MAGIC = b"SWFRMLOG", b"SWFRMBLK"
+FILE_MAGIC, _BLOCK_MAGIC = b"SWFRMLOG", b"SWFRMBLK"
 
 _FILE_HEADER = np.dtype(
     [("magic", "S8"), ("format", "<u4"), ("record_bytes", "<u4"), ("identity", "V16"), ("zeros", "V4060"), ("header_crc", "<u4")],
@@ -232,7 +232,7 @@ class FrameLog:
 
     def _header_page(self) -> bytes:
         header = np.zeros(1, _FILE_HEADER)
-        header["magic"], header["format"], header["record_bytes"] = _FILE_MAGIC, FORMAT, self._dtype.itemsize
+        header["magic"], header["format"], header["record_bytes"] = FILE_MAGIC, FORMAT, self._dtype.itemsize
         header["identity"] = np.void(self._identity)
         header["header_crc"] = crc32c.crc32c(header.tobytes()[:-4], self._seed)
         return header.tobytes()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CHUNK_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8"), ("data_crc", "<u4"), ("writer_epoch", "<u4"), ("zeros", "<u4"), ("entry_crc", "<u4")])
 EMPTY, VALID, TORN = 0, 1, 2  # states of a chunk entry: nothing written, to be believed, damaged or not of this file
 
-_MAGIC, _VERSION = b"SWJOURNL", 1
+MAGIC, VERSION = b"SWJOURNL", 1
 _HEADER = struct.Struct("<8s2I16sq2I6q")
 
 
@@ -136,7 +136,7 @@ class GroupJournal:
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
-            found = JournalHeader._make(decode_header(page.tobytes(), _HEADER, _MAGIC, path))
+            found = JournalHeader._make(decode_header(page.tobytes(), _HEADER, MAGIC, path))
             expect_header(found, _header(layout, identity, group, found.writer_epoch), JournalHeader._fields, path)
         except BaseException:
             file.close()
@@ -210,8 +210,8 @@ class GroupJournal:
 
 def _header(layout: JournalLayout, identity: bytes, group: int, writer_epoch: int) -> JournalHeader:
     return JournalHeader(
-        magic=_MAGIC,
-        version=_VERSION,
+        magic=MAGIC,
+        version=VERSION,
         record_bytes=layout.record_bytes,
         identity=identity,
         group=group,

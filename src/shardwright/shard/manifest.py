@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import crc32c
 
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
+from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import replace_file, storage_errors, sync_directory
 
@@ -99,7 +100,8 @@ def write_manifest(workspace: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(workspace: Path) -> Manifest:
-    """The newest. Raises ``ShardFormatError`` when it is damaged or of another format, ``StorageError`` when it cannot be read or there is none."""
+    """The newest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError`` when it is of another version, ``StorageError`` when it cannot
+    be read or there is none."""
     path = manifest_path(workspace, max(_epochs(workspace), default=1))
     with storage_errors("read", path), path.open("rb") as file:
         text = file.read(_MAX_BYTES + 1)
@@ -143,10 +145,7 @@ def _checksum(facts: dict[str, Any]) -> int:
 
 
 def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
-    if facts.pop("format", None) != FORMAT:
-        raise ShardFormatError(
-            f"{path} was written by another version of shardwright", expected=f"format {FORMAT}", hint="Recover it with that version"
-        )
+    check_version(facts.pop("format", None), FORMAT, path)
     for name, kind in _FIELD_TYPES.items():
         if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
             raise ShardFormatError(f"{path}: field {name!r} is missing or of the wrong type", got=repr(facts.get(name))[:80])

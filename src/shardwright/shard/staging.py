@@ -24,7 +24,7 @@ from .layout import PAGE_BYTES, page_aligned
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MAGIC, _VERSION = b"SWSTAGNG", 1
+MAGIC, VERSION = b"SWSTAGNG", 1
 _HEADER = struct.Struct("<8s2I16s3q")
 _NO_GROUP = -1  # the staging area serves all groups
 
@@ -69,7 +69,7 @@ class StagingArea:
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
-            expect_header(decode_header(page.tobytes(), _HEADER, _MAGIC, path), expected, StagingHeader._fields, path)
+            expect_header(decode_header(page.tobytes(), _HEADER, MAGIC, path), expected, StagingHeader._fields, path)
         except BaseException:
             file.close()
             raise
@@ -131,8 +131,8 @@ def _data_start(slots: int, record: np.dtype[np.void]) -> int:
 
 def _header(slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> StagingHeader:
     return StagingHeader(
-        magic=_MAGIC,
-        version=_VERSION,
+        magic=MAGIC,
+        version=VERSION,
         record_bytes=record.itemsize,
         identity=identity,
         slots=slots,
