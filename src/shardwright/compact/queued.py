@@ -54,10 +54,11 @@ class QueuedStore:
 
     def check_version(self) -> None:
         """Raises ``FormatVersionError`` when a release that keeps something else there has queued it."""
+        facts = None
         with suppress(OSError, ValueError):
             facts = json.loads(self.queued_file.read_bytes())
-            if isinstance(facts, dict):
-                check_version(facts.get("version", VERSION), VERSION, self.queued_file)
+        if isinstance(facts, dict):
+            check_version(facts.get("version", VERSION), VERSION, self.queued_file)
 
     def add(self, failures: int = 0) -> None:
         """Durable when this returns. Raises ``StorageError``, also where the store is gone: it is not made again."""

@@ -100,8 +100,8 @@ def write_manifest(workspace: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(workspace: Path) -> Manifest:
-    """The newest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError`` when it is of another version, ``StorageError`` when it cannot
-    be read or there is none."""
+    """The newest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError`` when it is of another version, ``StorageError`` when it
+    cannot be read or there is none."""
     path = manifest_path(workspace, max(_epochs(workspace), default=1))
     with storage_errors("read", path), path.open("rb") as file:
         text = file.read(_MAX_BYTES + 1)

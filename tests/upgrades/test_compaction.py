@@ -1,0 +1,63 @@
+"""Jobs of an older release that were killed go on where they were."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.properties.readers import with_zarr_python
+
+from shardwright.compact.claim import Claim
+from shardwright.compact.finished import FinishedShards
+from shardwright.compact.move_record import MoveRecord
+from shardwright.compact.queued import QueuedStore, queued_stores
+from shardwright.read.verify import verify_store
+
+from .states import FINISHED_FRAMES, SENT_TWICE, all_pixels
+
+
+def check(store) -> None:
+    expected = all_pixels("cells", FINISHED_FRAMES)
+    expected[SENT_TWICE] = 0  # it is missing in this one
+    assert np.array_equal(with_zarr_python(store / "0"), expected)
+    report = verify_store(store)
+    assert report.ok, report.problems
+
+
+def test_a_recompression_goes_on(compaction, cli):
+    store, _ = compaction
+    (report,) = cli("compact", store, "--recompress", "zstd:9", "--workers", "1", "--no-idle", "--json")["stores"]
+    assert report["skipped"] >= 1
+    check(store)
+
+
+def test_a_move_goes_on(compaction, cli):
+    store, destination = compaction
+    report = cli("compact", store, "--to", destination, "--workers", "1", "--no-idle", "--json")
+    assert (report["complete"], report["finished"]) == (True, 1)
+    check(destination)
+
+
+def without_version(path) -> None:
+    """As it was written before these files said their version."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line]
+    path.write_text("".join(json.dumps({key: value for key, value in line.items() if key != "version"}) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("from_before_versions", [False, True])
+def test_each_file_means_what_it_did(compaction, from_before_versions: bool):
+    store, destination = compaction
+    done, queued, claim = store / "0/.compact/done", store / "0/.compact/queued", destination / ".compact/claim"
+    (move,) = (store / ".compact").glob("move.*.json")
+    if from_before_versions:
+        for path in (done, queued, claim, move):
+            without_version(path)
+    (line,) = [json.loads(line) for line in done.read_text().splitlines() if line]
+    assert FinishedShards(done, line["options"]).has(line["key"], store / "0" / line["key"])
+    (found,) = queued_stores(store.parent)
+    found.check_version()
+    assert (found, found.failures) == (QueuedStore(store), 1)
+    record = MoveRecord.find(store / ".compact", str(destination))
+    assert (record.claimed, record.complete, list(record.sent)) == (True, False, ["0/c/0/0/0"])
+    assert Claim.decode(str(destination), claim.read_bytes()).token == record.token

@@ -1,0 +1,73 @@
+"""What a killed daemon of an older release left is recovered, and taken up again by a newer daemon, pixel for pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+from tests.properties.readers import with_zarr_python
+from tests.service.daemon_process import DaemonProcess
+
+import shardwright as sw
+from shardwright.model.fates import Fate
+from shardwright.pipeline.recover import recover_store
+from shardwright.read.verify import verify_store
+
+from .conftest import contents
+from .states import SENT_BEFORE_THE_KILL, SENT_IN_ALL, SENT_TWICE, all_pixels, pixels, stage_v
+
+
+def index_of(name: str, number: int) -> tuple[int, ...]:
+    return divmod(number, 2) if name == "tissue" else (number,)
+
+
+def check(store, name: str, count: int) -> None:
+    """Every frame below ``count`` is there, and nothing else."""
+    image = with_zarr_python(store / "0")
+    image = image.reshape(-1, *image.shape[-2:])
+    assert np.array_equal(image[:count], all_pixels(name, count))
+    assert not image[count:].any()
+    assert not (store / ".shardwright").exists()
+    report = verify_store(store)
+    assert report.ok, report.problems
+    table = {column: array[:] for column, array in zarr.open_group(store / "frames", mode="r").arrays()}
+    kept = table["fate"] == Fate.STORED
+    assert sorted(table["frame_id"][kept]) == list(range(count))
+    assert list(table["frame_id"][table["fate"] == Fate.DUPLICATE]) == [SENT_TWICE]
+    assert Fate.LOST not in table["fate"]
+    if name == "tissue":
+        assert all(stage_v(frame) == v for frame, v in zip(table["frame_id"], table["stage_v"], strict=True))
+
+
+@pytest.mark.parametrize("name", SENT_BEFORE_THE_KILL)
+def test_a_dry_run_sees_every_frame_and_changes_nothing(unfinished, pool, name: str):
+    store = unfinished / f"{name}.ome.zarr"
+    before = contents(store)
+    found = recover_store(store, pool, threads=1, dry_run=True)
+    assert (found.frames_kept, found.frames_lost, found.chunks_dropped) == (SENT_BEFORE_THE_KILL[name], 0, 0)
+    assert found.frames_completed_from_staging > 0, "the fixture has staged frames"
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("name", SENT_BEFORE_THE_KILL)
+def test_recovered(unfinished, pool, name: str):
+    store = unfinished / f"{name}.ome.zarr"
+    found = recover_store(store, pool, threads=1)
+    assert (found.action, found.frames_kept, found.frames_lost) == ("sealed", SENT_BEFORE_THE_KILL[name], 0)
+    check(store, name, SENT_BEFORE_THE_KILL[name])
+
+
+def test_a_daemon_takes_them_up_and_cameras_go_on(unfinished, config, place):
+    with DaemonProcess(config) as daemon:
+        ready = daemon.wait_for("ready")
+        assert ready["unfinished"] == [str(unfinished / f"{name}.ome.zarr") for name in SENT_BEFORE_THE_KILL]
+        with sw.connect(f"ipc://{place}/in.sock") as connection:
+            for name, sent in SENT_BEFORE_THE_KILL.items():
+                with connection.acquire(name, stream=name, reopen=True) as stream:
+                    for number in range(sent, SENT_IN_ALL):
+                        metadata = {"stage_v": stage_v(number)} if name == "tissue" else None
+                        stream.append(pixels(name, number), index=index_of(name, number), frame_id=number, metadata=metadata)
+                assert (stream.receipt.frames_stored, stream.receipt.frames_duplicate) == (SENT_IN_ALL, 1)
+        assert daemon.stop() == 0
+    for name in SENT_BEFORE_THE_KILL:
+        check(unfinished / f"{name}.ome.zarr", name, SENT_IN_ALL)
