@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+import shardwright as sw
 from shardwright.config.model import CONTROL_SOCKET, DEFAULT_ENDPOINT, Config, Output
 from shardwright.model.errors import ProtocolError
 from shardwright.service.control_client import RUN_FOLDER, SOCKET_NAME, ControlClient
 
-from .daemon_process import DaemonProcess, run_cli
+from .conftest import write_config
+from .daemon_process import CLI, DaemonProcess, run_cli
+from .test_serve import stored
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Rig:
+    folder: Path
+    daemon: DaemonProcess
+    ready: dict[str, Any]
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "rig.yaml"
 
 
 def test_commands_look_where_a_daemon_has_its_socket_by_default(folder: Path) -> None:
@@ -24,19 +43,23 @@ def test_commands_look_where_a_daemon_has_its_socket_by_default(folder: Path) ->
     assert CONTROL_SOCKET == SOCKET_NAME
 
 
-def test_a_daemon_is_asked_for_its_status_and_drained(config: Path, folder: Path) -> None:
-    with DaemonProcess(config) as daemon:
-        ready = daemon.wait_for("ready")
-        assert ready["control_socket"] == f"{folder}/control.sock"
-        result = run_cli("status", config, "--json")
-        assert (result.returncode, result.stderr) == (0, "")
-        status = json.loads(result.stdout)
-        assert (status["state"], status["pid"], status["acquisitions"]) == ("serving", daemon.process.pid, [])
-        with ControlClient(ready["control_socket"], timeout_s=60) as client:
-            client.ask("drain")
-        assert daemon.wait_for("stopping")["request"] == "drain"
-        assert daemon.exit_code() == 0
-    assert not (folder / "control.sock").exists()
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    """One daemon for all tests that leave it as it is."""
+    with tempfile.TemporaryDirectory(prefix="sw-") as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        with DaemonProcess(write_config(folder)) as daemon:
+            yield Rig(folder, daemon, daemon.wait_for("ready"))
+            assert daemon.stop() == 0
+
+
+def test_a_daemon_is_asked_for_its_status(rig: Rig) -> None:
+    assert rig.ready["control_socket"] == f"{rig.folder}/control.sock"
+    result = run_cli("status", rig.config, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    status = json.loads(result.stdout)
+    assert (status["state"], status["pid"], status["acquisitions"]) == ("serving", rig.daemon.process.pid, [])
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("status", "--json")])
@@ -47,20 +70,17 @@ def test_without_a_daemon_commands_say_so_in_one_line(config: Path, arguments: t
     assert result.stderr.count("\n") == 1
 
 
-def test_a_control_socket_that_another_daemon_serves_is_refused_before_anything_is_begun(config: Path, folder: Path) -> None:
-    other = folder / "other.yaml"
-    other.write_text(config.read_text().replace("./in.sock", "./other.sock").replace("./data", "./other"))
-    (folder / "other").mkdir()
-    with DaemonProcess(config) as daemon:
-        daemon.wait_for("ready")
-        result = run_cli("serve", other)
-        assert (result.returncode, result.stdout) == (2, "")
-        assert "control.socket: " in result.stderr
-        assert "is in use" in result.stderr
-        assert result.stderr.count("\n") == 1
-        assert not (folder / "other.sock.ring").exists()
-        assert run_cli("status", config).returncode == 0
-        assert daemon.stop() == 0
+def test_a_control_socket_that_another_daemon_serves_is_refused_before_anything_is_begun(rig: Rig) -> None:
+    other = rig.folder / "other.yaml"
+    other.write_text(rig.config.read_text().replace("./in.sock", "./other.sock").replace("./data", "./other"))
+    (rig.folder / "other").mkdir()
+    result = run_cli("serve", other)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "control.socket: " in result.stderr
+    assert "is in use" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (rig.folder / "other.sock.ring").exists()
+    assert run_cli("status", rig.config).returncode == 0
 
 
 def test_the_control_socket_of_a_killed_daemon_is_replaced(config: Path, folder: Path) -> None:
@@ -76,25 +96,87 @@ def test_the_control_socket_of_a_killed_daemon_is_replaced(config: Path, folder:
         assert daemon.stop() == 0
 
 
-def test_without_a_control_socket_nobody_can_ask(config: Path) -> None:
+def test_a_daemon_without_a_control_socket_cannot_be_asked(config: Path) -> None:
     config.write_text(config.read_text() + "control: {socket: none}\n")
-    with DaemonProcess(config) as daemon:
-        assert daemon.wait_for("ready")["control_socket"] is None
-        result = run_cli("status", config)
-        assert result.returncode == 2
-        assert "has no control socket" in result.stderr
-        assert daemon.stop() == 0
+    result = run_cli("status", config)
+    assert result.returncode == 2
+    assert "has no control socket" in result.stderr
 
 
-def test_events_are_told_as_they_were_written(config: Path) -> None:
+def test_events_are_told_as_they_were_written(rig: Rig) -> None:
+    with ControlClient(rig.ready["control_socket"], timeout_s=60) as client:
+        told = client.ask("events")["events"]
+        written = rig.daemon.events[: len(told)]
+        assert told[: len(written)] == [{"number": number, **event} for number, event in enumerate(written, 1)]
+        assert client.ask("events", after=told[-1]["number"])["events"] == []
+        for wrong in (-1, "1", True, 1.5, None):
+            with pytest.raises(ProtocolError, match="after of a control request is not valid"):
+                client.ask("events", after=wrong)
+
+
+def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on(rig: Rig) -> None:
+    frame = np.zeros((48, 80), np.uint16)
+    with sw.connect(rig.ready["endpoints"][0]) as connection:
+        stopped, other = (connection.acquire(name, stream="cam0") for name in ("stopped", "other"))
+        for stream in (stopped, other):
+            for _ in range(10):
+                stream.append(frame)
+            stream.flush()
+        listed = json.loads(run_cli("acquisitions", rig.config, "--json").stdout)["acquisitions"]
+        assert [(one["name"], one["frames_stored"]) for one in listed] == [("stopped", 10), ("other", 10)]
+        assert "stopped" in run_cli("acquisitions", rig.config).stdout
+
+        result = run_cli("stop", "stopped", rig.config)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout == f"stopped is sealed: 10 frames are stored in {rig.folder}/data/stopped.ome.zarr\n"
+        with pytest.raises(sw.errors.SessionLostError, match="stopped on request"):
+            stopped.close()
+        assert stopped.receipt.frames_durable == 10
+
+        again = run_cli("stop", "stopped", rig.config)
+        assert (again.returncode, again.stdout) == (1, "")
+        assert again.stderr.startswith("shardwright: no acquisition of this name is open; got stopped")
+        assert run_cli("stop", "../stopped", rig.config).returncode == 1
+        other.append(frame)
+        other.close()
+        assert other.receipt.frames_stored == 11
+    assert run_cli("acquisitions", rig.config).stdout == "no acquisition is open\n"
+    assert stored(rig.folder / "data" / "stopped.ome.zarr").shape == (10, 48, 80)
+
+
+def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_with_0(config: Path, folder: Path) -> None:
     with DaemonProcess(config) as daemon:
-        ready = daemon.wait_for("ready")
-        with ControlClient(ready["control_socket"], timeout_s=60) as client:
-            told = client.ask("events")["events"]
-            assert [event["event"] for event in told] == [event["event"] for event in daemon.events]
-            assert told[-1] == {"number": told[-1]["number"], **ready}
-            assert client.ask("events", after=told[-1]["number"])["events"] == []
-            for wrong in (-1, "1", True, 1.5, None):
-                with pytest.raises(ProtocolError, match="after of a control request is not valid"):
-                    client.ask("events", after=wrong)
-        assert daemon.stop() == 0
+        endpoint, socket = (daemon.wait_for("ready")[key] for key in ("endpoints", "control_socket"))
+        connection = sw.connect(endpoint[0], reconnect_timeout_ms=0)
+        stream = connection.acquire("open", stream="cam0")
+        stream.append(np.zeros((48, 80), np.uint16))
+        stream.flush()
+        command = [*CLI, "status", "--watch", "--interval", "0.1", "--socket", socket]
+        with (
+            subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as lines,
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tables,
+        ):
+            assert lines.stdout is not None
+            assert lines.stderr is not None
+            assert tables.stdout is not None
+            uptimes = [json.loads(lines.stdout.readline())["uptime_s"] for _ in range(3)]
+            assert uptimes == sorted(set(uptimes))
+            while tables.stdout.readline().split() != ["state", "serving"]:
+                pass
+            result = run_cli("drain", config)
+            assert (result.returncode, result.stderr) == (0, "")
+            pid = daemon.process.pid
+            assert result.stdout == f"process {pid} is draining; 1 acquisition to seal\nprocess {pid} has ended\n"
+            assert daemon.exit_code() == 0
+            assert lines.wait(60) == 1
+            assert "no daemon answers" in lines.stderr.read()
+            while "no daemon answers" not in tables.stdout.readline():
+                pass
+            tables.send_signal(signal.SIGINT)
+            tables.stdout.read()
+            assert tables.wait(60) == 0
+        assert daemon.rest()[-1] == "stopped"
+        with pytest.raises(sw.errors.ShardwrightError):
+            connection.close()
+    assert stored(folder / "data" / "open.ome.zarr").shape == (1, 48, 80)
+    assert not (folder / "control.sock").exists()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", metavar="[CONFIG]")
 SOCKET = typer.Option(None, "--socket", help="Its control socket, in place of CONFIG.", metavar="PATH")
+NO_WAIT = typer.Option(False, "--no-wait", help="Return at once.")
 
 
 def control_client(config: Path | None, socket: Path | None) -> ControlClient:

@@ -3,38 +3,69 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from shardwright.model.errors import SessionLostError, TimedOutError
+
 from .control_options import CONFIG, SOCKET, control_client
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from shardwright.service.control_client import ControlClient
 
 
 def command(
     config: Path | None = CONFIG,
     socket: Path | None = SOCKET,
-    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON; with --watch one line each time."),
+    watch: bool = typer.Option(False, "--watch", help="Show it again and again, until Ctrl-C."),
+    interval_s: float = typer.Option(1.0, "--interval", min=0.1, max=3600, help="Seconds between, with --watch.", metavar="SECONDS"),
 ) -> None:
-    """Show what a running daemon does. Exits with 1 when none answers."""
+    """Show what a running daemon does: its acquisitions, cameras, memory, disks and compaction.
+
+    Which daemon: that of CONFIG, of the control socket given, or the one in /run/shardwright. Exits with 1 when none answers.
+    """
     with control_client(config, socket) as daemon:
-        status = daemon.ask("status")["status"]
-    if as_json:
+        first = daemon.ask("status")["status"]
+        try:
+            if watch:
+                (_watch_json if as_json else _watch)(daemon, first, interval_s)
+            elif as_json:
+                typer.echo(json.dumps(first))
+            else:
+                from .status_view import console, status_view
+
+                console().print(status_view(first))
+        except KeyboardInterrupt:
+            pass  # how a watch ends
+
+
+def _watch_json(daemon: ControlClient, status: dict[str, Any], interval_s: float) -> None:
+    """Ends with the error of the daemon that is gone: whoever reads the lines cannot be told in between."""
+    while True:
         typer.echo(json.dumps(status))
-    else:
-        from rich.console import Console
-
-        Console(highlight=False, markup=False).print(_table(status))
+        time.sleep(interval_s)
+        status = daemon.ask("status")["status"]
 
 
-def _table(status: dict[str, Any]) -> RenderableType:
-    from rich.table import Table
+def _watch(daemon: ControlClient, status: dict[str, Any], interval_s: float) -> None:
+    """Goes on over restarts of the daemon."""
+    from rich.live import Live
 
-    columns = ("name", "state", "frames_received", "frames_in_flight", "frames_stored", "frames_durable")
-    table = Table(*(name.replace("_", " ") for name in columns), box=None, header_style="bold")
-    for acquisition in status["acquisitions"]:
-        table.add_row(*(str(acquisition[name]) for name in columns))
-    return table
+    from .status_view import console, gone_view, status_view
+
+    out, view = console(), status_view(status)
+    with Live(view, console=out, auto_refresh=False) as live:
+        while True:
+            if out.is_terminal:
+                live.update(view, refresh=True)
+            else:
+                out.print(view, "")
+            time.sleep(interval_s)
+            try:
+                view = status_view(daemon.ask("status")["status"])
+            except (SessionLostError, TimedOutError) as error:
+                view = gone_view(error)

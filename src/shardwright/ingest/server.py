@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError
+from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
 from shardwright.model.machine import boot_id
+from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
 from shardwright.wire.controls import Hello, Open, Problem, Welcome
@@ -125,6 +126,17 @@ class IngestServer:
         """
         return self._view.preview(stream, name)
 
+    def stop_acquisition(self, name: str) -> None:
+        """An open acquisition is ended in good order as soon as the ingest thread comes to it; its client is told when it is sealed.
+        Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        folder = store_name(name)
+        chosen = [session for session in self._sessions.book.running if session.acquisition.path.name == folder]
+        if not chosen:
+            raise UnknownAcquisitionError("no acquisition of this name is open", got=name, hint="`shardwright acquisitions` lists those that are")
+        for session in chosen:
+            session.stop_asked = True
+        self.wake()
+
     def ring_fill(self) -> float:
         """How full the fullest ring is, 0 to 1: frames that are still needed, those of a chunk that is not full yet among them."""
         return max((session.ring_fill for session in self._sessions), default=0.0)
@@ -217,6 +229,8 @@ class IngestServer:
     def _advance(self, session: Session) -> None:
         if self._stopping:
             session.stop()
+        elif session.stop_asked:
+            session.stop(on_request=True)
         elif session.waited_ms > self._settings.resume_timeout_ms:
             session.time_out(SessionLostError("no client came back", expected=f"one within {self._settings.resume_timeout_ms} ms"))
         session.advance()

@@ -101,6 +101,7 @@ class Session:
         self.attachment: Attachment | None = None
         self.begun_s = self.detached_s = time.monotonic()
         self.busy = self.paused = False
+        self.stop_asked = False  # set by any thread, never taken back
         self.frames_received = 0  # by this process
         self.rate = Rate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)
@@ -294,8 +295,13 @@ class Session:
             receipt = self.acquisition.receipt() if event is DaemonEvent.FAILED else None
             self._say(Kind.ERROR, Problem(error, fatal=True, first=first, last=last, receipt=receipt).to_body())
 
-    def stop(self) -> None:
-        self.end_early(DaemonEvent.STOPPING, SessionLostError("the daemon is stopping", hint="What arrived is sealed; acquire again when it is back"))
+    def stop(self, *, on_request: bool = False) -> None:
+        """``on_request``: this acquisition only, by somebody who said so; else the daemon stops."""
+        if on_request:
+            error = SessionLostError("the acquisition was stopped on request", hint="What arrived is sealed")
+        else:
+            error = SessionLostError("the daemon is stopping", hint="What arrived is sealed; acquire again when it is back")
+        self.end_early(DaemonEvent.STOPPING, error)
 
     def time_out(self, error: ShardwrightError) -> None:
         """Nobody came back."""

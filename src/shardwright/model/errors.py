@@ -82,6 +82,12 @@ class UnknownStreamError(ShardwrightError, LookupError):
     code = "unknown_stream"
 
 
+class UnknownAcquisitionError(ShardwrightError, LookupError):
+    """No acquisition of this name is open."""
+
+    code = "unknown_acquisition"
+
+
 class OutputExistsError(ShardwrightError, FileExistsError):
     code = "output_exists"
 

@@ -138,7 +138,7 @@ class Daemon:
         path = self._loaded.config.control_socket_path
         if path is None:
             return
-        answers = control_answers(status=self.snapshot, events=self._events.recent, drain=life.drain)
+        answers = control_answers(status=self.snapshot, events=self._events.recent, stop=self._server.stop_acquisition, drain=life.drain)
         control = self._bind("control", "socket", lambda: ControlServer(Path(path), answers, self._emit))
         thread = life.spawn("control", control.run)
         opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)

@@ -1,0 +1,61 @@
+"""``shardwright stop``: one acquisition of a running daemon is ended, and the daemon goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shardwright.model.errors import ShardwrightError
+from shardwright.model.names import store_name
+
+from .control_options import CONFIG, NO_WAIT, SOCKET, control_client
+
+if TYPE_CHECKING:
+    from shardwright.service.control_client import ControlClient
+
+LOOK_S = 0.1
+LOOKS_FOR_EVENT = 10  # it is told right after the acquisition has left the list
+_ENDS = ("acquisition_ended", "acquisition_failed")
+
+
+def command(
+    name: str = typer.Argument(..., help="The acquisition, as `shardwright acquisitions` lists it.", metavar="NAME"),
+    config: Path | None = CONFIG,
+    socket: Path | None = SOCKET,
+    no_wait: bool = NO_WAIT,
+    as_json: bool = typer.Option(False, "--json", help="Print how it ended as JSON."),
+) -> None:
+    """End one acquisition: no more frames are taken, what has arrived is sealed, its client is told. The daemon and other acquisitions go on.
+
+    Waits until it is sealed. Exits with 1 when it failed, when none of this name is open, or when no daemon answers.
+    """
+    with control_client(config, socket) as daemon:
+        known = [event["number"] for event in daemon.ask("events")["events"]]
+        daemon.ask("stop", name=name)
+        if no_wait:
+            return
+        end = _end(daemon, store_name(name), max(known, default=0))
+    if end.get("event") == "acquisition_failed":
+        raise ShardwrightError(f"{name} failed while it was being sealed", got=str(end.get("reason", "no reason")))
+    if as_json:
+        typer.echo(json.dumps(end))
+    else:
+        counts = f": {end['frames_stored']:,} frames are stored in {end['path']}" if end else ""
+        typer.echo(f"{name} is sealed{counts}")
+
+
+def _end(daemon: ControlClient, folder: str, after: int) -> dict[str, Any]:
+    """The event that told of its end; empty where the daemon's log leaves such events out."""
+    while any(Path(one["path"]).name == folder for one in daemon.ask("status")["status"]["acquisitions"]):
+        time.sleep(LOOK_S)
+    for _ in range(LOOKS_FOR_EVENT):
+        events: list[dict[str, Any]] = daemon.ask("events", after=after)["events"]
+        ends = [event for event in events if event["event"] in _ENDS and Path(event["path"]).name == folder]
+        if ends:
+            return ends[-1]
+        time.sleep(LOOK_S)
+    return {}

@@ -1,0 +1,124 @@
+"""What `shardwright status` shows, from snapshots that a test can read."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shardwright.cli.status_view import acquisitions_view, duration, plain, status_view
+
+STREAM = {
+    "acquisitions": 2,
+    "acquisitions_failed": 0,
+    "frames_received": 12_345,
+    "frames_stored": 12_300,
+    "frames_missing": 0,
+    "frames_late": 0,
+    "frames_duplicate": 0,
+    "frames_dropped": 45,
+    "frames_lost": 0,
+    "shards_sealed": 7,
+    "bytes_raw": 4 << 30,
+    "bytes_stored": 1 << 30,
+}
+ACQUISITION = {
+    "name": "embryo-42",
+    "path": "/data/embryo-42.ome.zarr",
+    "stream": "cam0",
+    "state": "running",
+    "frames_received": 1500,
+    "frames_expected": 6000,
+    "frames_stored": 1400,
+    "frames_durable": 1300,
+    "frames_missing": 3,
+    "rate_hz": 99.96,
+    "bytes_per_s": 838_860_800.0,
+    "ring_fill": 0.25,
+    "since_s": 15.0,
+    "client": {"host": "rig", "pid": 4711},
+}
+
+
+def snapshot(**changes: Any) -> dict[str, Any]:
+    return {
+        "software": "shardwright 0.1.0",
+        "host": "rig",
+        "pid": 77,
+        "uptime_s": 7500.0,
+        "state": "serving",
+        "config": "/etc/shardwright/rig.yaml",
+        "endpoints": ["ipc:///run/shardwright/ingest.sock"],
+        "clients": 1,
+        "foreign_messages": 0,
+        "stall_s": 0.01,
+        "memory": {"used_bytes": 1 << 30, "budget_bytes": 4 << 30},
+        "disks": [{"path": "/data", "role": "root", "free_bytes": 800 << 30, "total_bytes": 2 << 40, "low_water_bytes": 1 << 30}],
+        "compaction": {"enabled": False, "queued": 0, "running": None, "paused": False, "done": 0, "failed": 0},
+        "events": {"lines_dropped": 0, "lines_unwritten": 0, "by_name": {}},
+        "acquisitions": [ACQUISITION],
+        "streams": {"cam0": STREAM, "client": {**STREAM, "acquisitions": 0}},
+        **changes,
+    }
+
+
+def shown(view: Any) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=200, highlight=False, markup=False).print(view)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_everything_is_told() -> None:
+    lines = shown(status_view(snapshot()))
+    for line in [
+        "daemon shardwright 0.1.0 on rig, process 77, for 2 h 5 min",
+        "state serving",
+        "configuration /etc/shardwright/rig.yaml",
+        "listens ipc:///run/shardwright/ingest.sock",
+        "clients 1 connected, 0 messages refused",
+        "memory 1.0 GiB of 4.0 GiB",
+        "disk /data: 800.0 GiB free of 2.0 TiB",
+        "compaction off",
+        "embryo-42 cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% 15 s rig 4711",
+        "stream acquisitions failed received stored shards raw on disk dropped",
+        "cam0 2 0 12,345 12,300 7 4.0 GiB 1.0 GiB (4.0:1) 45",
+    ]:
+        assert line in lines
+    assert not any(line.startswith(("stalled", "log", "client ")) for line in lines)
+
+
+def test_trouble_is_told() -> None:
+    compaction = {"enabled": True, "queued": 2, "running": "/data/a", "paused": True, "done": 5, "failed": 1}
+    disks = [{"path": "/nfs", "role": "spill", "free_bytes": None, "total_bytes": None, "low_water_bytes": 1}]
+    changes = {"compaction": compaction, "disks": disks, "stall_s": 65.0, "events": {"lines_dropped": 3, "lines_unwritten": 4, "by_name": {}}}
+    lines = shown(status_view(snapshot(**changes)))
+    assert "stalled for 1 min: a disk does not answer, or hardly" in lines
+    assert "spill /nfs: not known how much is free" in lines
+    assert "compaction paused at /data/a; 2 queued, 5 done, 1 failed" in lines
+    assert "log 7 lines lost: its reader is too slow" in lines
+
+
+def test_nothing_open_and_nobody_there() -> None:
+    assert "no acquisition is open" in shown(status_view(snapshot(acquisitions=[], streams={})))
+    waiting = {**ACQUISITION, "client": None, "frames_expected": None, "state": "detached"}
+    (_, line) = shown(acquisitions_view(snapshot(acquisitions=[waiting])))
+    assert line.startswith("embryo-42 cam0 detached 1,500 - ")
+    assert line.endswith(" nobody")
+
+
+def test_what_a_client_calls_itself_cannot_command_the_terminal() -> None:
+    hostile = {**ACQUISITION, "client": {"host": "\x1b]0;owned\x07\x1b[2J[red]rig[/red]\n", "pid": 1}}
+    text = "\n".join(shown(acquisitions_view(snapshot(acquisitions=[hostile]))))
+    assert "\x1b" not in text
+    assert "[red]rig[/red]? 1" in text
+    assert plain("Zürich µm") == "Zürich µm"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3599, "59 min"), (3600, "1 h 0 min"), (86_399, "23 h 59 min"), (1_051_200, "12 d 4 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
