@@ -43,7 +43,7 @@ from .disk_space import DiskSpace
 from .lifecycle import has_terminal
 from .places import prepare_output_root
 from .reload import Reloader
-from .requests import control_answers
+from .requests import Requests
 from .service_manager import ServiceManager
 from .snapshot import SnapshotTaker
 from .web_child import STOP_TIMEOUT_S as WEB_STOP_TIMEOUT_S
@@ -138,8 +138,8 @@ class Daemon:
         path = self._loaded.config.control_socket_path
         if path is None:
             return
-        answers = control_answers(status=self.snapshot, events=self._events.recent, stop=self._server.stop_acquisition, drain=life.drain)
-        control = self._bind("control", "socket", lambda: ControlServer(Path(path), answers, self._emit))
+        requests = Requests(self._server, self._events.recent, status=self.snapshot, drain=life.drain)
+        control = self._bind("control", "socket", lambda: ControlServer(Path(path), requests.answers, self._emit))
         thread = life.spawn("control", control.run)
         opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)
         opened.callback(control.close)

@@ -9,30 +9,45 @@ from shardwright.model.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from shardwright.ingest import IngestServer
+
     from .control import Answer
     from .recent_events import RecentEvents
 
 
-def control_answers(
-    *, status: Callable[[], dict[str, Any]], events: RecentEvents, stop: Callable[[str], None], drain: Callable[[], None]
-) -> dict[str, Answer]:
-    """By the name of the request. All are called in the control thread."""
+class Requests:
+    """``answers`` are called in the control thread. ``status`` takes the snapshot, ``drain`` ends the daemon as a signal would."""
 
-    def answer_status(_: Mapping[str, Any]) -> dict[str, Any]:
-        return {"status": status()}
+    def __init__(self, server: IngestServer, events: RecentEvents, *, status: Callable[[], dict[str, Any]], drain: Callable[[], None]) -> None:
+        self._server = server
+        self._events = events
+        self._status = status
+        self._drain = drain
 
-    def answer_events(request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"events": events.after(_count(request, "after"))}
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """By the name of the request."""
+        return {"status": self._tell_status, "events": self._tell_events, "preview": self._show, "stop": self._stop, "drain": self._end}
 
-    def answer_stop(request: Mapping[str, Any]) -> dict[str, Any]:
-        stop(_text(request, "name"))
+    def _tell_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        return {"status": self._status()}
+
+    def _tell_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"events": self._events.after(_count(request, "after"))}
+
+    def _show(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if ("stream" in request) == ("name" in request):
+            raise ProtocolError("a preview is of one stream or of one acquisition", expected='either "stream" or "name"')
+        which = "stream" if "stream" in request else "name"
+        return {"preview": self._server.preview(**{which: _text(request, which)})}
+
+    def _stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._server.stop_acquisition(_text(request, "name"))
         return {}
 
-    def answer_drain(_: Mapping[str, Any]) -> dict[str, Any]:
-        drain()
+    def _end(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self._drain()
         return {}
-
-    return {"status": answer_status, "events": answer_events, "stop": answer_stop, "drain": answer_drain}
 
 
 def _count(request: Mapping[str, Any], field: str) -> int:
