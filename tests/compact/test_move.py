@@ -241,7 +241,7 @@ def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_comp
     monkeypatch.setenv("SHARDWRIGHT_S3_RETRY_S", "30")  # its volumes come back one by one
     report = move_store.move_store(store, options, execute)
     assert report.ok
-    assert report.finished == 2
+    assert report.verified == 2
     assert not store.exists()
     assert_arrived(url, before, tmp_path)
 

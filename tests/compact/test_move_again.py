@@ -12,11 +12,14 @@ import zarr
 
 from shardwright.cli.compact_to import send, summary
 from shardwright.compact.destination import CLAIM_KEY, open_destination
-from shardwright.compact.move_store import MoveOptions, bytes_left, move_store
+from shardwright.compact.move_plan import plan_move
+from shardwright.compact.move_record import MoveRecord
+from shardwright.compact.move_store import MoveOptions, bytes_to_move, move_store
 from shardwright.compact.tasks import run_task
-from shardwright.model.errors import LockedError
+from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
 from shardwright.read.verify import verify_store
 from shardwright.storage import failpoints
+from shardwright.storage.lock import is_locked
 
 from .moving import PIXELS, POLITE, KilledError, assert_arrived, execute, fetched, files
 
@@ -76,7 +79,8 @@ def test_a_damaged_shard_is_sent_as_it_is_named_and_sent_again_when_it_is_mended
 
     def looks(tasks):
         for task in tasks:
-            open_to_readers.append(open_destination(place).size("zarr.json"))
+            if task["kind"] == "move":
+                open_to_readers.append(open_destination(place).size("zarr.json"))
             yield run_task(task)
 
     report = move(store, place, looks)
@@ -150,23 +154,27 @@ def test_what_has_arrived_is_not_asked_for_file_by_file(store, place, monkeypatc
     size = kind.size
     monkeypatch.setattr(kind, "size", lambda self, key: asked.append(key) or size(self, key))
     report = move(store, place)
-    assert (report.ok, report.finished) == (True, 5)
+    assert (report.ok, report.verified) == (True, 5)
     assert not set(done) & set(asked)
 
 
 def killed_while_deleting(store, place, at_point, *, after):
     """A job that had sent all and deleted ``after`` files."""
+    killed_at(store, place, at_point, "compact.before_delete_source", number=after + 1)
+
+
+def killed_at(store, place, at_point, point, *, number=1):
     calls = []
 
     def dies():
         calls.append(None)
-        if len(calls) == after + 1:
+        if len(calls) == number:
             raise KilledError
 
-    at_point("compact.before_delete_source", dies)
+    at_point(point, dies)
     with pytest.raises(KilledError):
         move(store, place)
-    failpoints.set_hook("compact.before_delete_source", None)
+    failpoints.set_hook(point, None)
 
 
 def damage_there(place, key):
@@ -181,7 +189,7 @@ def damage_there(place, key):
 
 def test_before_an_earlier_run_s_source_is_deleted_all_of_it_is_read_back_and_what_was_damaged_is_sent_again(store, place, tmp_path, at_point):
     before = files(store)
-    killed_while_deleting(store, place, at_point, after=0)
+    killed_at(store, place, at_point, "compact.before_deleting")
     assert no_work(files(store)) == before
     damage_there(place, "0/c/1/0/0")
     report = move(store, place)
@@ -190,6 +198,156 @@ def test_before_an_earlier_run_s_source_is_deleted_all_of_it_is_read_back_and_wh
     assert report.sent == 1 + sum(key.endswith("zarr.json") for key in before), "the shard, and the metadata that was closed meanwhile"
     assert not store.exists()
     assert_arrived(place, before, tmp_path)
+
+
+def dies_after(number):
+    """Runs tasks as ``execute`` does, and is killed when so many are done."""
+
+    def run(tasks):
+        for count, task in enumerate(tasks):
+            if count == number:
+                raise KilledError
+            yield run_task(task)
+
+    return run
+
+
+def test_what_a_run_that_was_killed_had_sent_is_read_back_before_the_source_is_deleted(store, place, tmp_path):
+    before, done = files(store), []
+
+    def dies_after_five(tasks):
+        for result in dies_after(5)(tasks):
+            done.append(result["key"])
+            yield result
+
+    with pytest.raises(KilledError):
+        move(store, place, dies_after_five)
+    shard = next(key for key in done if "/c/" in key)
+    damage_there(place, shard)
+    report = move(store, place)
+    assert (report.ok, report.verified, report.finished, report.deleted) == (True, 4, 0, len(before))
+    assert not store.exists()
+    assert_arrived(place, before, tmp_path)
+
+
+def test_what_was_sent_before_a_shard_was_mended_is_read_back_before_the_source_is_deleted(store, original, place, tmp_path):
+    before, other = files(store), "0/c/1/0/0"
+    damage(store / DAMAGED)
+    assert not move(store, place).ok
+    mend(store, original)
+    damage_there(place, other)
+    report = move(store, place)
+    assert (report.ok, report.deleted) == (True, len(before))
+    assert not store.exists()
+    assert_arrived(place, before, tmp_path)
+
+
+def test_what_was_sent_to_a_place_that_was_cleared_since_does_not_count_once_its_keys_come_back(store, tmp_path, at_point):
+    """A line of the log that is older than the claim: its file came back, and the run was killed before it was verified."""
+    away = tmp_path / "away"
+    options = MoveOptions(str(away), manners=POLITE)
+    with pytest.raises(KilledError):
+        move_store(store, options, dies_after(3))
+    sent = [json.loads(line)["key"] for line in next(store.glob(".compact/move.*.sent")).read_text().splitlines()]
+    assert len(sent) == 3
+    shutil.rmtree(away)
+    with pytest.raises(KilledError):
+        move_store(store, options, dies_after(0))
+    for key in sent:
+        (away / key).parent.mkdir(parents=True, exist_ok=True)
+        run_task(next(task for task in plan_move(store, options).data if task["key"] == key))
+        damage_there(str(away), key)
+    report = move_store(store, options, execute)
+    assert (report.ok, report.finished) == (True, 0)
+    assert_arrived(str(away), files(store), tmp_path)
+
+
+def test_a_claim_that_is_made_anew_forgets_what_was_sent_before_it_is_there(store, tmp_path, at_point):
+    """Killed just after the claim, which the next run believes."""
+    away = tmp_path / "away"
+    options = MoveOptions(str(away), manners=POLITE)
+    with pytest.raises(KilledError):
+        move_store(store, options, dies_after(3))
+    shutil.rmtree(away)
+
+    def dies():
+        raise KilledError
+
+    at_point("compact.before_put_rename", dies)
+    with pytest.raises(KilledError):
+        move_store(store, options, execute)
+    assert next(store.glob(".compact/move.*.sent")).read_text() == ""
+
+
+def put_back(store, place):
+    """As somebody does who finds that the store here cannot be opened."""
+    destination = open_destination(place)
+    (store / "zarr.json").write_bytes(destination.read("zarr.json", 0, destination.size("zarr.json")))
+
+
+def test_a_store_of_which_a_part_is_deleted_is_never_sent_again_nor_deleted_there(store, place, tmp_path, at_point):
+    before = files(store)
+    killed_while_deleting(store, place, at_point, after=10)
+    put_back(store, place)
+    left = no_work(files(store))
+    there = files(fetched(place, tmp_path))
+    for _ in range(3):
+        report = move(store, place)
+        assert (report.ok, report.deleting, report.sent, report.deleted, report.kept) == (False, True, 0, 0, ["zarr.json"])
+        assert "nothing was deleted" not in summary(report)
+        assert "deletes the rest" in summary(report)
+        assert no_work(files(store)) == left
+        assert files(fetched(place, tmp_path)) == there
+    with pytest.raises(ConfigError, match="--move again"):
+        move_store(store, MoveOptions(place, manners=POLITE), execute)
+    (store / "zarr.json").unlink()
+    report = move(store, place)
+    assert (report.ok, report.deleting, report.deleted) == (True, True, len(left) - 1)
+    assert not store.exists()
+    assert_arrived(place, before, tmp_path)
+
+
+def test_that_deleting_has_begun_is_durable_before_anything_is_gone(store, tmp_path, at_point):
+    seen = []
+    at_point("compact.before_delete_source", lambda: seen.append(MoveRecord.find(store / ".compact", str(tmp_path / "away")).deleting))
+    assert move(store, str(tmp_path / "away")).ok
+    assert seen
+    assert all(seen)
+
+
+def test_nobody_works_on_an_array_while_the_source_is_checked_and_deleted(store, tmp_path, at_point):
+    held = []
+    at_point("compact.before_delete_source", lambda: held.append(is_locked(store / "0/.compact/lock") and is_locked(store / "1/.compact/lock")))
+    killed_at(store, str(tmp_path / "away"), at_point, "compact.before_deleting")
+
+    def looks(tasks):
+        for task in tasks:
+            held.append(is_locked(store / "0/.compact/lock"))
+            yield run_task(task)
+
+    at_point("compact.before_delete_source", lambda: held.append(is_locked(store / "0/.compact/lock") and is_locked(store / "1/.compact/lock")))
+    assert move(store, str(tmp_path / "away"), looks).ok
+    assert len(held) > 50
+    assert all(held)
+    assert not store.exists()
+
+
+def test_an_empty_folder_is_no_store_that_has_been_moved(store, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    assert move_store(store, MoveOptions(str(copy), manners=POLITE), execute).ok
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ShardFormatError):
+        move(empty, str(copy))
+    assert list(tmp_path.glob("empty/**/*")) == []
+    assert empty.is_dir()
+    (empty / ".compact").mkdir()
+    (empty / ".compact/move.lock").write_text("")
+    report = move(empty, str(copy))
+    assert (report.ok, report.moved_before) == (True, True)
+    assert "had been moved before" in summary(report)
+    assert "all verified" not in summary(report)
+    assert not empty.exists()
 
 
 def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_is_left(store, place, tmp_path, at_point):
@@ -249,7 +407,7 @@ def test_the_command_tells_how_far_it_is_also_when_a_part_of_the_source_is_delet
 
     killed_while_deleting(store, str(tmp_path / "away"), at_point, after=10)
     options = MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE)
-    left = bytes_left(store, options)
+    left = bytes_to_move(store, options)
     assert left.keys() == no_work(files(store)).keys()
     assert send(store, options, Here(), bytes_per_s=1e9, as_json=True)
     facts = json.loads(capsys.readouterr().out)

@@ -42,18 +42,15 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
     from dataclasses import replace
 
     from shardwright.compact.manners import Manners
-    from shardwright.compact.move_plan import METADATA_NAME, plan_move
-    from shardwright.compact.move_store import bytes_left, move_store
+    from shardwright.compact.move_plan import METADATA_NAME
+    from shardwright.compact.move_store import bytes_to_move, move_store
     from shardwright.compact.pausing import pause_files, pause_note
+    from shardwright.read.store import open_store
 
-    files: list[str] = []
-    if (store / METADATA_NAME).exists():
-        plan = plan_move(store, options)
-        sizes = plan.file_bytes
-        here = [] if "://" in options.destination else [Path(options.destination)]
-        files = pause_files(plan.store.arrays[0].path, *here) if plan.store.arrays else []
-    else:  # an earlier job may have begun to delete: then nothing is sent any more
-        sizes = bytes_left(store, options)
+    sizes = bytes_to_move(store, options)
+    here = [] if "://" in options.destination else [Path(options.destination)]
+    arrays = open_store(store).arrays if (store / METADATA_NAME).exists() else ()
+    files = pause_files(arrays[0].path, *here) if arrays else []
     rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(sizes)))
     options = replace(options, manners=Manners(rate, tuple(files), options.manners.idle))
     with show_progress(f"compact: {store.name}", "sent", sum(sizes.values()), lambda: pause_note(files)) as on_bytes:
@@ -81,12 +78,16 @@ def summary(report: MoveReport) -> str:
     """For people."""
     from shardwright.config.quantities import format_bytes
 
+    if report.moved_before:
+        return f"{report.store} -> {report.destination}: had been moved before; what an earlier run had left of its folders is gone"
     counts = [f"{report.sent} files sent ({format_bytes(report.bytes_written)})"]
     counts += [f"{report.verified} were there and were verified"] if report.verified else []
     counts += [f"{report.finished} were finished before"] if report.finished else []
     state = "all verified" if report.complete else "INTERRUPTED" if report.interrupted else "INCOMPLETE"
     if report.complete and report.damaged:
         state = f"all there, {len(report.damaged)} shards DAMAGED"
+    if report.deleting and not report.ok:
+        state = "INTERRUPTED while the source is deleted" if report.interrupted else "PARTLY DELETED here"
     deleted = f"; {report.deleted} files deleted here" if report.deleted else ""
     lines = [f"{report.store} -> {report.destination}: {state}: {', '.join(counts)}{deleted}"]
     lines += [f"  left: {failure['key']}: {' '.join(failure['error']['message'].split())}" for failure in report.failures[:_NAMED_AT_MOST]]
@@ -97,7 +98,13 @@ def summary(report: MoveReport) -> str:
             "  nothing was deleted; readers meet the same errors there as here. Put a sound copy in the place of each damaged shard, from a backup if"
             f" there is one, and run the same command again; if there is none, {report.destination} can be used as it is"
         )
-    lines += [f"  nothing was deleted: {key} came or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]]
-    if not report.complete:
+    nothing = "left as it is" if report.deleting else "nothing was deleted"
+    lines += [f"  {nothing}: {key} came or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]]
+    if report.deleting and report.kept:
+        lines.append(
+            f"  an earlier run has deleted a part of {report.store}; the whole store is at {report.destination}."
+            " Take these files away and run the same command again: it deletes the rest"
+        )
+    elif not report.complete:
         lines.append("  run the same command again to go on; what has arrived is not sent again")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What an earlier run has sent, read back from the destination once more: in the time between the runs it may have been lost or damaged there.
+"""What earlier runs have sent, read back from the destination once more: in the time between the runs it may have been lost or damaged there.
 
 Each file is compared with the crc32c that was recorded when it was sent and verified, so that this needs nothing of the source, of which a job that
 was killed may have deleted a part already.
@@ -39,12 +39,13 @@ def left_here(root: Path, record: MoveRecord) -> list[SentFile]:
 
 
 def check_sent(
-    files: list[SentFile], found: dict[str, int], destination: Destination, manners: Manners, execute: Execute, report: MoveReport
+    root: Path, record: MoveRecord, found: dict[str, int], destination: Destination, manners: Manners, execute: Execute, report: MoveReport
 ) -> set[str]:
     """The keys that are not at the destination any more as they were sent. Complete only if nothing failed and the report is not interrupted.
 
-    ``found``: bytes of each key there.
+    Looked at is all that is left here and that this run has not proved itself, by sending it or before. ``found``: bytes of each key there.
     """
+    files = [sent for sent in left_here(root, record) if sent.key in record.unproved]
     lost = {sent.key for sent in files if found.get(sent.key) != sent.nbytes}
     tasks = (
         {"kind": "check", "destination": destination.url, "key": sent.key, "nbytes": sent.nbytes, "crc32c": sent.crc32c, "manners": manners.to_dict()}
@@ -58,6 +59,8 @@ def check_sent(
                     lost.add(result["key"])
                 else:
                     report.add(result)
+                    if result["ok"]:
+                        record.unproved.discard(result["key"])
     except KeyboardInterrupt:
         report.interrupted = True
     return lost

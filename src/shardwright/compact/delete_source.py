@@ -1,12 +1,13 @@
 """The source of a move deleted: first what tells readers of the store, the highest first, then its shards and other files, then its folders.
 
-Only what was sent, and only when nothing of it has changed since. May be killed at any moment: the record of the move stays until all is gone.
+Only what was sent, and only when nothing of it has changed since. May be killed at any moment: the record of the move says that it has begun, and
+stays until all is gone.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ def delete_source(root: Path, record: MoveRecord, found: dict[str, int]) -> tupl
     kept = [file.relative_to(root).as_posix() for file in files_and_links(root) if not _may_go(root, file, record, found)]
     if kept:
         return 0, kept
+    record.begin_deleting()
     metadata = sorted((key for key in record.sent if Path(key).name == METADATA_NAME), key=depth)
     others = [key for key in record.sent if Path(key).name != METADATA_NAME]
     deleted = 0
@@ -68,10 +70,14 @@ def _delete(root: Path, key: str) -> bool:
     return True
 
 
-def clear_dead_work(root: Path) -> None:
-    """What jobs kept beside the arrays (that one is queued, shards in the making, locks of the killed): it means nothing without them."""
+def clear_dead_work(root: Path, held: list[Path]) -> None:
+    """What jobs kept beside the arrays (that one is queued, shards in the making, locks of the killed): it means nothing without them.
+
+    ``held``: folders whose lock the caller holds; it goes when that lets go.
+    """
     for folder in sorted(root.rglob(WORK_FOLDER)):
-        with suppress(LockedError), locked(folder.parent, LOCK_NAME), storage_errors("clear", folder):
+        lock = nullcontext() if folder.parent in held else locked(folder.parent, LOCK_NAME)
+        with suppress(LockedError), lock, storage_errors("clear", folder):
             _clear(folder, "*")
 
 

@@ -3,9 +3,10 @@
     move.HASH.json    the job's token, whether its claim was made at an empty place, and, once all has arrived, every file that was sent
     move.HASH.sent    a JSON line for each file that was sent and verified; losing the last of them costs verifying those again
 
-From the moment that the list stands in move.HASH.json, durably, nothing more is sent: what is left is deleting, if that was asked for. That moment
-does not come while one of the shards is damaged, nor does it last when the destination turns out to have lost something, or the source to have
-changed: then the next run sends that.
+    sending ◀──▶ complete: all has arrived, no shard is damaged ──▶ deleting: files of the source are gone, or will be
+
+A job that is complete goes back to sending when the destination turns out to have lost something, or the source to have changed. From deleting there
+is no way back: what is missing here then is missing because this job has deleted it, whatever else is found in the folder.
 """
 
 from __future__ import annotations
@@ -44,14 +45,16 @@ class SentFile:
 
 @dataclass
 class MoveRecord:
-    """Owned by the job that holds the store's move lock."""
+    """Owned by the job that holds the store's move lock. ``unproved``: keys that an earlier run has sent, and this one has not read back."""
 
     folder: Path
     destination: str
     token: str
     claimed: bool = False
     complete: bool = False
+    deleting: bool = False
     sent: dict[str, SentFile] = field(default_factory=dict)
+    unproved: set[str] = field(default_factory=set)
 
     @classmethod
     def open(cls, folder: Path, destination: str) -> MoveRecord:
@@ -74,8 +77,10 @@ class MoveRecord:
             facts = json.loads(text)
             check_version(facts.get("version", VERSION), VERSION, record._path)
             record.token, record.claimed, record.complete = str(facts["token"]), bool(facts["claimed"]), bool(facts["complete"])
+            record.deleting = bool(facts.get("deleting", False))
             lines = facts["sent"] if record.complete else _whole_lines(_read(record._log_path) or "")
             record.sent = {sent.key: sent for sent in (SentFile(**line) for line in lines)}
+            record.unproved = set(record.sent)
         except FormatVersionError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -86,6 +91,7 @@ class MoveRecord:
 
     def add(self, sent: SentFile) -> None:
         self.sent[sent.key] = sent
+        self.unproved.discard(sent.key)
         with storage_errors("write", self._log_path), self._log_path.open("a", encoding="utf-8") as log:
             reach("compact.before_record")
             log.write(json.dumps(asdict(sent)) + "\n")
@@ -98,6 +104,7 @@ class MoveRecord:
             "token": self.token,
             "claimed": self.claimed,
             "complete": self.complete,
+            "deleting": self.deleting,
         }
         if self.complete:
             facts["sent"] = [asdict(sent) for sent in self.sent.values()]
@@ -105,11 +112,30 @@ class MoveRecord:
 
     def reopen(self, without: Iterable[str] = ()) -> None:
         """There is something to be sent again after all: what is ``without``, at least. Durably, and the list never in neither file."""
+        assert not self.deleting
         for key in without:
-            self.sent.pop(key, None)
+            self.drop(key)
         replace_file(self._log_path, "".join(json.dumps(asdict(sent)) + "\n" for sent in self.sent.values()).encode())
         self.complete = False
         self.save()
+
+    def begin_deleting(self) -> None:
+        """Durably, before anything of the source goes."""
+        if not self.deleting:
+            reach("compact.before_deleting")
+            self.deleting = True
+            self.save()
+
+    def drop(self, key: str) -> None:
+        """It is to be sent again, or is no more."""
+        self.sent.pop(key, None)
+        self.unproved.discard(key)
+
+    def forget(self) -> None:
+        """Nothing that was sent is at the destination any more. Durably: a line left in the log would count again once its key has come back."""
+        if self._log_path.exists():
+            replace_file(self._log_path, b"")
+        self.sent, self.unproved = {}, set()
 
     def delete(self) -> None:
         """The log first: without the other file it means nothing."""

@@ -22,9 +22,8 @@ from shardwright.storage.lock import StoreLock
 
 from .destination import open_destination
 from .manners import Manners
-from .move_plan import plan_move
 from .move_record import MoveRecord
-from .move_store import MoveOptions, bytes_left, move_store
+from .move_store import MoveOptions, bytes_to_move, move_store
 from .new_array import MakingReport
 from .rechunk_job import describe, working_folder, write_new_store
 from .send_store import claimed_record
@@ -92,10 +91,9 @@ class RechunkTo:
 
     def bytes_to_send(self) -> dict[str, int]:
         """By key; what an earlier run has sent is to be checked only."""
-        options = MoveOptions(self._destination.url, delete_source=True)
-        if (self._store / "zarr.json").exists():
-            return plan_move(self._store, options).file_bytes
-        return bytes_left(self._store, options, records=self._folder)
+        if self._sent_already:
+            return {}
+        return bytes_to_move(self._store, MoveOptions(self._destination.url, delete_source=True), records=self._folder)
 
     def send(self, execute: Execute, report: MakingReport, manners: Manners | None = None) -> None:
         """What ``make`` made, each file verified, metadata last; then it is deleted on this side. Adds to ``report`` what was sent and what was not.

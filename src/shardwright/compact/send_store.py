@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]  # run_task on each task, results as they come
 
 
-def claimed_record(folder: Path, destination: Destination) -> MoveRecord:
-    """The record of this job, not complete, its claim made."""
-    record = MoveRecord.open(folder, destination.url)
+def claimed_record(folder: Path, destination: Destination, record: MoveRecord | None = None) -> MoveRecord:
+    """The record of this job, not complete, its claim made. ``record``: if there is one that was read already."""
+    record = record or MoveRecord.open(folder, destination.url)
     if not record.claimed:
         destination.release(record.token)  # of a job killed before it knew that the place was empty
     try:
+        if destination.size(CLAIM_KEY) is None:
+            record.forget()  # before there is a claim again, by which the next run would believe it
         if destination.claim(record.token):
-            record.sent = {}  # nothing is there, also if somebody has cleared it since
+            record.forget()  # nothing is there, also if somebody has cleared it since
     except (OutputExistsError, LockedError):
         if not record.claimed:
             record.delete()
@@ -59,7 +61,7 @@ def send_store(plan: MovePlan, record: MoveRecord, found: dict[str, int], destin
             found = _without_metadata(plan, found, destination)
         for key in gone:
             destination.delete(key)
-            del record.sent[key]
+            record.drop(key)
         for phase in plan.phases:
             _send_phase(phase, record, found, destination, execute if phase is plan.data else _run_here, report)
             if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
@@ -86,9 +88,8 @@ def _send_phase(
     phase: list[dict[str, Any]], record: MoveRecord, found: dict[str, int], destination: Destination, execute: Execute, report: MoveReport
 ) -> None:
     todo = {task["key"]: task for task in phase if not _is_finished(task, record, found)}
-    report.finished += len(phase) - len(todo)
     for key in todo:
-        record.sent.pop(key, None)
+        record.drop(key)
     given_up = False
     with closing(execute(task for task in todo.values() if not given_up)) as results:
         for result in results:
