@@ -40,16 +40,25 @@ def library_path() -> Path:
     raise CodecError("the blosc2 package carries no shared library", hint="Install the blosc2 wheel from the package index")
 
 
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CodecError(f"cannot load the codec library: {error}", got=path) from error
+
+
+def missing_symbols() -> tuple[str, ...]:
+    """Functions that the kernels call and that the library does not export. Raises ``CodecError`` when there is no library."""
+    loaded = _load()
+    return tuple(name for name in SYMBOLS if not hasattr(loaded, name))
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The loaded library, its symbols checked. Raises ``CodecError`` naming what is missing."""
-    path = library_path()
-    try:
-        loaded = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise CodecError(f"cannot load the codec library: {error}", got=path) from error
-    missing = [name for name in SYMBOLS if not hasattr(loaded, name)]
-    if missing:
+    loaded = _load()
+    if missing := missing_symbols():
         raise CodecError(
             "the codec library lacks functions",
             expected=", ".join(SYMBOLS),

@@ -49,6 +49,11 @@ def memory_filesystem(path: Path) -> str | None:
     return _IN_MEMORY.get(_magic(path))
 
 
+def copy_on_write_filesystem(path: Path) -> str | None:
+    """The name of a filesystem that writes a page anew elsewhere, so that preallocated blocks are good for the first write only. ``StorageError``."""
+    return _COPY_ON_WRITE.get(_magic(path))
+
+
 def unmappable_filesystem(path: Path) -> str | None:
     """The name of a filesystem on which a store into a mapping can fail although its blocks were preallocated, which ends the process by SIGBUS:
     copy-on-write ones (a full disk), network ones (a server that is gone). None where a mapping is safe. Raises ``StorageError``."""

@@ -1,0 +1,8 @@
+"""``shardwright doctor``: is this machine fit for this configuration?
+
+    measure.py   what the machine says: folders, limits, kernel, clock, libraries
+    facts.py     all of it in one frozen object, beside what the plan needs
+    checks.py    each finding is a small function of the facts: ok, warn or bad, what was found, what to do
+
+Nothing is changed but a small file in each output root, which is gone afterwards.
+"""
