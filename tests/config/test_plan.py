@@ -18,7 +18,7 @@ from shardwright.config.plan import make_plan, shard_files_per_frame
 from shardwright.model.errors import ConfigError
 from shardwright.pipeline.limits import RUNTIME_BYTES
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+CONFIGS = sorted(file for file in (Path(__file__).parents[2] / "configs").glob("*.yaml") if not file.stem.startswith("prometheus"))
 
 
 def rig(streams: str, *, budget: str = "4GiB", root: Path = Path("/tmp")) -> str:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import stat
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from shardwright.model.errors import ConfigError, LockedError, ProtocolError, SessionLostError, ShardwrightError, TimedOutError, VersionError
+from shardwright.service import control_protocol
 from shardwright.service.control import ControlLimits, ControlServer
 from shardwright.service.control_client import ControlClient
 from shardwright.service.control_protocol import MAX_REQUEST_BYTES
+from shardwright.service.recent_events import KEPT, MOST_AT_ONCE, RecentEvents
+from shardwright.service.requests import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 PATIENT = ControlLimits(transfer_s=300, idle_s=300)  # nobody is closed while a test runs
 SOON = ControlLimits(transfer_s=0.05, idle_s=0.05)
@@ -96,6 +100,24 @@ def test_a_client_asks_again_and_again_on_one_connection(served: Served) -> None
         for text in ("one", "zwölf", "x" * (MAX_REQUEST_BYTES - 100)):
             assert client.ask("echo", text=text)["echo"] == text
         assert len(client.ask("long", length=3_000_000)["text"]) == 3_000_000
+
+
+def test_the_document_names_every_request_and_limit() -> None:
+    text = (Path(control_protocol.__file__).parent / "CONTROL.md").read_text()
+    requests = Requests(cast("Any", None), RecentEvents(), status=dict, drain=lambda: None)
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(requests.answers)
+    limits = ControlLimits()
+    for fact in [
+        f"Version {control_protocol.VERSION}.",
+        f"{MAX_REQUEST_BYTES >> 10} KiB",
+        f"{control_protocol.MAX_REPLY_BYTES >> 20} MiB",
+        f"within {limits.transfer_s:g} s",
+        f"after {limits.idle_s:g} s",
+        f"| connections | {limits.connections};",
+        f"last {KEPT} events",
+        f"newest {MOST_AT_ONCE} whose",
+    ]:
+        assert fact in text
 
 
 def test_the_folder_is_for_its_user_alone(served: Served) -> None:

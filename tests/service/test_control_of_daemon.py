@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +139,42 @@ def test_the_newest_frame_is_shown_to_whoever_asks(rig: Rig) -> None:
         stream.close()
 
 
+def bother(path: str, over: threading.Event) -> None:
+    """A client that asks without end and reads no answer, one after another."""
+    request = json.dumps({"version": 1, "do": "status"}).encode() + b"\n"
+    while not over.is_set():
+        with socket.socket(socket.AF_UNIX) as flood, contextlib.suppress(OSError):
+            flood.settimeout(1.0)
+            flood.connect(path)
+            while not over.is_set():
+                flood.sendall(request * 100)
+
+
+def test_clients_that_hang_flood_or_talk_nonsense_cost_no_frame_and_no_answer(rig: Rig) -> None:
+    path, over = rig.ready["control_socket"], threading.Event()
+    floods = [threading.Thread(target=bother, args=(path, over)) for _ in range(3)]
+    with contextlib.ExitStack() as others:
+        for first_words in (b"", b'{"version": 1, "do"', b"\xff\x00GET / HTTP/1.1\r\n\r\n", b"x" * 70_000):
+            client = others.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(path)
+            with contextlib.suppress(OSError):
+                client.sendall(first_words)
+        half = others.enter_context(socket.socket(socket.AF_UNIX))
+        half.connect(path)
+        half.shutdown(socket.SHUT_WR)
+        for thread in floods:
+            thread.start()
+        try:
+            camera = run_cli("camera", "--connect", rig.ready["endpoints"][0], "--name", "bothered", "--stream", "cam0", "--frames", "500", "--json")
+            assert json.loads(camera.stdout)["frames_durable"] == 500
+            with ControlClient(path, timeout_s=60) as client_that_waits:
+                assert client_that_waits.ask("status")["status"]["streams"]["cam0"]["frames_lost"] == 0
+        finally:
+            over.set()
+            for thread in floods:
+                thread.join()
+
+
 def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on(rig: Rig) -> None:
     frame = np.zeros((48, 80), np.uint16)
     with sw.connect(rig.ready["endpoints"][0]) as connection:
@@ -169,12 +208,12 @@ def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on
 def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_with_0(config: Path, folder: Path) -> None:
     with DaemonProcess(config) as daemon:
         ready = daemon.wait_for("ready")
-        endpoint, socket = ready["endpoints"][0], ready["control_socket"]
+        endpoint, path = ready["endpoints"][0], ready["control_socket"]
         connection = sw.connect(endpoint, reconnect_timeout_ms=0)
         stream = connection.acquire("open", stream="cam0")
         stream.append(np.zeros((48, 80), np.uint16))
         stream.flush()
-        command = [*CLI, "status", "--watch", "--interval", "0.1", "--socket", socket]
+        command = [*CLI, "status", "--watch", "--interval", "0.1", "--socket", path]
         with (
             subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as lines,
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tables,
