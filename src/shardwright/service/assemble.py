@@ -99,16 +99,18 @@ class Daemon:
         with ExitStack() as opened:
             try:
                 self._open_control(life, opened)
-                self._open_web(life, opened)
+                if self._web is not None:
+                    self._bind("http", "listen", self._web.bind)
+                    opened.callback(self._web.unbind)
                 if self._manager is not None:
                     self._manager.starting("kernels are compiled, or loaded from their cache")
                 warm_up()
             except BaseException:
                 self._server.close()
                 raise
-            return self._serve(life, unfinished)
+            return self._serve(life, unfinished, opened)
 
-    def _serve(self, life: Lifecycle, unfinished: list[Path]) -> int:
+    def _serve(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> int:
         life.take_signals(None if has_terminal() else self._reloader.ask)
         life.watch_uncaught()
         self._pool.start()
@@ -119,6 +121,7 @@ class Daemon:
         compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
         life.spawn("reload", self._reloader.run)
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
+        self._start_web(life, opened)
         ended = threading.Event()
         if self._manager is not None:
             self._manager.ready()
@@ -150,10 +153,9 @@ class Daemon:
         self._bind("http", "enabled", check_packages)
         return WebService(config.http, self._bind("http", "enabled", lambda: web_settings(config)), self._emit)
 
-    def _open_web(self, life: Lifecycle, opened: ExitStack) -> None:
-        """The web process is started, and ended before the control socket that it asks."""
+    def _start_web(self, life: Lifecycle, opened: ExitStack) -> None:
+        """The web process, which ends before the control socket that it asks."""
         if self._web is not None:
-            self._bind("http", "listen", self._web.bind)
             thread = life.spawn("web", self._web.run)
             opened.callback(thread.join, WEB_STOP_TIMEOUT_S + 2.0)
             opened.callback(self._web.close)

@@ -10,6 +10,7 @@ whatever happens to it costs the page and nothing else. That it lives is known f
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import socket
 import sys
 import threading
@@ -52,10 +53,13 @@ def web_settings(config: Config) -> WebSettings:
     if config.control_socket_path is None:
         raise ConfigError("needs the control socket, which this configuration does not have", expected="a path for control.socket")
     http, output = config.http, config.output
+    address = http.address[0]
+    # Not 0.0.0.0: no browser of ours asks for it, and foreign pages have tried to.
+    own = () if address != "localhost" and ipaddress.ip_address(address).is_unspecified else (address,)
     return WebSettings(
         control_socket=config.control_socket_path,
         descriptor=-1,
-        hosts=(http.address[0].lower(), *(name.lower() for name in http.allowed_hosts)),
+        hosts=(*own, *http.allowed_hosts),
         origins=http.allowed_origins,
         preview_hz=http.preview_hz,
         output_root=str(output.root),
