@@ -79,7 +79,7 @@ class Viewer:
         self._stores = stores
         self._folder = client_folder()
         self._files = {} if self._folder is None else {path.name: path for path in self._folder.iterdir() if path.name != "index.html"}
-        self._windows: dict[tuple[str, int], tuple[float, float] | None] = {}
+        self._windows: dict[tuple[str, int], tuple[float, float]] = {}
         self._one_at_a_time = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)  # its own: a stuck disk holds up the viewer, and not the page
 
@@ -123,11 +123,12 @@ class Viewer:
     async def _window(self, store: FinishedStore) -> tuple[float, float] | None:
         """The grey levels to begin with; None where they cannot be found in time."""
         key = (store.path.name, store.changed_ns)
-        if key not in self._windows:
+        window = self._windows.get(key)
+        if window is None and (window := await _measured_window(store.path)) is not None:
             while len(self._windows) >= MOST_REMEMBERED:
                 del self._windows[next(iter(self._windows))]
-            self._windows[key] = await _measured_window(store.path)
-        return self._windows[key]
+            self._windows[key] = window
+        return window
 
 
 async def _measured_window(path: Path) -> tuple[float, float] | None:
