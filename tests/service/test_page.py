@@ -134,10 +134,38 @@ def test_numbers_move_while_frames_come(page: Browser, rig: Rig, running: str):
     assert "acquisition opened" in page.text("#events")
 
 
+def test_the_preview_is_the_frame_that_was_sent(page: Browser, running: str):
+    figure = f"#previews figure[data-name={running}]"
+    before = page.wait(lambda: page.run(f"return document.querySelector('{figure}')?.dataset.frame"), "a frame")
+    page.wait(lambda: page.run(f"return document.querySelector('{figure}').dataset.frame") != before, "the next frame")
+    pause(page)
+    shown, number = settled_preview(page, figure)
+    sent = sent_frame(number)
+    assert shown.shape == sent.shape
+    grey_of = {value: set(shown[sent == value].tolist()) for value in np.unique(sent)}
+    assert all(len(greys) == 1 for greys in grey_of.values()), "each value of the frame is one grey: the pictures are the same, place for place"
+    greys = [grey.pop() for grey in grey_of.values()]
+    assert greys == sorted(greys), "a brighter pixel is never darker"
+    assert greys[0] == 0, "contrast from black"
+    assert greys[-1] == 255, "to white"
+    assert len(set(greys)) > 50
+    assert page.run(f"return document.querySelector('{figure} img').alt") == f"Newest frame of {running}, number {number}"
+
+
 def pause(page: Browser) -> None:
     """By keyboard: the skip link, then the button. Returns once the page asks for nothing more."""
     page.press(Keys.TAB, Keys.TAB, Keys.SPACE)
     page.wait(lambda: page.run("return document.body.hasAttribute('data-resting')"), "the pause")
+
+
+def settled_preview(page: Browser, figure: str) -> tuple[np.ndarray, int]:
+    """Picture and number of the same frame, once nothing more is under way."""
+    while True:
+        number = page.run(f"return document.querySelector('{figure}').dataset.frame")
+        picture = page.image_pixels(f"{figure} img")
+        page.run("return fetch('api/status').then((answer) => answer.text())")
+        if page.run(f"return document.querySelector('{figure}').dataset.frame") == number:
+            return picture, int(number)
 
 
 def test_the_viewer_shows_the_image(page: Browser, rig: Rig, finished: str):

@@ -1,10 +1,11 @@
 // The newest frame of each running acquisition. One request at a time for each; the daemon takes a frame only because somebody asks.
 
-import { count } from "./format.js";
+import { count, duration } from "./format.js";
 import { make, setText } from "./table.js";
 
 const EVERY_MS = 1000;
 const MOST = 8;
+const STALE_S = 5;
 
 class Preview {
   #busy = false;
@@ -41,7 +42,8 @@ class Preview {
     const frame = Number(headers.get("X-Frame"));
     this.element.dataset.frame = frame;
     this.image.alt = `Newest frame of ${this.name}, number ${frame}`;
-    setText(this.words, `frame ${count(frame)}`);
+    const age_s = Number(headers.get("X-Frame-Age-Seconds"));
+    setText(this.words, `frame ${count(frame)}${age_s >= STALE_S ? `, ${duration(age_s)} ago` : ""}`);
   }
 
   close() {

@@ -6,6 +6,7 @@ import { Rows, make, setText } from "./table.js";
 const byId = (id) => document.getElementById(id);
 const RING_FULL = 0.9;
 const STALL_S = 5;
+const SOON_FULL_S = 3600;
 
 export function showHeader(status) {
   document.title = `${status.host} · shardwright`;
@@ -28,7 +29,7 @@ export function showNumbers(status, sums, point) {
   setText(byId("ring-fill"), percent(point.ring));
   setText(byId("ring-frames"), sums.ring_frames ? `${count(sums.ring_used)} of ${count(sums.ring_frames)} frames` : "no camera is connected");
   byId("ring-tile").dataset.level = point.ring >= RING_FULL ? "warning" : "";
-  showDisk(status.disks ?? [], point.storedRate);
+  showDisk(status.disks ?? []);
 }
 
 function showNotStored(sums) {
@@ -39,16 +40,17 @@ function showNotStored(sums) {
   byId("not-stored-tile").dataset.level = total ? "bad" : "";
 }
 
-function showDisk(disks, storedRate) {
+function showDisk(disks) {
   const disk = disks.find((each) => each.role === "root") ?? disks[0];
   if (!disk) return;
   const [free, unit] = bytesParts(disk.free_bytes);
   setText(byId("disk-free"), free);
   setText(byId("disk-free-unit"), unit);
   const usable = disk.free_bytes - (disk.low_water_bytes ?? 0);
-  const until = storedRate > 0 ? `full in ${duration(usable / storedRate)}` : `of ${bytes(disk.total_bytes)}`;
+  const left_s = disk.full_in_s;
+  const until = Number.isFinite(left_s) ? `full in ${duration(left_s)}` : `of ${bytes(disk.total_bytes)}`;
   setText(byId("disk-until"), usable <= 0 ? "below the low-water mark" : until);
-  byId("disk-tile").dataset.level = usable <= 0 ? "bad" : storedRate > 0 && usable / storedRate < 3600 ? "warning" : "";
+  byId("disk-tile").dataset.level = usable <= 0 ? "bad" : Number.isFinite(left_s) && left_s < SOON_FULL_S ? "warning" : "";
 }
 
 // What is wrong with the daemon as a whole; empty where nothing is.
