@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from .move_record import PREFIX
 from .work_folder import LOCK_NAME, WORK_FOLDER, WORKING_SUFFIX, locked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .move_record import MoveRecord
 
 
@@ -36,12 +39,11 @@ def delete_source(root: Path, record: MoveRecord, found: dict[str, int]) -> tupl
     metadata = sorted((key for key in record.sent if Path(key).name == METADATA_NAME), key=depth)
     others = [key for key in record.sent if Path(key).name != METADATA_NAME]
     deleted = 0
-    for keys in (metadata, others):
-        for key in keys:
-            deleted += _delete(root, key)
-        for folder in {(root / key).parent for key in keys}:
-            if folder.is_dir():
-                sync_directory(folder)  # no shard vanishes, also after a power cut, before nobody can open the store any more
+    # Each step durably before the next one: a power cut undoes none of which a later one was seen.
+    for keys in (*(list(same) for _, same in groupby(metadata, key=depth)), others):
+        _sync_what_is_left(folder for key in keys for folder in _delete_spilled(root, key))
+        deleted += sum(_delete(root / key) for key in keys)
+        _sync_what_is_left((root / key).parent for key in keys)
     return deleted, []
 
 
@@ -52,22 +54,38 @@ def _may_go(root: Path, file: Path, record: MoveRecord, found: dict[str, int]) -
     return not file.exists() or is_as_sent(file, sent.source)
 
 
-def _delete(root: Path, key: str) -> bool:
-    """Of a spilled shard the file behind the link as well, and the folders there that are empty then."""
+def _delete_spilled(root: Path, key: str) -> list[Path]:
+    """Of a spilled shard the file behind the link, before the link, and the folders there that are empty then: the folders that have changed."""
     path = root / key
+    target = path.resolve()
+    if not path.is_symlink() or target.parts[-len(Path(key).parts) :] != Path(key).parts:
+        return []
+    folders = target.parents[: len(Path(key).parts)]
+    with storage_errors("delete", target):
+        reach("compact.before_delete_spilled")
+        target.unlink(missing_ok=True)
+        for folder in folders:
+            _clear(folder / WORK_FOLDER, f"*{WORKING_SUFFIX}")
+            with suppress(OSError):  # not empty yet
+                folder.rmdir()
+    return [*folders, folders[-1].parent]
+
+
+def _delete(path: Path) -> bool:
     with storage_errors("delete", path):
-        if not os.path.lexists(path):
-            return False
-        target = path.resolve()
         reach("compact.before_delete_source")
-        if path.is_symlink() and target.parts[-len(Path(key).parts) :] == Path(key).parts:
-            target.unlink(missing_ok=True)
-            for folder in target.parents[: len(Path(key).parts)]:
-                _clear(folder / WORK_FOLDER, f"*{WORKING_SUFFIX}")
-                with suppress(OSError):  # not empty yet
-                    folder.rmdir()
-        path.unlink()
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
     return True
+
+
+def _sync_what_is_left(folders: Iterable[Path]) -> None:
+    """A folder that is gone is told by the one that it was in."""
+    for folder in sorted(set(folders)):
+        if folder.is_dir():
+            sync_directory(folder)
 
 
 def clear_dead_work(root: Path, held: list[Path]) -> None:
