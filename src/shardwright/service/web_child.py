@@ -165,6 +165,7 @@ class _WebChild:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._errors = b""
+        self._last_line = ""
         self._heard_s = time.monotonic()
         self.serves = False
 
@@ -189,11 +190,13 @@ class _WebChild:
     def words(self) -> str:
         """What it has written to standard error since the last call."""
         words, self._errors = self._errors.decode(errors="replace").strip(), b""
+        self._last_line = words.splitlines()[-1] if words else self._last_line
         return words
 
     def why(self, code: int) -> str:
-        words = self.words().splitlines()
-        return words[-1] if words else f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        """Its last line, which may have been told already when the process was still ending."""
+        self.words()
+        return self._last_line if self._last_line and code > 0 else f"ended by signal {-code}" if code < 0 else f"exit code {code}"
 
     def end(self) -> None:
         if self._process.poll() is None:
