@@ -154,6 +154,20 @@ def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> N
     assert not list(store.rglob(".compact"))
 
 
+def test_an_interrupt_before_anything_is_sent_is_told(store: Path) -> None:
+    interrupted = """
+import signal, sys
+import shardwright.compact.move_store as move_store
+from shardwright.cli.app import main
+move_store.plan_move = lambda *_: signal.raise_signal(signal.SIGTERM)
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", interrupted, "compact", str(store), "--to", str(store.with_name("away"))]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    told = "shardwright: compact --to was interrupted; what has arrived is kept: run the same command again to go on"
+    assert (job.returncode, job.stderr.splitlines()[-1]) == (1, told)
+
+
 def test_a_terminal_gets_a_bar(store: Path) -> None:
     """With rate and time left; standard output stays clean for what was asked for."""
     pause = paused(store)

@@ -13,6 +13,8 @@ SUITES: dict[str, tuple[str, ...]] = {
     "fencing": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/crash/test_fencing.py", "-m", "not slow"),
     "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
     "power-compaction": ("-m", "tests.power", "--compaction", "--images", "300", "--images-per-round", "100", "--until-violation"),
+    "power-move": ("-m", "tests.power", "--job", "move", "--images", "180", "--images-per-round", "60", "--no-every-prefix", "--until-violation"),
+    "move": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compact/test_move.py", "tests/compact/test_move_again.py", "-m", "not slow"),
     "compaction": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compaction"),
     "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
     "formats": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/shard", "tests/read", "-m", "not slow"),
@@ -411,4 +413,50 @@ m.WorkingFile.replace = write_over
     ),
 ]
 
-MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS, *COMPACTION)
+MOVES = [
+    Mutant(
+        "move-no-file-sync",
+        "move: sync of a file at the destination, and of the record",
+        "power-move",
+        "import os\nos.fsync = os.fdatasync = lambda descriptor: None",
+    ),
+    Mutant(
+        "move-no-directory-sync",
+        "move: sync of the folder in which a file got its name at the destination",
+        "power-move",
+        "import shardwright.compact.local_folder as m\nm.sync_directory = lambda path: None",
+    ),
+    Mutant(
+        "move-no-deletion-sync",
+        "move: the steps in which the source is deleted are not made durable one after another",
+        "power-move",
+        "import shardwright.compact.delete_source as m\nm._sync_what_is_left = lambda folders: list(folders) and None",
+        ("--filesystem", "btrfs"),
+    ),
+    Mutant(
+        "move-no-read-back",
+        "move: what the destination gives back is not compared",
+        "move",
+        "import shardwright.compact.move as m\nm._first_wrong = lambda *a: None",
+    ),
+    Mutant(
+        "move-no-check-of-earlier-runs",
+        "move: what earlier runs have sent is not read back before the source goes",
+        "move",
+        "import shardwright.compact.move_store as m\nm.check_sent = lambda *a: set()",
+    ),
+    Mutant(
+        "move-deletion-not-recorded",
+        "move: that deletion has begun is not written down before the first file goes",
+        "move",
+        "from shardwright.compact.move_record import MoveRecord\nMoveRecord.begin_deleting = lambda self: None",
+    ),
+    Mutant(
+        "move-changed-source",
+        "move: files that were changed after they were sent are deleted nevertheless",
+        "move",
+        "import shardwright.compact.delete_source as m\nm.is_as_sent = lambda *a: True",
+    ),
+]
+
+MUTANTS: tuple[Mutant, ...] = (*KILLS, *FENCING, *POWER, *FAULTS, *FORMATS, *COMPACTION, *MOVES)

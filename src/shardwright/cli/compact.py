@@ -13,7 +13,7 @@ from shardwright.model.errors import ConfigError, LockedError, ShardwrightError
 
 from .compact_configured import configured, sealed_stores
 from .compact_to import check_options, send
-from .interrupt import interrupt_on_signals
+from .interrupt import interrupt_on_signals, told_of_interrupts
 from .progress import show_progress, show_steps
 from .worker_options import AsJson, NoIdle, Rate, Scheduler, Workers, parse_rate
 
@@ -113,7 +113,7 @@ def _send(store: Path, to: str, options: Options, workers: int | None, scheduler
     from shardwright.compact.move_store import MoveOptions
 
     wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
-    with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
+    with told_of_interrupts("compact --to", "what has arrived is kept"), closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
         if not send(store.absolute(), wish, executor, bytes_per_s=options.bytes_per_s, as_json=as_json):
             raise typer.Exit(1)
 

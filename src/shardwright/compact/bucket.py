@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .destination import Part
 
-MULTIPART_FROM_BYTES = 64 << 20
+MULTIPART_FROM_BYTES = 32 << 20  # below, an object is in memory twice while it is put
 _PART_BYTES = 16 << 20
 _MAX_PARTS = 9000  # S3 takes 10,000
 _PARTS_IN_FLIGHT = 3
