@@ -14,7 +14,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
     "power-compaction": ("-m", "tests.power", "--compaction", "--images", "300", "--images-per-round", "100", "--until-violation"),
     "power-move": ("-m", "tests.power", "--job", "move", "--images", "180", "--images-per-round", "60", "--no-every-prefix", "--until-violation"),
-    "move": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compact/test_move.py", "tests/compact/test_move_again.py", "-m", "not slow"),
+    "move": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compact", "-k", "test_move", "-m", "not slow"),
     "compaction": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compaction"),
     "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
     "formats": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/shard", "tests/read", "-m", "not slow"),
