@@ -18,7 +18,19 @@ from shardwright.pipeline.limits import default_threads
 from shardwright.pipeline.settings import Durability, OnFull, Overload  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
-from .quantities import MAX_SOCKET_PATH_BYTES, AutoOrCount, Endpoint, Folder, HostName, Listen, OptionalSocketFile, Origin, Size, SocketFile
+from .quantities import (
+    MAX_SOCKET_PATH_BYTES,
+    AutoOrCount,
+    Endpoint,
+    File,
+    Folder,
+    HostName,
+    Listen,
+    OptionalSocketFile,
+    Origin,
+    Size,
+    SocketFile,
+)
 
 RECOMPRESS_PATTERN = r"^(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
@@ -58,8 +70,15 @@ class Output(_Section):
         return self
 
 
+class Curve(_Section):
+    """CURVE, ZeroMQ's encryption, on every TCP endpoint: the daemon proves who it is, and only listed clients get in. See `shardwright keygen`."""
+
+    secret_key: File = Field(description="The daemon's own key, NAME.key_secret; mode 0600. Relative paths count from this file's folder.")
+    clients: Folder = Field(description="Folder with the public key of each client, NAME.key. Keys may be added and removed while the daemon runs.")
+
+
 class Ingest(_Section):
-    """The sockets that cameras connect to, and what one client may use."""
+    """The sockets that cameras connect to, who may, and what one client may use."""
 
     endpoints: tuple[Endpoint, ...] = Field(
         default=(DEFAULT_ENDPOINT,),
@@ -70,10 +89,25 @@ class Ingest(_Section):
         default="auto",
         description="Unix socket that hands out shared memory; auto is the first ipc endpoint's path with .ring added, or none without one.",
     )
+    group: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Group of this machine whose members may connect over ipc. Left out, only the user that the daemon runs as.",
+    )
+    curve: Curve | None = Field(default=None, description="Keys for the tcp endpoints. Without them tcp is refused unless insecure is true.")
+    insecure: bool = Field(
+        default=False,
+        description="Let whoever reaches a tcp endpoint write and fill the disk, unencrypted. For a network that nobody else is on.",
+    )
     heartbeat_ms: int = Field(default=1000, ge=10, le=60_000, description="How often each side says that it is alive.")
     session_timeout_ms: int = Field(default=10_000, ge=100, le=600_000, description="Silence after which a client's acquisition is ended and sealed.")
     max_message_bytes: Size = Field(default=64 * 2**20, description="Longest message accepted; frames sent over TCP must fit into it.")
     max_sessions: int = Field(default=16, ge=1, le=1024, description="Acquisitions that may run at the same time.")
+    max_sessions_per_client: int = Field(
+        default=8, ge=1, le=1024, description="Of these, one client's: of all connections with one key (so many as well), or of one connection."
+    )
+    max_connections: int = Field(default=64, ge=1, le=4096, description="Clients that may be connected at the same time.")
+    handshake_timeout_ms: int = Field(default=5000, ge=100, le=60_000, description="How long a new connection may take to say what it is.")
     allow_client_specs: bool = Field(
         default=True, description="Whether clients may bring their own array specification, or only use the streams below."
     )
@@ -94,6 +128,11 @@ class Ingest(_Section):
             )
         if self.ring_socket_path in [endpoint.removeprefix("ipc://") for endpoint in self.endpoints]:
             raise ValueError("ring_socket: must differ from every endpoint")
+        tcp = [endpoint for endpoint in self.endpoints if endpoint.startswith("tcp://")]
+        if tcp and self.curve is None and not self.insecure:
+            raise ValueError(f"endpoints: open to the whole network, expected curve beside it (shardwright keygen), or insecure: true, got {tcp[0]}")
+        if self.curve is not None and self.insecure:
+            raise ValueError("insecure: contradicts curve, expected one of them")
         if self.session_timeout_ms < 3 * self.heartbeat_ms:
             raise ValueError(
                 f"session_timeout_ms: must cover three heartbeats, expected {3 * self.heartbeat_ms} or more, got {self.session_timeout_ms}"

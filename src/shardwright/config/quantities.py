@@ -98,6 +98,12 @@ def _folder(value: Any) -> Any:
     return value
 
 
+def _file(value: Any) -> Any:
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError("expected a file")
+    return value
+
+
 def _absolute(value: Path, info: ValidationInfo) -> Path:
     return Path(_resolved(str(value), info))
 
@@ -139,6 +145,7 @@ OptionalSocketFile = Annotated[str, BeforeValidator(_optional_socket_file), With
 Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "pattern": LISTEN_PATTERN})]
 HostName = Annotated[str, Field(pattern=HOST_PATTERN)]
 Origin = Annotated[str, Field(pattern=ORIGIN_PATTERN)]
+File = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_file), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 Folder = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_folder), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 
 

@@ -54,13 +54,14 @@ class Admission:
         self._streams = {name: replace(stream, write=changed(stream.write)) for name, stream in self._streams.items()}
         self._settings = replace(self._settings, write=changed(self._settings.write))
 
-    def admit(self, request: Open, sessions: int, memory_bytes: int) -> Admitted:
-        """A new acquisition. Raises the error to send to the client. ``sessions`` and ``memory_bytes``: what is open or being opened."""
+    def admit(self, request: Open, sessions: int, memory_bytes: int, descriptors: int) -> Admitted:
+        """A new acquisition. Raises the error to send to the client. The numbers are those of what is open or being opened."""
         path, stream = self.path(request), self._stream(request.stream)
         spec = self._spec(request, stream)
         self.check_sessions(sessions)
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
         self.check_memory(limits.acquisition_bytes, memory_bytes)
+        self.check_descriptors(limits.descriptors, descriptors)
         self.check_transport(request, limits)
         settings = self._settings.write if stream is None else stream.write
         return Admitted(path, spec, limits, settings, CLIENT_STREAM if stream is None else stream.name)
@@ -73,6 +74,21 @@ class Admission:
     def check_sessions(self, sessions: int) -> None:
         if sessions >= self._settings.max_sessions:
             raise BudgetError("too many acquisitions at once", expected=f"at most {self._settings.max_sessions}", hint="End another one first")
+
+    def check_sessions_of_client(self, sessions: int) -> None:
+        if sessions >= self._settings.max_sessions_per_client:
+            expected, hint = f"at most {self._settings.max_sessions_per_client}", "End another one first; see ingest.max_sessions_per_client"
+            raise BudgetError("too many acquisitions of one client", expected=expected, hint=hint)
+
+    def check_descriptors(self, more: int, used: int) -> None:
+        most = self._settings.max_descriptors
+        if most is not None and used + more > most:
+            raise BudgetError(
+                "the daemon may not open enough files for this acquisition",
+                expected=f"at most {max(0, most - used)} descriptors",
+                got=more,
+                hint="End another acquisition, raise LimitNOFILE (ulimit -Hn), or make shard_size_chunks of the frame's axes larger",
+            )
 
     def check_memory(self, more_bytes: int, memory_bytes: int) -> None:
         used = RUNTIME_BYTES + memory_bytes

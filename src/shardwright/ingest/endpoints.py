@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import zmq
 
 from shardwright.model.errors import ConfigError
 
-MAX_HANDSHAKE_MS = 5_000
+from . import zap
+
+if TYPE_CHECKING:
+    from .settings import IngestSettings
+
+BACKLOG = 1024  # TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
+IO_THREADS = 2  # of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
+_LOCAL, _TCP = 1, 2  # masks of these threads
 
 
-def bind_router(context: zmq.Context[Any], endpoints: tuple[str, ...], max_message_bytes: int) -> zmq.Socket[bytes]:
-    """One ROUTER on all endpoints. Raises ``ConfigError`` naming the endpoint that cannot be bound."""
-    router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[str, ...]:
+    """Binds the ROUTER to all endpoints, those over TCP with CURVE where there is a secret key. Returns them, a ``*`` port replaced by the real one.
+    Raises ``ConfigError`` naming the endpoint that cannot be bound."""
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a client that is gone or does not read is an error here, not a silent drop
-    router.setsockopt(zmq.MAXMSGSIZE, max_message_bytes)
-    router.setsockopt(zmq.HANDSHAKE_IVL, MAX_HANDSHAKE_MS)
+    router.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
+    router.setsockopt(zmq.HANDSHAKE_IVL, settings.handshake_timeout_ms)
+    router.setsockopt(zmq.BACKLOG, BACKLOG)
     router.setsockopt(zmq.RCVHWM, 256)  # messages a client; what is beyond waits in the client
     router.setsockopt(zmq.SNDHWM, 1000)
-    try:
-        for endpoint in endpoints:
-            _bind(router, endpoint)
-    except BaseException:
-        router.close(linger=0)
-        raise
-    return router
+    # Options hold for the endpoints that are bound after they are set: local ones first, then those that take only clients with keys.
+    router.setsockopt(zmq.AFFINITY, _LOCAL)
+    bound = {endpoint: _bind(router, endpoint) for endpoint in settings.endpoints if not is_tcp(endpoint)}
+    router.setsockopt(zmq.AFFINITY, _TCP)
+    if settings.access is not None:
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, settings.access.secret_key)
+        router.setsockopt(zmq.ZAP_DOMAIN, zap.DOMAIN)
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody is let in where nobody answers
+    bound |= {endpoint: _bind(router, endpoint) for endpoint in settings.endpoints if is_tcp(endpoint)}
+    return tuple(bound[endpoint] for endpoint in settings.endpoints)
 
 
-def _bind(router: zmq.Socket[bytes], endpoint: str) -> None:
+def is_tcp(endpoint: str) -> bool:
+    return endpoint.startswith("tcp://")
+
+
+def _bind(router: zmq.Socket[bytes], endpoint: str) -> str:
     if endpoint.startswith("ipc:///"):
         _make_way(Path(endpoint.removeprefix("ipc://")))
     try:
@@ -39,6 +55,9 @@ def _bind(router: zmq.Socket[bytes], endpoint: str) -> None:
         in_use = error.errno == zmq.EADDRINUSE
         hint = "Another program listens there; is a daemon already running?" if in_use else None
         raise ConfigError(f"cannot bind {endpoint}", expected="an endpoint that is free", got=str(error), hint=hint) from None
+    last = router.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(last, bytes)
+    return last.rstrip(b"\0").decode()
 
 
 def bind_unix_listener(path: Path) -> socket.socket:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .session import AcquisitionLike, OnEvent
 
 LOCK_RETRY_S = 0.5
+MAX_WAITING = 1024  # requests of one client: as many as it can have acquisitions to resume
 
 
 @dataclass(eq=False)
@@ -99,7 +100,11 @@ class Openings:
             self._recover(path)
 
     def open(self, client: Client, request: Open) -> None:
-        self._pending.append(_Pending(client, request, patient_until_s=time.monotonic() + self._patience_s))
+        pending = _Pending(client, request, patient_until_s=time.monotonic() + self._patience_s)
+        if sum(other.client is client for other in self._pending) < MAX_WAITING:
+            self._pending.append(pending)
+        else:
+            self._refuse(pending, BudgetError("too many requests at once", expected=f"at most {MAX_WAITING} that are not answered"))
 
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
@@ -142,14 +147,25 @@ class Openings:
     # Decisions ------------------------------------------------------------------------------------------------------------------------------
 
     def _create(self, pending: _Pending) -> bool:
+        self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         being_made = [other.admitted for other in self._pending if other.admitted is not None]
-        admitted = self._admission.admit(pending.request, len(self._sessions) + len(being_made), self._memory_bytes())
+        admitted = self._admission.admit(pending.request, len(self._sessions) + len(being_made), self._memory_bytes(), self._descriptors())
         known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
         pending.work = self._opener.submit(self._backstage.create, admitted, pending.request.transport)
         return False
+
+    def _sessions_of(self, client: Client) -> int:
+        """How many acquisitions a client has open, or is about to have. Those that it left behind are its own as long as they wait for it."""
+        open_ones = sum(session.client is not None and session.client.is_same_user(client) for session in self._sessions)
+        return open_ones + sum(other.work is not None and other.client.is_same_user(client) for other in self._pending)
+
+    def _descriptors(self) -> int:
+        limits = [session.acquisition.limits for session in self._sessions]
+        limits += [pending.admitted.limits for pending in self._pending if pending.admitted is not None]
+        return sum(each.descriptors for each in limits)
 
     def _memory_bytes(self) -> int:
         return sum(pending.more_bytes for pending in self._pending) + sum(session.memory_bytes for session in self._sessions)
@@ -200,6 +216,7 @@ class Openings:
         if session.state is not DaemonState.DETACHED:
             raise ResumeError("this acquisition is being finished", expected="an unfinished one", got=str(path))
         self._admission.check_same_array(pending.request, session.acquisition.spec)
+        self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
 
     def _hand_over(self, pending: _Pending, session: Session, ring_slots: int) -> bool:

@@ -1,6 +1,7 @@
 """The ingest loop: one thread, one poller over the ROUTER, the ring socket and a wake-up descriptor.
 
-    round    wait -> wakes -> ring handovers -> messages -> requests to open -> each session's pipeline -> heartbeats and silence
+    round    wait -> wakes -> who came and went -> keys -> ring handovers -> messages -> requests to open -> each session's pipeline
+             -> heartbeats, silence and strangers
 
 Nothing in a round waits for a disk: ``opening.py`` has threads for what does. An exception in the loop leaves ``run``; whoever started it must end
 the process with an error.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import BudgetError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
+from shardwright.model.errors import AccessError, BudgetError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
 from shardwright.model.machine import boot_id
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition
@@ -26,15 +27,18 @@ from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_p
 from shardwright.wire.session import DaemonEvent
 
 from .admission import Admission
+from .allow_list import AllowList
 from .backstage import Backstage
 from .connection import Client
-from .endpoints import bind_router
+from .doorkeeper import Doorkeeper
+from .endpoints import IO_THREADS, bind_router
 from .opening import Openings
 from .rate import SAMPLE_S
 from .registry import Sessions
 from .ring_handover import RingHandover
 from .settings import IngestSettings, StreamPolicy
 from .snapshot import IngestView
+from .zap import ZapHandler, public_key_of
 
 if TYPE_CHECKING:
     import threading
@@ -57,7 +61,7 @@ LAST_MESSAGES_S = 1.0
 
 
 class IngestServer:
-    """``bind``, then ``run`` in one thread. ``wake``, ``snapshot``, ``preview``, ``ring_fill`` and ``acquiring`` may be called from any thread."""
+    """``bind``, then ``run`` in one thread. What stands under *Any thread* may be called from any."""
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class IngestServer:
         self._clients: dict[bytes, Client] = {}
         self._sessions = Sessions()
         self._view = IngestView(self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes)
-        self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings.memory_budget_bytes))
+        self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings))
         backstage = Backstage(pool, self.wake, self._admission, open_acquisition, resume_acquisition)
         self._openings = Openings(
             self._admission,
@@ -92,6 +96,10 @@ class IngestServer:
         self._context: zmq.Context[Any] | None = None
         self._poller = zmq.Poller()
         self._router: zmq.Socket[bytes] | None = None
+        self._endpoints = settings.endpoints
+        self._zap: ZapHandler | None = None
+        self._doorkeeper: Doorkeeper | None = None
+        self._clients_reloaded = False
         self._handover: RingHandover | None = None
         self._next_heartbeat_s = 0.0
         self._stopping = False
@@ -113,6 +121,20 @@ class IngestServer:
         self._admission.set_low_water(low_water_bytes)
         for session in self._sessions.book.running:
             session.acquisition.warn_below(low_water_bytes)
+
+    def reload_clients(self) -> dict[str, list[str]]:
+        """Reads the folder of client keys again, in the calling thread. Returns which names are new and which are gone; the connections of keys
+        that are gone are cut. Raises ``ConfigError``, and the list is what it was, where a file cannot be used."""
+        if self._zap is None:
+            return {"added": [], "removed": []}
+        before = self._zap.allowed
+        after = self._zap.allowed = AllowList.read(before.folder)
+        self._clients_reloaded = True
+        self.wake()
+        return {
+            name: sorted(one.names[key] for key in one.names.keys() - other.names.keys())
+            for name, one, other in (("added", after, before), ("removed", before, after))
+        }
 
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows."""
@@ -149,17 +171,18 @@ class IngestServer:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The bound endpoints; a ``*`` port is replaced by the real one (of the last such endpoint)."""
-        assert self._router is not None, "bind first"
-        last = self._router.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(last, bytes)
-        return (*self._settings.endpoints[:-1], last.rstrip(b"\0").decode())
+        """The bound endpoints; a ``*`` port is replaced by the real one."""
+        return self._endpoints
 
     def bind(self) -> None:
         """Binds all sockets. Raises ``ConfigError`` naming the one that cannot be bound."""
-        self._context = zmq.Context()
+        self._context = context = zmq.Context(IO_THREADS)
         try:
-            self._router = bind_router(self._context, self._settings.endpoints, self._settings.max_message_bytes)
+            if self._settings.access is not None:
+                self._zap = ZapHandler(context, self._settings.access.clients, self._poller, self._on_event)
+            self._router = context.socket(zmq.ROUTER)
+            self._doorkeeper = Doorkeeper(context, self._router, self._poller)
+            self._endpoints = bind_router(self._router, self._settings)
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._wake_descriptor, zmq.POLLIN)
             if self._settings.ring_socket is not None:
@@ -200,6 +223,8 @@ class IngestServer:
         self._openings.close()
         if self._handover is not None:
             self._handover.close()
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
         if self._context is not None:
             self._context.destroy(linger=linger_ms)
 
@@ -211,6 +236,11 @@ class IngestServer:
     def _serve(self, ready: Mapping[Any, int]) -> None:
         if self._wake_descriptor in ready:
             os.eventfd_read(self._wake_descriptor)
+        assert self._doorkeeper is not None
+        self._doorkeeper.serve(ready)
+        if self._zap is not None:
+            self._zap.serve(ready)
+            self._cut_unknown_keys(self._zap.allowed)
         if self._handover is not None:
             self._handover.serve(ready)
         begin_s = time.monotonic()
@@ -251,17 +281,18 @@ class IngestServer:
                 identity, *parts = self._router.recv_multipart(flags=zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return True
-            self._receive(bytes(identity.buffer), [part.buffer for part in parts])
+            self._receive(bytes(identity.buffer), [part.buffer for part in parts], identity)
         return False
 
-    def _receive(self, identity: bytes, parts: list[memoryview]) -> None:
+    def _receive(self, identity: bytes, parts: list[memoryview], frame: zmq.Frame) -> None:
+        """``frame``: one of the message, which knows its connection."""
         client = self._clients.get(identity)
         try:
             header = decode_header(parts[0] if parts else b"")
             check_parts(header, [len(part) for part in parts[1:]])
             body = parts[1] if len(parts) > 1 else memoryview(b"")
             if client is None:
-                self._hello(identity, header, body)
+                self._hello(identity, header, body, frame)
                 return
             client.last_heard_s = time.monotonic()
             if header.session == CONNECTION:
@@ -278,15 +309,20 @@ class IngestServer:
         else:
             session.receive(header, body, parts[2:])
 
-    def _hello(self, identity: bytes, header: Header, body: memoryview) -> None:
+    def _hello(self, identity: bytes, header: Header, body: memoryview, frame: zmq.Frame) -> None:
         if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
             raise SessionLostError("this connection is not known here (any more)", expected="HELLO first", got=header.kind.name)
         if self._stopping:
             raise SessionLostError("the daemon is stopping")
         if len(self._clients) >= self._settings.max_connections:
             raise BudgetError("too many connections", expected=f"at most {self._settings.max_connections}")
-        client = Client(identity, Hello.from_body(self._control(body)), Counter(CONNECTION), time.monotonic())
+        client = Client(identity, Hello.from_body(self._control(body)), Counter(CONNECTION), time.monotonic(), public_key_of(frame))
         client.counter.accept(header)
+        if client.public_key is not None and self._zap is not None:
+            client.key_name = self._zap.allowed.name_of(client.public_key)
+            self._check_key(client)
+        assert self._doorkeeper is not None
+        client.door = self._doorkeeper.welcome(frame.get(zmq.SRCFD))
         self._clients[identity] = client
         settings = self._settings
         welcome = Welcome(
@@ -301,7 +337,26 @@ class IngestServer:
             resume_timeout_ms=settings.resume_timeout_ms,
         )
         self._send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
-        self._on_event("client_connected", {"host": client.hello.host, "pid": client.hello.pid, "software": client.hello.software})
+        self._on_event("client_connected", {**client.facts, "software": client.hello.software})
+
+    def _check_key(self, client: Client) -> None:
+        if client.key_name is None:
+            raise AccessError("the daemon does not know this client's key any more")
+        connections = sum(other.is_same_user(client) for other in self._clients.values())
+        if connections >= self._settings.max_sessions_per_client:
+            raise BudgetError("too many connections with one key", expected=f"at most {self._settings.max_sessions_per_client}", got=client.key_name)
+
+    def _cut_unknown_keys(self, allowed: AllowList) -> None:
+        """After a reload: clients whose key is gone from the list. What they write waits for them as after any lost connection."""
+        if not self._clients_reloaded:
+            return
+        self._clients_reloaded = False
+        for client in list(self._clients.values()):
+            if client.public_key is not None and allowed.name_of(client.public_key) is None:
+                self._lose(client, AccessError("its key was taken off the list"), left=False)
+                assert self._doorkeeper is not None
+                if client.door is not None:
+                    self._doorkeeper.throw_out(client.door)
 
     def _control(self, body: memoryview) -> dict[str, Any]:
         if len(body) > self._settings.max_control_bytes:
@@ -345,8 +400,10 @@ class IngestServer:
         if self._clients.pop(client.identity, None) is None:
             return
         client.gone = True
+        if self._doorkeeper is not None and client.door is not None:
+            self._doorkeeper.leave(client.door)
         orderly = error.code == "closed" or self._stopping
-        self._on_event("client_left" if orderly else "client_lost", {"host": client.hello.host, "pid": client.hello.pid, "reason": str(error)})
+        self._on_event("client_left" if orderly else "client_lost", {**client.facts, "reason": str(error)})
         for session in self._sessions:
             if session.attachment is not None and session.attachment.client is client:
                 if left:
@@ -359,6 +416,8 @@ class IngestServer:
         return not client.gone and client.unreachable is None
 
     def _keep_alive(self, now_s: float, *, drained_since_s: float) -> None:
+        assert self._doorkeeper is not None
+        self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
         if now_s >= self._next_heartbeat_s:
             self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
             for client in self._clients.values():
@@ -388,8 +447,9 @@ class IngestServer:
             client.unreachable, client.unreachable_since_s = "its connection was closed", time.monotonic()
 
 
-def _limits(threads: int, budget_bytes: int, spec: ArraySpec, ring_frames: int | None) -> Limits:
-    return Limits.derive(spec, threads=threads, ring_frames=ring_frames, memory_bytes=budget_bytes)
+def _limits(threads: int, settings: IngestSettings, spec: ArraySpec, ring_frames: int | None) -> Limits:
+    share = settings.descriptors_per_acquisition
+    return Limits.derive(spec, threads=threads, ring_frames=ring_frames, memory_bytes=settings.memory_budget_bytes, descriptors=share)
 
 
 def _stranger(identity: bytes) -> Client:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardwright.wire.controls import Open
 
     from .attachment import Attachment
+    from .connection import Client
 
     OnEvent = Callable[[str, Mapping[str, Any]], None]
 
@@ -99,6 +100,7 @@ class Session:
         self.stream = stream
         self.state = DaemonState.FINISHING if acquisition.is_finishing else DaemonState.DETACHED
         self.attachment: Attachment | None = None
+        self.client: Client | None = None  # who has it, or had it last
         self.begun_s = self.detached_s = time.monotonic()
         self.busy = self.paused = False
         self.stop_asked = False  # set by any thread, never taken back
@@ -168,6 +170,7 @@ class Session:
             return False
         self._retire_ring()
         self.attachment, self.state, self._never_attached = attachment, then, False
+        self.client = attachment.client
         resume, limits, acquisition = request.resume, self.acquisition.limits, self.acquisition
         again: list[tuple[int, int]] = []
         released: list[tuple[int, int]] = []

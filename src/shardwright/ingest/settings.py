@@ -12,11 +12,22 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
 
+    from .allow_list import AllowList
+
+
+@dataclass(frozen=True)
+class Access:
+    """CURVE on the TCP endpoints: the daemon's secret key, and who is let in at first; ``IngestServer.reload_clients`` reads the folder again."""
+
+    secret_key: bytes = field(repr=False)
+    clients: AllowList
+
 
 @dataclass(frozen=True)
 class IngestSettings:
     """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all open acquisitions together.
-    ``resume_timeout_ms``: how long an acquisition whose client is gone stays open for it. ``write``: how frames of no named stream are treated."""
+    ``resume_timeout_ms``: how long an acquisition whose client is gone stays open for it. ``write``: how frames of no named stream are treated.
+    ``access`` None: whoever reaches a TCP endpoint is let in. ``max_descriptors`` is for all open acquisitions together; None: as the system says."""
 
     endpoints: tuple[str, ...]
     output_root: Path
@@ -28,10 +39,19 @@ class IngestSettings:
     max_control_bytes: int = 256 << 10
     max_batch_frames: int = 1024
     max_sessions: int = 16
+    max_sessions_per_client: int = 8
     max_connections: int = 64
+    handshake_timeout_ms: int = 5000
+    max_descriptors: int | None = None
+    access: Access | None = None
     allow_client_specs: bool = True
     resume_timeout_ms: int = 60_000
     write: WriteSettings = field(default_factory=WriteSettings)
+
+    @property
+    def descriptors_per_acquisition(self) -> int | None:
+        """So many that all may be open at once."""
+        return None if self.max_descriptors is None else self.max_descriptors // self.max_sessions
 
 
 @dataclass(frozen=True)

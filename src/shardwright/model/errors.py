@@ -110,6 +110,12 @@ class VersionError(ProtocolError):
     code = "version"
 
 
+class AccessError(ShardwrightError, PermissionError):
+    """Client and daemon do not know each other's keys, or one of them uses keys and the other does not."""
+
+    code = "access"
+
+
 class SessionLostError(ShardwrightError, ConnectionError):
     """The other side of a session stopped answering or ended it."""
 

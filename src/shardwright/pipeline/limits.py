@@ -31,7 +31,9 @@ MIN_ROWS = 64
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
 MAX_RING_FRAMES = 1 << 20
 DESCRIPTORS_PER_FILE = 2  # a mapping keeps one of its own
-SPARE_DESCRIPTORS = 256  # sockets, logs, libraries, zarr.json
+MAX_DESCRIPTORS = 1 << 20  # where the system sets no limit
+SPARE_DESCRIPTORS = 256  # of the process: logs, libraries, threads, the control socket
+OWN_DESCRIPTORS = 16  # of an acquisition, beside its groups: ring, lock, staging, ballast, frame table, folders, zarr.json
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,21 @@ class Limits:
     mapped_bytes: int
     memory_bytes: int
     disk_reserved_bytes: int
+    descriptors: int
 
     @classmethod
     def derive(
-        cls, spec: ArraySpec, *, threads: int, ring_frames: int | None = None, memory_bytes: int | None = None, batch_frames: int = 1
+        cls,
+        spec: ArraySpec,
+        *,
+        threads: int,
+        ring_frames: int | None = None,
+        memory_bytes: int | None = None,
+        batch_frames: int = 1,
+        descriptors: int | None = None,
     ) -> Limits:
-        """Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or into ``ring_frames``."""
+        """Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or into ``ring_frames``. ``descriptors``: how many open files
+        to make do with; an acquisition whose frames in order need more has these."""
         grid = Grid.of(spec)
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         least = least_ring_frames(grid, batch_frames)
@@ -78,7 +89,7 @@ class Limits:
         shard = largest_shard(grid, codec.max_encoded_bytes, spec.index_location == "start")
         files = math.prod(grid.plane_shards)
         group_bytes = files * shard.file_bytes
-        most_groups = _groups_within_descriptors(grid, files)
+        most_groups = _groups_within_descriptors(grid, files, descriptors)
         open_groups = min(grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1))), most_groups)
         filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
         chunks_per_task = min(max(1, TASK_BYTES // grid.chunk_bytes), math.prod(grid.plane_chunks))
@@ -111,6 +122,7 @@ class Limits:
             mapped_bytes=filling * group_bytes,
             memory_bytes=memory,
             disk_reserved_bytes=(filling + 1) * group_bytes,
+            descriptors=OWN_DESCRIPTORS + (open_groups + 1) * (DESCRIPTORS_PER_FILE * files + 1),
         )
         limits._check(memory_bytes, grid)
         return limits
@@ -137,18 +149,24 @@ class Limits:
         return asdict(self)
 
 
-def _groups_within_descriptors(grid: Grid, files: int) -> int:
+def _groups_within_descriptors(grid: Grid, files: int, share: int | None) -> int:
     """How many groups (their files and a journal each) may be open, the prepared one left out. Raises ``BudgetError`` when that is too few."""
-    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the hard limit: the pipeline raises the soft one to it
-    most = (descriptors - SPARE_DESCRIPTORS) // (DESCRIPTORS_PER_FILE * files + 1) - 1 if descriptors != resource.RLIM_INFINITY else 1 << 20
-    if most < grid.open_groups + 2:
+    least, most = grid.open_groups + 2, most_descriptors() - SPARE_DESCRIPTORS
+    a_group = DESCRIPTORS_PER_FILE * files + 1
+    if (most - OWN_DESCRIPTORS) // a_group - 1 < least:
         raise BudgetError(
             f"{files} shard files cover one frame, more than this process may open at once",
-            expected=f"at most {descriptors - SPARE_DESCRIPTORS} descriptors",
-            got=f"{(DESCRIPTORS_PER_FILE * files + 1) * (grid.open_groups + 3)}",
+            expected=f"at most {most} descriptors",
+            got=f"{OWN_DESCRIPTORS + a_group * (least + 1)}",
             hint="Make shard_size_chunks of the frame's axes larger, so that fewer shards cover a frame",
         )
-    return most
+    return max(least, (min(most, most if share is None else share) - OWN_DESCRIPTORS) // a_group - 1)
+
+
+def most_descriptors() -> int:
+    """How many files this process may open: the hard limit, to which ``raise_descriptor_limit`` lifts the soft one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_descriptor_limit() -> None:
@@ -156,6 +174,7 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard, "every limit of open files was derived from the hard limit"
 
 
 def default_threads() -> int:

@@ -1,0 +1,46 @@
+"""The keys that a configuration names, read and checked: what may be refused is refused before a socket is bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import ConfigError
+from shardwright.wire.key_files import read_secret_key
+
+if TYPE_CHECKING:
+    from shardwright.ingest.settings import Access
+
+    from .load import LoadedConfig
+
+
+def load_access(loaded: LoadedConfig) -> Access | None:
+    """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that cannot be used."""
+    from shardwright.ingest.allow_list import AllowList
+    from shardwright.ingest.settings import Access
+
+    curve = loaded.config.ingest.curve
+    if curve is None:
+        return None
+    field = "secret_key"
+    try:
+        secret_key = read_secret_key(curve.secret_key)
+        field = "clients"
+        return Access(secret_key, AllowList.read(curve.clients))
+    except ConfigError as error:
+        path = ("ingest", "curve", field)
+        raise loaded.source.error(path, error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+
+
+def access_warnings(loaded: LoadedConfig) -> list[str]:
+    """What whoever runs this configuration should know about who gets in."""
+    ingest = loaded.config.ingest
+    open_endpoints = [endpoint for endpoint in ingest.endpoints if endpoint.startswith("tcp://")]
+    if ingest.insecure and open_endpoints:
+        return [f"ingest.insecure: whoever reaches {', '.join(open_endpoints)} may write stores and fill the disk, and nothing is encrypted"]
+    try:
+        access = load_access(loaded)
+    except ConfigError as error:
+        return [f"serve would refuse to start: {error}"]
+    if access is not None and open_endpoints and not access.clients.names:
+        return [f"no client is let in over TCP: {access.clients.folder} holds no public key (NAME.key)"]
+    return []

@@ -1,0 +1,69 @@
+"""Who may connect over TCP: a folder of public keys, NAME.key for each client.
+
+The folder is read by whoever calls ``AllowList.read``, never in the ingest thread; what was read is never changed, only replaced by a newer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import ConfigError, InvalidNameError
+from shardwright.model.names import checked_name
+from shardwright.wire.key_files import PUBLIC_SUFFIX, read_public_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MAX_CLIENTS = 4096
+
+State = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class AllowList:
+    """``names``: by public key, as Z85, what its client is called. One key under two names has the first of them."""
+
+    folder: Path
+    names: Mapping[str, str]
+
+    def name_of(self, public_key: str) -> str | None:
+        return self.names.get(public_key)
+
+    @classmethod
+    def read(cls, folder: Path) -> AllowList:
+        """Raises ``ConfigError`` naming the folder or file that cannot be used: a list that lacks a client is never taken for the whole."""
+        names: dict[str, str] = {}
+        for path in _key_files(folder):
+            try:
+                name = checked_name(path.name.removesuffix(PUBLIC_SUFFIX))
+            except InvalidNameError as error:
+                raise ConfigError(f"{path} does not name a client", expected=error.expected, got=error.got) from None
+            names.setdefault(read_public_key(path).decode(), name)
+        return cls(folder, names)
+
+
+def folder_state(folder: Path) -> State:
+    """Something that is another when a key was added, changed or removed. Raises ``ConfigError``."""
+    try:
+        facts = [(path.name, path.stat()) for path in _key_files(folder)]
+    except OSError as error:
+        raise ConfigError(f"cannot read the folder of client keys {folder}", got=error.strerror) from None
+    return tuple((name, fact.st_mtime_ns, fact.st_ino, fact.st_mode) for name, fact in facts)
+
+
+def _key_files(folder: Path) -> list[Path]:
+    try:
+        mode = folder.stat().st_mode
+        files = sorted(path for path in folder.iterdir() if path.name.endswith(PUBLIC_SUFFIX) and not path.name.startswith("."))
+    except OSError as error:
+        raise ConfigError(f"cannot read the folder of client keys {folder}", got=error.strerror) from None
+    if mode & 0o002:
+        hint = f"chmod o-w {folder}"
+        raise ConfigError(
+            f"anybody may add keys to {folder}", expected="a folder that others cannot write to", got=f"mode {mode & 0o7777:04o}", hint=hint
+        )
+    if len(files) > MAX_CLIENTS:
+        raise ConfigError(f"too many client keys in {folder}", expected=f"at most {MAX_CLIENTS}", got=len(files))
+    return files

@@ -1,0 +1,151 @@
+"""Every connection of the ROUTER, from accept to close, and the end of those that have no business here. Ingest thread only.
+
+    stranger   accepted; has not said HELLO, or is no client any more    at most MAX_STRANGERS, each for MAX_STRANGER_S and MAX_STRANGER_BYTES
+    client     said HELLO and was welcomed                               the server counts these
+
+ZeroMQ itself only ends handshakes that take too long: it has no bound for descriptors, and whoever has shaken hands may stay without a word for
+ever. It tells of each connection by its descriptor, and names that of each message: a connection is ended by shutting it down, as if the network had.
+When there are too many strangers the oldest goes: an honest one needs a moment only, so that it gets in while a flood fills the places over and over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+MAX_STRANGERS = 256
+MAX_STRANGER_S = 10.0  # the longest handshake and a HELLO; also the time to read why one was dismissed
+MAX_STRANGER_BYTES = 1 << 20  # a HELLO has a few hundred; ZeroMQ holds what is not a whole message yet
+LOOK_S = 0.1
+EVENTS_A_ROUND = 256
+_ADDRESS = "inproc://shardwright.doors"
+_BYTES_RECEIVED = struct.Struct("=128xQ")  # of Linux's struct tcp_info: tcpi_bytes_received
+
+
+@dataclass(frozen=True)
+class Door:
+    """A client's connection. ``inode``: which socket the descriptor stood for; descriptors are used again."""
+
+    descriptor: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class _Stranger:
+    inode: int
+    since_s: float
+
+
+class Doorkeeper:
+    """Registers with ``poller``; made before the ROUTER is bound."""
+
+    def __init__(self, context: zmq.Context[Any], router: zmq.Socket[bytes], poller: zmq.Poller) -> None:
+        self._strangers: OrderedDict[int, _Stranger] = OrderedDict()  # by descriptor, the oldest first
+        self._clients: set[int] = set()  # inodes
+        self.turned_away = 0
+        self._next_look_s = 0.0
+        self._router = router
+        router.monitor(_ADDRESS, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+        self._monitor.rcvhwm = 0  # else ZeroMQ's own thread would wait for us here
+        self._monitor.linger = 0
+        self._monitor.connect(_ADDRESS)
+        poller.register(self._monitor, zmq.POLLIN)
+
+    def serve(self, ready: Container[Any]) -> None:
+        """Who came and who went. This may be late: a descriptor may stand for another connection by now, or for none."""
+        if self._monitor not in ready:
+            return
+        now_s = time.monotonic()
+        for _ in range(EVENTS_A_ROUND):
+            try:
+                event = recv_monitor_message(self._monitor, flags=zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            descriptor = event["value"]
+            self._strangers.pop(descriptor, None)
+            if event["event"] == zmq.EVENT_ACCEPTED and (inode := _socket_inode(descriptor)) not in self._clients:
+                self._strangers[descriptor] = _Stranger(inode, now_s)
+        while len(self._strangers) > MAX_STRANGERS:
+            self._turn_away(next(iter(self._strangers)))
+
+    def welcome(self, descriptor: int) -> Door:
+        """Its HELLO was accepted."""
+        self._strangers.pop(descriptor, None)
+        door = Door(descriptor, _socket_inode(descriptor))
+        self._clients.add(door.inode)
+        return door
+
+    def leave(self, door: Door) -> None:
+        """It is no client any more, and has a moment to go by itself."""
+        self._clients.discard(door.inode)
+        if _socket_inode(door.descriptor) == door.inode:
+            self._strangers[door.descriptor] = _Stranger(door.inode, time.monotonic())
+
+    def throw_out(self, door: Door) -> None:
+        """A client's connection ends now."""
+        self.leave(door)
+        if door.descriptor in self._strangers:
+            self._turn_away(door.descriptor)
+
+    def look(self, now_s: float, *, drained_since_s: float) -> None:
+        """Ends what has been here for too long, or says too much. ``drained_since_s``: all that had come before was received."""
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
+        for descriptor, stranger in list(self._strangers.items()):
+            overdue = now_s - stranger.since_s > MAX_STRANGER_S and stranger.since_s < drained_since_s
+            if overdue or _bytes_received(descriptor) > MAX_STRANGER_BYTES:
+                self._turn_away(descriptor)
+
+    def _turn_away(self, descriptor: int) -> None:
+        inode = self._strangers.pop(descriptor).inode
+        self.turned_away += 1
+        with contextlib.suppress(OSError), _handle(descriptor) as handle:
+            if os.fstat(handle.fileno()).st_ino == inode:
+                handle.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._router.disable_monitor()
+        self._monitor.close()
+
+
+def _socket_inode(descriptor: int) -> int:
+    """0 where the connection is gone already."""
+    try:
+        facts = os.fstat(descriptor)
+    except OSError:
+        return 0
+    return facts.st_ino if stat.S_ISSOCK(facts.st_mode) else 0
+
+
+def _handle(descriptor: int) -> socket.socket:
+    """One of our own on the same connection, which ZeroMQ may close meanwhile. Raises ``OSError`` where it is no socket any more."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
+def _bytes_received(descriptor: int) -> int:
+    """Over TCP; 0 for a Unix socket, whose peers are this machine's own users."""
+    with contextlib.suppress(OSError, struct.error), _handle(descriptor) as handle:
+        if handle.family != socket.AF_UNIX:
+            (count,) = _BYTES_RECEIVED.unpack(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size))
+            return int(count)
+    return 0

@@ -1,0 +1,66 @@
+"""Whether a key is let in: the answer to ZeroMQ's question (ZAP, RFC 27) at each CURVE handshake, given by the ingest thread between its messages.
+
+A thread of its own (pyzmq's ThreadAuthenticator) could die or fall behind unseen. Here an answer is one look into a dictionary, so many a round at
+most, and connections that are made already do not wait for it. Without any answer ZeroMQ lets nobody in, and ends the handshake when its time is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from zmq.utils import z85
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from .allow_list import AllowList
+
+ENDPOINT = "inproc://zeromq.zap.01"  # the one place where ZeroMQ asks, once a context
+DOMAIN = b"shardwright"
+RAW_KEY_BYTES = 32
+ANSWERS_A_ROUND = 64
+_USER = "User-Id"
+
+
+class ZapHandler:
+    """Registers with ``poller`` and answers in ``serve``; before the first TCP endpoint is bound. ``allowed`` may be replaced by any thread."""
+
+    def __init__(self, context: zmq.Context[Any], allowed: AllowList, poller: zmq.Poller, on_event: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self.allowed = allowed
+        self._on_event = on_event
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._socket.bind(ENDPOINT)
+        poller.register(self._socket, zmq.POLLIN)
+
+    def serve(self, ready: Container[Any]) -> None:
+        if self._socket not in ready:
+            return
+        for _ in range(ANSWERS_A_ROUND):
+            try:
+                request = self._socket.recv_multipart(flags=zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._socket.send_multipart(self._answer(request))
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        """[version, request, status, text, user, metadata]; the user becomes the ``User-Id`` of every message of the connection."""
+        version, number, domain, address, _, mechanism, *credentials = request
+        raw = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
+        public_key = z85.encode(raw).decode() if len(raw) == RAW_KEY_BYTES else ""
+        if domain == DOMAIN and self.allowed.name_of(public_key) is not None:
+            return [version, number, b"200", b"OK", public_key.encode(), b""]
+        facts = {"address": address.decode("ascii", "replace"), "reason": "its key is not on the list", "public_key": public_key}
+        self._on_event("client_refused", facts)
+        return [version, number, b"400", b"key not known", b"", b""]
+
+
+def public_key_of(frame: zmq.Frame) -> str | None:
+    """Of the connection that a message came over; None for one without keys."""
+    try:
+        user = frame.get(_USER)
+    except zmq.ZMQError:
+        return None
+    assert isinstance(user, str)
+    return user
