@@ -15,11 +15,11 @@ from .model.receipt import Receipt
 from .model.watermark import Watermark
 
 if TYPE_CHECKING:
-    from .client import connect
+    from .client import Curve, connect
     from .pipeline.writer import create, resume
 
 __version__ = "0.1.0"
-__all__ = ["ArraySpec", "Blosc", "Dimension", "Gzip", "Receipt", "Watermark", "Zstd", "connect", "create", "errors", "resume"]
+__all__ = ["ArraySpec", "Blosc", "Curve", "Dimension", "Gzip", "Receipt", "Watermark", "Zstd", "connect", "create", "errors", "resume"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,8 +27,8 @@ def __getattr__(name: str) -> Any:
         from .pipeline import writer
 
         return getattr(writer, name)
-    if name == "connect":
-        from .client import connect
+    if name in ("connect", "Curve"):
+        from . import client
 
-        return connect
+        return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

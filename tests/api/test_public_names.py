@@ -39,6 +39,7 @@ def test_every_exported_name_is_there():
     assert set(shardwright.__all__) == {
         "ArraySpec",
         "Blosc",
+        "Curve",
         "Dimension",
         "Gzip",
         "Receipt",

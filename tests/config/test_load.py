@@ -16,6 +16,7 @@ ingest:
   endpoints: ["ipc://./x.sock", "tcp://127.0.0.1:5555"]
   max_message_bytes: 16MiB
   heartbeat_ms: 500
+  insecure: true
 workers: {threads: 3}
 memory: {budget: 1.5GiB}
 streams:
@@ -109,13 +110,13 @@ BAD = [
     ("root: ./data", "root: 7", 2, "output.root", "a folder; got 7"),
     ("version: 1", "version: 2", 1, "version", "expected 1; got 2"),
     ("version: 1", "version: 1\nversion: 1", 2, "version", "is given twice, first on line 1"),
-    ("workers:", "worker:", 7, "worker", "is not a known key; expected one of version, output, ingest, workers"),
-    ("threads: 3", "threads: 0", 7, "workers.threads", "'auto' or a whole number above 0; got 0"),
-    ("threads: 3", "threads: true", 7, "workers.threads", "got true"),
-    ("threads: 3", "threads: '3'", 7, "workers.threads", "got '3'"),
-    ("1.5GiB", "1.5 gigs", 8, "memory.budget", "64MiB or 4GiB"),
-    ("1.5GiB", "-1", 8, "memory.budget", "got -1"),
-    ("1.5GiB", "0.3B", 8, "memory.budget", "got '0.3B'"),
+    ("workers:", "worker:", 8, "worker", "is not a known key; expected one of version, output, ingest, workers"),
+    ("threads: 3", "threads: 0", 8, "workers.threads", "'auto' or a whole number above 0; got 0"),
+    ("threads: 3", "threads: true", 8, "workers.threads", "got true"),
+    ("threads: 3", "threads: '3'", 8, "workers.threads", "got '3'"),
+    ("1.5GiB", "1.5 gigs", 9, "memory.budget", "64MiB or 4GiB"),
+    ("1.5GiB", "-1", 9, "memory.budget", "got -1"),
+    ("1.5GiB", "0.3B", 9, "memory.budget", "got '0.3B'"),
     ("tcp://127.0.0.1:5555", "tcp://127.0.0.1", 4, "ingest.endpoints[1]", "ipc://PATH or tcp://ADDRESS:PORT"),
     ("tcp://127.0.0.1:5555", "tcp://*:70000", 4, "ingest.endpoints[1]", "1 to 65535"),
     ("tcp://127.0.0.1:5555", "inproc://x", 4, "ingest.endpoints[1]", "got 'inproc://x'"),
@@ -124,35 +125,44 @@ BAD = [
     ("tcp://127.0.0.1:5555", "ipc://x.sock", 4, "ingest.endpoints", "must differ"),
     ("heartbeat_ms: 500", "heartbeat_ms: 5000", 3, "ingest.session_timeout_ms", "expected 15000 or more; got 10000"),
     ("heartbeat_ms: 500", "heartbeat_ms: 1", 6, "ingest.heartbeat_ms", "greater than or equal to 10; got 1"),
-    ("name: cam0", "name: ../cam0", 10, "streams[0].name", "got '../cam0'"),
-    ("frame_rate_hz: 1e2", "frame_rate_hz: off", 11, "streams[0].frame_rate_hz", "number; got 'off'"),
-    ("frame_rate_hz: 1e2", "frame_rate_hz: .inf", 11, "streams[0].frame_rate_hz", "finite"),
-    ("dtype: uint16", "dtype: uint12", 14, "streams[0].array.dtype", "uint12"),
-    ("dtype: uint16", "dtype: '<u2'", 14, "streams[0].array.dtype", "expected one of bool"),
-    ("fill_value: 7", "fill_value: 70000", 15, "streams[0].array.fill_value", "70000 is not a uint16"),
-    ("fill_value: 7", "fill_valu: 7", 15, "streams[0].array.fill_valu", "is not a known key; expected one of dtype"),
-    ("fill_value: 7", "storage_order: [x, y, t]", 15, "streams[0].array.storage_order", "must end with"),
-    ("cname: zstd", "cname: lz5", 16, "streams[0].array.codec.cname", "'lz4', 'lz4hc', 'zstd' or 'zlib'; got 'lz5'"),
-    ("name: blosc, cname: zstd", "name: zstd, cname: zstd", 16, "streams[0].array.codec.cname", "expected one of name, level"),
-    ("name: blosc", "name: lzma", 16, "streams[0].array.codec.name", "got 'lzma'"),
-    ("workers:", "reliability: {durability: maybe}\nworkers:", 7, "reliability.durability", "'stored' or 'durable'; got 'maybe'"),
-    ("workers:", "reliability: {overload: spill}\nworkers:", 7, "reliability.overload", "'block', 'drop' or 'fail'; got 'spill'"),
-    ("workers:", "reliability: {sync_interval_ms: 0}\nworkers:", 7, "reliability.sync_interval_ms", "greater than or equal to 10; got 0"),
+    ("name: cam0", "name: ../cam0", 11, "streams[0].name", "got '../cam0'"),
+    ("frame_rate_hz: 1e2", "frame_rate_hz: off", 12, "streams[0].frame_rate_hz", "number; got 'off'"),
+    ("frame_rate_hz: 1e2", "frame_rate_hz: .inf", 12, "streams[0].frame_rate_hz", "finite"),
+    ("dtype: uint16", "dtype: uint12", 15, "streams[0].array.dtype", "uint12"),
+    ("dtype: uint16", "dtype: '<u2'", 15, "streams[0].array.dtype", "expected one of bool"),
+    ("fill_value: 7", "fill_value: 70000", 16, "streams[0].array.fill_value", "70000 is not a uint16"),
+    ("fill_value: 7", "fill_valu: 7", 16, "streams[0].array.fill_valu", "is not a known key; expected one of dtype"),
+    ("fill_value: 7", "storage_order: [x, y, t]", 16, "streams[0].array.storage_order", "must end with"),
+    ("cname: zstd", "cname: lz5", 17, "streams[0].array.codec.cname", "'lz4', 'lz4hc', 'zstd' or 'zlib'; got 'lz5'"),
+    ("name: blosc, cname: zstd", "name: zstd, cname: zstd", 17, "streams[0].array.codec.cname", "expected one of name, level"),
+    ("name: blosc", "name: lzma", 17, "streams[0].array.codec.name", "got 'lzma'"),
+    ("workers:", "reliability: {durability: maybe}\nworkers:", 8, "reliability.durability", "'stored' or 'durable'; got 'maybe'"),
+    ("workers:", "reliability: {overload: spill}\nworkers:", 8, "reliability.overload", "'block', 'drop' or 'fail'; got 'spill'"),
+    ("workers:", "reliability: {sync_interval_ms: 0}\nworkers:", 8, "reliability.sync_interval_ms", "greater than or equal to 10; got 0"),
     ("workers:", "reliability: {on_full: spill}\nworkers:", 2, "output.spill_root", "is missing; expected a folder on another disk"),
     ("ring_frames: auto", "on_full: spill", 2, "output.spill_root", "is missing; expected a folder on another disk"),
-    ("ring_frames: auto", "durability: accepted", 12, "streams[0].durability", "'stored' or 'durable'; got 'accepted'"),
-    ("ring_frames: auto", "sync_interval_ms: 5", 12, "streams[0].sync_interval_ms", "is not a known key"),
+    ("ring_frames: auto", "durability: accepted", 13, "streams[0].durability", "'stored' or 'durable'; got 'accepted'"),
+    ("ring_frames: auto", "sync_interval_ms: 5", 13, "streams[0].sync_interval_ms", "is not a known key"),
     ("root: ./data", "root: ./data, spill_root: data", 2, "output.spill_root", "must be another folder than root"),
     ("root: ./data", "root: ./data, low_water: 5 bytes", 2, "output.low_water", "64MiB or 4GiB"),
-    ("name: t, chunk_size: 16", "name: t, chunk_size: 16.5", 18, "streams[0].array.dimensions[0].chunk_size", "got 16.5"),
-    ("name: t, chunk_size: 16", "name: t", 18, "streams[0].array.dimensions[0].chunk_size", "is missing"),
-    ("name: t, chunk_size: 16", "name: x, chunk_size: 16", 17, "streams[0].array.dimensions", "names must differ"),
-    ("name: y, count: 64", "name: y", 17, "streams[0].array.dimensions", "only the first axis may be unlimited"),
-    ("- name: cam0", "- <<: {}\n    name: cam0", 10, "streams[0].<<", "is not a usable key"),
-    ("- name: cam0", "- 5: 6\n    name: cam0", 10, "streams[0].5", "is not a usable key"),
-    ("- name: cam0", "- !!python/object/new:os.system [x]\n  - name: cam0", 10, "streams[0]", "has a tag"),
-    ("name: cam0", "name: !!int x", 10, "streams[0].name", "has a tag"),
-    ("name: cam0", "name: &a [*a]", 10, "streams[0].name", "aliases expand without end"),
+    ("name: t, chunk_size: 16", "name: t, chunk_size: 16.5", 19, "streams[0].array.dimensions[0].chunk_size", "got 16.5"),
+    ("name: t, chunk_size: 16", "name: t", 19, "streams[0].array.dimensions[0].chunk_size", "is missing"),
+    ("name: t, chunk_size: 16", "name: x, chunk_size: 16", 18, "streams[0].array.dimensions", "names must differ"),
+    ("name: y, count: 64", "name: y", 18, "streams[0].array.dimensions", "only the first axis may be unlimited"),
+    ("- name: cam0", "- <<: {}\n    name: cam0", 11, "streams[0].<<", "is not a usable key"),
+    ("- name: cam0", "- 5: 6\n    name: cam0", 11, "streams[0].5", "is not a usable key"),
+    ("- name: cam0", "- !!python/object/new:os.system [x]\n  - name: cam0", 11, "streams[0]", "has a tag"),
+    ("name: cam0", "name: !!int x", 11, "streams[0].name", "has a tag"),
+    ("name: cam0", "name: &a [*a]", 11, "streams[0].name", "aliases expand without end"),
+    (
+        "  insecure: true\n",
+        "",
+        4,
+        "ingest.endpoints",
+        "open to the whole network; expected curve beside it (shardwright keygen), or insecure: true; got tcp",
+    ),
+    ("insecure: true", "insecure: true\n  curve: {secret_key: k, clients: c}", 7, "ingest.insecure", "contradicts curve"),
+    ("insecure: true", "curve: {secret_key: k}", 7, "ingest.curve.clients", "is missing; expected Folder with the public key of each client"),
 ]
 
 
@@ -206,13 +216,13 @@ def test_an_endless_file() -> None:
 
 def test_several_problems_are_counted_and_the_first_is_named() -> None:
     text = GOOD.replace("threads: 3", "threads: 0").replace("name: cam0", "name: ''").replace("count: 64", "count: 0")
-    with pytest.raises(ConfigError, match=r":7: workers\.threads: .*\(3 more fields are wrong\.\)"):
+    with pytest.raises(ConfigError, match=r":8: workers\.threads: .*\(3 more fields are wrong\.\)"):
         parse_config(text)
 
 
 def test_two_streams_of_one_name() -> None:
     stream = GOOD[GOOD.index("  - name: cam0") :].replace("&side ", "")
-    with pytest.raises(ConfigError, match=r":21: streams\[1\]\.name: must differ .*got 'cam0' twice"):
+    with pytest.raises(ConfigError, match=r":22: streams\[1\]\.name: must differ .*got 'cam0' twice"):
         parse_config(GOOD + stream)
 
 

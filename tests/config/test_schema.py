@@ -66,7 +66,7 @@ AGREED = [
     *((True, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("auto", 1, 64)),
     *((False, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("Auto", 0, None, "1", True)),
     *(
-        (True, {"output": {"root": "d"}, "ingest": {"endpoints": [e]}})
+        (True, {"output": {"root": "d"}, "ingest": {"endpoints": [e], "insecure": True}})
         for e in ("ipc://a", "ipc:///a/b", "tcp://*:1", "tcp://[::1]:5555", "tcp://eth0:*")
     ),
     *(

@@ -22,6 +22,7 @@ ARGUED = {
     ("compact/move.py", "st_ctime_ns"): "only whether it has changed: a mended file may have the size and the time of the damaged one",
     ("compact/new_array.py", "st_mtime_ns"): "only whether it has changed: the source is not what it was when new arrays were begun",
     ("compact/source.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard while it was packed",
+    ("ingest/allow_list.py", "st_mtime_ns"): "only whether it has changed: somebody added, replaced or removed a client's key",
     ("kernels/cache.py", "st_mtime"): "which compiled kernels of other versions are deleted first; the folder in use never is",
     ("pipeline/frame_flow.py", "time.time_ns"): "recorded: arrival_ns",
     ("pipeline/store_folder.py", "time.time_ns"): "recorded: when the store was created, in its manifest",

@@ -16,6 +16,7 @@ CONFIG = """\
 output: {{root: {root}, create: {create}}}
 ingest:
   endpoints: ["ipc://./in.sock", "tcp://127.0.0.1:*"]
+  insecure: true
   heartbeat_ms: 200
   session_timeout_ms: 2000
 workers: {{threads: 2}}

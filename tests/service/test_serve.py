@@ -143,7 +143,7 @@ def test_a_plan_that_does_not_fit_is_refused(config: Path, folder: Path) -> None
     config.write_text(config.read_text().replace("2GiB", "2MiB"))
     code, message = refusal(config)
     assert code == 2
-    assert f"{config}:7: memory.budget: " in message
+    assert f"{config}:8: memory.budget: " in message
     assert not (folder / "in.sock").exists()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from shardwright import __version__
-from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.model.errors import AccessError, ConfigError, ShardwrightError
 from shardwright.storage.failpoints import load_from_environment
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ COMMANDS = {
     "acquisitions": ("shardwright.cli.acquisitions", "List the acquisitions that a running daemon has open."),
     "stop": ("shardwright.cli.stop", "End one acquisition of a running daemon, sealed with what has arrived."),
     "drain": ("shardwright.cli.drain", "End a running daemon in good order."),
+    "keygen": ("shardwright.cli.keygen", "Make a pair of keys for connections over TCP."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
     "verify": ("shardwright.cli.verify", "Decode and check every chunk of a store."),
     "rechunk": ("shardwright.cli.rechunk", "Write the image of a store as a new store with other chunks."),
@@ -73,8 +74,8 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 
 
 def exit_code(error: ShardwrightError) -> int:
-    """2 for what the user wrote into a configuration, 1 for everything else."""
-    return 2 if isinstance(error, ConfigError) else 1
+    """2 for what the user wrote into a configuration or chose as keys, 1 for everything else."""
+    return 2 if isinstance(error, ConfigError | AccessError) else 1
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path  # noqa: TC003  (typer reads the annotation)
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -43,6 +44,10 @@ def command(
     transport: Literal["auto", "shm", "message"] = typer.Option("auto", help="How the pixels travel; auto: shared memory where it can."),
     timeout_ms: int = typer.Option(10_000, min=1, help="How long to wait for the daemon."),
     reconnect_ms: int = typer.Option(60_000, "--reconnect-ms", min=0, help="How long to wait for a daemon that dies to come back; 0 for not at all."),
+    secret_key: Path | None = typer.Option(
+        None, envvar="SHARDWRIGHT_SECRET_KEY", help="This camera's NAME.key_secret, for a daemon that demands keys.", metavar="FILE"
+    ),
+    daemon_key: Path | None = typer.Option(None, envvar="SHARDWRIGHT_DAEMON_KEY", help="That daemon's NAME.key.", metavar="FILE"),
     as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
 ) -> None:
     """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the seed.
@@ -54,13 +59,17 @@ def command(
     rows_columns = None if shape is None else parse_shape(shape)
     if dtype is not None and dtype not in DTYPES:
         raise typer.BadParameter(f"expected one of {', '.join(DTYPES)}, got {dtype!r}", param_hint="--dtype")
+    if (secret_key is None) != (daemon_key is None):
+        raise typer.BadParameter("one key is of no use without the other", param_hint="--secret-key and --daemon-key")
     spec = None if stream else camera_spec(rows_columns or (2048, 2048), dtype or "uint16", chunk, shard, codec)
 
+    from shardwright.client import Curve
     from shardwright.client import connect as connect_daemon
     from shardwright.testing.camera import run_camera
     from shardwright.testing.photons import PhotonFrames
 
-    with connect_daemon(connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms) as daemon:
+    curve = None if secret_key is None or daemon_key is None else Curve(secret_key, daemon_key)
+    with connect_daemon(connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms, curve=curve) as daemon:
         with daemon.acquire(name, spec, stream=stream) as target:
             source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
             with _progress(frames) as on_frame:

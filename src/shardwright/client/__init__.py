@@ -4,6 +4,7 @@ Runs on Linux, Windows and macOS with Python, numpy, pyzmq and pydantic; shared 
 """
 
 from .connection import Connection, connect
+from .curve import Curve
 from .stream import Stream
 
-__all__ = ["Connection", "Stream", "connect"]
+__all__ = ["Connection", "Curve", "Stream", "connect"]

@@ -8,28 +8,39 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from shardwright.model.errors import ConfigError, ProtocolError, SessionLostError, ShardwrightError, VersionError
+from shardwright.model.errors import AccessError, ConfigError, ProtocolError, SessionLostError, ShardwrightError, VersionError
 from shardwright.wire.controls import Hello, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .curve import Keys
+
 RETRY_MS, MAX_RETRY_MS = 50, 1000  # ZeroMQ's own, while nobody listens at the endpoint
+MAX_CUTS = 5  # in the handshake: by a daemon that cannot read what our wrong key made, by one that is flooded, by no daemon
+_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
 
 
 class Channel:
     """Says HELLO at once. Whatever shows that the connection is of no use any more raises; a new one must then be made."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, software: str) -> None:
+    def __init__(self, context: zmq.Context[Any], endpoint: str, software: str, keys: Keys | None = None) -> None:
         self._endpoint = endpoint
+        self._keys = keys
+        self._handshake_done = False
+        self._cuts = 0
         self._socket = context.socket(zmq.DEALER)
         self._socket.sndhwm = 0  # what may wait here is bounded by credit
         self._socket.linger = 0
         self._socket.setsockopt(zmq.RECONNECT_IVL, RETRY_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RETRY_MS)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        if keys is not None:
+            self._socket.curve_publickey, self._socket.curve_secretkey = keys.public, keys.secret
+            self._socket.curve_serverkey = keys.daemon
+        self._monitor = self._socket.get_monitor_socket(_WATCHED)
         self.poller = zmq.Poller()
         self.poller.register(self._socket, zmq.POLLIN)
         self.poller.register(self._monitor, zmq.POLLIN)
@@ -110,9 +121,31 @@ class Channel:
 
     def check_connected(self) -> None:
         """ZeroMQ would reconnect under a new identity, which the daemon does not know: what had been said is lost either way. Raises
-        ``SessionLostError``. Call when everything that came was received."""
-        if self._monitor.poll(0):
-            raise SessionLostError("the daemon closed the connection", got=self._endpoint)
+        ``SessionLostError``, or ``AccessError`` where the keys do not fit. Call when everything that came was received."""
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._handshake_done = True
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                hint = "Put its public key into the folder that ingest.curve.clients of the daemon names"
+                got = None if self._keys is None else self._keys.public.decode()
+                raise AccessError("the daemon does not know this client's key", expected="a key on its list", got=got, hint=hint)
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                raise self._no_handshake()
+            elif self._handshake_done:
+                raise SessionLostError("the daemon closed the connection", got=self._endpoint)
+            else:  # nothing was said yet, and ZeroMQ tries again
+                self._cuts += 1
+                if self._cuts >= MAX_CUTS:
+                    raise self._no_handshake()
+
+    def _no_handshake(self) -> AccessError:
+        if self._keys is None:
+            expected, hint = f"a daemon at {self._endpoint} that takes clients without keys", "If it demands keys, give curve=Curve(...)"
+        else:
+            expected = f"a daemon at {self._endpoint} with the key {self._keys.daemon.decode()}"
+            hint = "Check the daemon's public key; one with ingest.insecure takes no keys"
+        return AccessError("no handshake with what answers there", expected=expected, got="a connection that is closed at once", hint=hint)
 
 
 def _told_version_error(parts: list[bytes]) -> ShardwrightError | None:

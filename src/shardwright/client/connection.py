@@ -10,6 +10,7 @@ from shardwright.model.errors import ConfigError, SessionLostError, ShardwrightE
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
 from shardwright.wire.controls import Open
 
+from .curve import keys_for
 from .frame_ring import shared_memory_offered
 from .io_thread import IoThread
 from .stream import Stream
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
     from shardwright.wire.controls import Transport, Welcome
+
+    from .curve import Curve, Keys
 
 T = TypeVar("T")
 SOFTWARE = "shardwright-python"
@@ -30,27 +33,32 @@ def connect(
     timeout_ms: int = 10_000,
     transport: Literal["auto", "shm", "message"] = "auto",
     reconnect_timeout_ms: int = 60_000,
+    curve: Curve | None = None,
 ) -> Connection:
     """A connection to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``), waited for at most ``timeout_ms``.
 
     ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel in the messages.
     ``reconnect_timeout_ms``: when the daemon or the link dies, a new connection is tried for so long and every open stream goes on where it was;
     ``append`` waits meanwhile. 0: never, streams then end with ``SessionLostError``.
-    Raises ``SessionLostError`` when nobody answers, ``VersionError`` when the daemon speaks another protocol version and ``ConfigError`` for a bad
-    endpoint.
+    ``curve``: the keys for a daemon that demands them over TCP; left out, the files that ``SHARDWRIGHT_SECRET_KEY`` and ``SHARDWRIGHT_DAEMON_KEY``
+    name, if they are set. Not looked at for ipc.
+    Raises ``SessionLostError`` when nobody answers, ``AccessError`` when keys do not fit, ``VersionError`` when the daemon speaks another protocol
+    version and ``ConfigError`` for a bad endpoint or a key file that cannot be used.
     """
     if transport not in ("auto", "shm", "message"):
         raise ConfigError("unknown transport", expected="'auto', 'shm' or 'message'", got=repr(transport))
     if reconnect_timeout_ms < 0:
         raise ConfigError("a reconnect timeout below 0", expected="milliseconds, or 0 for never", got=reconnect_timeout_ms)
-    return Connection(endpoint, timeout_ms, transport, reconnect_timeout_ms)
+    return Connection(endpoint, timeout_ms, transport, reconnect_timeout_ms, keys_for(endpoint, curve))
 
 
 class Connection:
     """Made by ``connect``. A context manager; leaving it closes streams that are still open."""
 
-    def __init__(self, endpoint: str, timeout_ms: int, transport: Literal["auto", "shm", "message"], reconnect_timeout_ms: int) -> None:
-        self._io = IoThread(endpoint, SOFTWARE, reconnect_timeout_ms)
+    def __init__(
+        self, endpoint: str, timeout_ms: int, transport: Literal["auto", "shm", "message"], reconnect_timeout_ms: int, keys: Keys | None
+    ) -> None:
+        self._io = IoThread(endpoint, SOFTWARE, reconnect_timeout_ms, keys)
         self._streams: list[Stream] = []
         self._closed = False
         try:

@@ -23,7 +23,7 @@ import zmq
 
 from shardwright.array.grid import Grid
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError, error_from_dict
+from shardwright.model.errors import AccessError, BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError, error_from_dict
 from shardwright.wire.controls import Open, Opened, Problem
 from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
 from shardwright.wire.session import ClientEvent
@@ -35,6 +35,8 @@ from .rings import Rings
 
 if TYPE_CHECKING:
     from shardwright.wire.controls import Welcome
+
+    from .curve import Keys
 
 FLUSH_S = 0.005  # the longest a frame waits for its batch to fill
 BATCH_BYTES = 8 << 20  # of pixels: enough to make one message worth its while
@@ -54,8 +56,9 @@ class _Over(Exception):  # noqa: N818 - no error: it carries one out of the loop
 class IoThread:
     """``start`` it, then ``open`` sessions. All methods are for the user's threads; everything with a leading underscore runs in the I/O thread."""
 
-    def __init__(self, endpoint: str, software: str, reconnect_timeout_ms: int) -> None:
+    def __init__(self, endpoint: str, software: str, reconnect_timeout_ms: int, keys: Keys | None = None) -> None:
         self._endpoint = endpoint
+        self._keys = keys
         self._software = software
         self._reconnect_timeout_ms = reconnect_timeout_ms
         self._requests = itertools.count()
@@ -148,7 +151,7 @@ class IoThread:
             link.outbox.drop_ring()
 
     def _connect(self, context: zmq.Context[Any]) -> None:
-        self._channel = Channel(context, self._endpoint, self._software)
+        self._channel = Channel(context, self._endpoint, self._software, self._keys)
         self._channel.poller.register(self._wake_receiver, zmq.POLLIN)
 
     def _turn(self, context: zmq.Context[Any]) -> None:
@@ -157,8 +160,9 @@ class IoThread:
             return
         try:
             self._round(self._channel)
-        except (SessionLostError, BudgetError) as error:  # no room for one more connection: earlier ones of ours may still be counted
-            if isinstance(error, BudgetError) and self._lost_since_s is None:
+        except (SessionLostError, BudgetError, AccessError) as error:
+            # Once we have been in: earlier connections of ours may still be counted, and a list of keys may be halfway through a change.
+            if self._lost_since_s is None and not isinstance(error, SessionLostError):
                 raise
             self._lose(error)
 

@@ -20,6 +20,8 @@ from shardwright.model.errors import BudgetError, StorageError
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
 from shardwright.storage.slot_file import resolve_io
 
+from .access import access_warnings
+from .descriptors import descriptors_for_acquisitions
 from .durability import SafetyCost, disk_warnings, ring_warnings, room_warnings
 from .quantities import format_bytes
 
@@ -102,8 +104,14 @@ class Plan:
     machine_memory_bytes: int
     output_root: Path
     disk_free_bytes: int
+    descriptors_for_acquisitions: int
     warnings: tuple[str, ...]
     compaction: Compaction
+
+    @property
+    def descriptors(self) -> int:
+        """Most open files of every stream together."""
+        return sum(s.limits.descriptors for s in self.streams)
 
     @property
     def memory_peak_bytes(self) -> int:
@@ -130,6 +138,8 @@ class Plan:
             "output_root": str(self.output_root),
             "disk_reserved_bytes": self.disk_reserved_bytes,
             "disk_free_bytes": self.disk_free_bytes,
+            "descriptors": self.descriptors,
+            "descriptors_for_acquisitions": self.descriptors_for_acquisitions,
             "compaction": self.compaction.model_dump(mode="json"),
             "warnings": list(self.warnings),
         }
@@ -139,13 +149,16 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     """Derive and check the plan. ``frame_rate_hz`` stands in for every stream's own. Raises ``ConfigError``."""
     config = loaded.config
     root = config.output.root
+    descriptors = descriptors_for_acquisitions(config.ingest)
+    share = descriptors // config.ingest.max_sessions
     plan = Plan(
-        streams=tuple(_plan_stream(loaded, i, stream, frame_rate_hz) for i, stream in enumerate(config.streams)),
+        streams=tuple(_plan_stream(loaded, i, stream, frame_rate_hz, share) for i, stream in enumerate(config.streams)),
         threads=config.workers.count,
         memory_budget_bytes=config.memory.budget,
         machine_memory_bytes=machine_memory_bytes(),
         output_root=root,
         disk_free_bytes=shutil.disk_usage(_nearest_existing(root)).free,
+        descriptors_for_acquisitions=descriptors,
         warnings=tuple(
             warning
             for name, folder in (("output.root", root), ("output.spill_root", config.output.spill_root))
@@ -162,6 +175,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         plan,
         warnings=(
             *plan.warnings,
+            *access_warnings(loaded),
             *disk_warnings(config.output, _nearest_existing(root), spill_root and _nearest_existing(spill_root), spills=config.spills),
             *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
@@ -169,11 +183,13 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     )
 
 
-def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None) -> StreamPlan:
+def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None, descriptors: int) -> StreamPlan:
     config = loaded.config
     ring_frames = None if stream.ring_frames == "auto" else stream.ring_frames
     try:
-        limits = Limits.derive(stream.array, threads=config.workers.count, ring_frames=ring_frames, memory_bytes=config.memory.budget)
+        limits = Limits.derive(
+            stream.array, threads=config.workers.count, ring_frames=ring_frames, memory_bytes=config.memory.budget, descriptors=descriptors
+        )
     except BudgetError as error:
         path: FieldPath = ("memory", "budget")
         problem = f"too small for stream {stream.name}: {error.message}"
@@ -209,6 +225,15 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
             expected=f"at most {format_bytes(plan.machine_memory_bytes)}",
             got=format_bytes(peak),
             hint="Make chunk_size or ring_frames smaller.",
+        )
+    if plan.descriptors > plan.descriptors_for_acquisitions:
+        ingest = loaded.config.ingest
+        raise loaded.source.error(
+            ("streams",) if plan.streams else ("ingest",),
+            "the daemon may not open enough files for all streams and connections at the same time",
+            expected=f"at most {max(0, plan.descriptors_for_acquisitions)} descriptors for streams, with {ingest.max_connections} connections",
+            got=plan.descriptors,
+            hint="Raise LimitNOFILE (ulimit -Hn), lower ingest.max_connections, or make shard_size_chunks of the frame's axes larger.",
         )
     if plan.disk_reserved_bytes > plan.disk_free_bytes:
         raise loaded.source.error(

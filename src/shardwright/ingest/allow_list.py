@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_CLIENTS = 4096
 
-State = tuple[tuple[str, int, int, int], ...]
+State = tuple[tuple[str, int, int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def folder_state(folder: Path) -> State:
         facts = [(path.name, path.stat()) for path in _key_files(folder)]
     except OSError as error:
         raise ConfigError(f"cannot read the folder of client keys {folder}", got=error.strerror) from None
-    return tuple((name, fact.st_mtime_ns, fact.st_ino, fact.st_mode) for name, fact in facts)
+    return tuple((name, fact.st_mtime_ns, fact.st_size, fact.st_ino, fact.st_mode) for name, fact in facts)
 
 
 def _key_files(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,16 @@ import zmq
 from shardwright.model.errors import ConfigError
 
 from . import zap
+from .doorkeeper import MAX_STRANGERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .settings import IngestSettings
 
-BACKLOG = 1024  # TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
+BACKLOG = 256  # TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
 IO_THREADS = 2  # of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
+MAX_WAITING = 32  # connections of the ring socket that have not asked yet
 _LOCAL, _TCP = 1, 2  # masks of these threads
 
 
@@ -31,7 +36,7 @@ def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[st
     router.setsockopt(zmq.SNDHWM, 1000)
     # Options hold for the endpoints that are bound after they are set: local ones first, then those that take only clients with keys.
     router.setsockopt(zmq.AFFINITY, _LOCAL)
-    bound = {endpoint: _bind(router, endpoint) for endpoint in settings.endpoints if not is_tcp(endpoint)}
+    bound = {endpoint: _bind(router, endpoint, settings.group) for endpoint in settings.endpoints if not is_tcp(endpoint)}
     router.setsockopt(zmq.AFFINITY, _TCP)
     if settings.access is not None:
         router.setsockopt(zmq.CURVE_SERVER, 1)
@@ -46,38 +51,67 @@ def is_tcp(endpoint: str) -> bool:
     return endpoint.startswith("tcp://")
 
 
-def _bind(router: zmq.Socket[bytes], endpoint: str) -> str:
-    if endpoint.startswith("ipc:///"):
-        _make_way(Path(endpoint.removeprefix("ipc://")))
+def connection_descriptors(endpoints: Iterable[str], max_connections: int) -> int:
+    """How many open files connections may come to: clients, those that wait for rings, and over TCP strangers and what the kernel had kept."""
+    strangers = MAX_STRANGERS + BACKLOG if any(map(is_tcp, endpoints)) else 0
+    return max_connections + MAX_WAITING + strangers
+
+
+def _bind(router: zmq.Socket[bytes], endpoint: str, group: str | None = None) -> str:
+    path = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc:///") else None
+    if path is not None:
+        _make_way(path, group)
     try:
         router.bind(endpoint)
     except zmq.ZMQError as error:
         in_use = error.errno == zmq.EADDRINUSE
         hint = "Another program listens there; is a daemon already running?" if in_use else None
         raise ConfigError(f"cannot bind {endpoint}", expected="an endpoint that is free", got=str(error), hint=hint) from None
+    if path is not None:
+        _share(path, 0o660, group)
     last = router.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(last, bytes)
     return last.rstrip(b"\0").decode()
 
 
-def bind_unix_listener(path: Path) -> socket.socket:
-    """A non-blocking Unix stream listener at ``path``."""
-    _make_way(path)
+def bind_unix_listener(path: Path, group: str | None = None) -> socket.socket:
+    """A non-blocking Unix stream listener at ``path``, for this user and the members of ``group``."""
+    _make_way(path, group)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(path))
         listener.listen(64)
         listener.setblocking(False)
+        _share(path, 0o660, group)
+    except ConfigError:
+        listener.close()
+        raise
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot bind {path}", expected="a Unix socket path of at most 107 bytes that is free", got=str(error)) from None
     return listener
 
 
-def _make_way(path: Path) -> None:
+def _share(path: Path, mode: int, group: str | None) -> None:
+    """Gives a socket or folder of ours to a group."""
+    if group is None:
+        return
+    try:
+        shutil.chown(path, group=group)
+        path.chmod(mode)
+    except LookupError:
+        raise ConfigError("no such group on this machine", got=group) from None
+    except OSError as error:
+        hint = "Run the daemon as root or as a member of that group"
+        raise ConfigError(f"cannot give {path} to the group {group}", got=error.strerror, hint=hint) from None
+
+
+def _make_way(path: Path, group: str | None) -> None:
     """Makes the folder, and removes a socket that nobody listens on. (ZeroMQ would take over a live one without a word.)"""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _share(path.parent, 0o750, group)
         if not path.exists():
             return
         if not path.is_socket():

@@ -15,7 +15,7 @@ import zmq
 from shardwright.model.errors import ProtocolError, VersionError
 from shardwright.wire import handover
 
-from .endpoints import bind_unix_listener
+from .endpoints import MAX_WAITING, bind_unix_listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
     from shardwright.storage.ring import Ring
 
 PATIENCE_S = 5.0
-MAX_WAITING = 32
 
 
 class RingHandover:
     """``take(session, token)`` gives the ring that a token stands for, once. Registers its sockets with ``poller`` and answers in ``serve``."""
 
-    def __init__(self, path: Path, take: Callable[[int, str], Ring | None], poller: zmq.Poller) -> None:
+    def __init__(self, path: Path, take: Callable[[int, str], Ring | None], poller: zmq.Poller, group: str | None) -> None:
         self._path = path
         self._take = take
         self._poller = poller
         self._waiting: dict[int, tuple[socket.socket, float]] = {}  # by descriptor: connection and when patience ends
-        self._listener = bind_unix_listener(path)
+        self._listener = bind_unix_listener(path, group)
         poller.register(self._listener.fileno(), zmq.POLLIN)
 
     def serve(self, ready: Container[Any]) -> None:

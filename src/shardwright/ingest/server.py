@@ -186,7 +186,7 @@ class IngestServer:
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._wake_descriptor, zmq.POLLIN)
             if self._settings.ring_socket is not None:
-                self._handover = RingHandover(self._settings.ring_socket, self._take_ring, self._poller)
+                self._handover = RingHandover(self._settings.ring_socket, self._take_ring, self._poller, self._settings.group)
         except BaseException:
             self._close(linger_ms=0)
             raise

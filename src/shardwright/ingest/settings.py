@@ -27,7 +27,8 @@ class Access:
 class IngestSettings:
     """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all open acquisitions together.
     ``resume_timeout_ms``: how long an acquisition whose client is gone stays open for it. ``write``: how frames of no named stream are treated.
-    ``access`` None: whoever reaches a TCP endpoint is let in. ``max_descriptors`` is for all open acquisitions together; None: as the system says."""
+    ``access`` None: whoever reaches a TCP endpoint is let in. ``max_descriptors`` is for all open acquisitions together; None: as the system says.
+    ``group``: whose members may connect over Unix sockets; None: this user only."""
 
     endpoints: tuple[str, ...]
     output_root: Path
@@ -44,6 +45,7 @@ class IngestSettings:
     handshake_timeout_ms: int = 5000
     max_descriptors: int | None = None
     access: Access | None = None
+    group: str | None = None
     allow_client_specs: bool = True
     resume_timeout_ms: int = 60_000
     write: WriteSettings = field(default_factory=WriteSettings)

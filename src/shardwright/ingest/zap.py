@@ -1,7 +1,7 @@
 """Whether a key is let in: the answer to ZeroMQ's question (ZAP, RFC 27) at each CURVE handshake, given by the ingest thread between its messages.
 
 A thread of its own (pyzmq's ThreadAuthenticator) could die or fall behind unseen. Here an answer is one look into a dictionary, so many a round at
-most, and connections that are made already do not wait for it. Without any answer ZeroMQ lets nobody in, and ends the handshake when its time is over.
+most, and connections that are made already do not wait for it. Without an answer ZeroMQ lets nobody in, and ends the handshake when its time is over.
 """
 
 from __future__ import annotations

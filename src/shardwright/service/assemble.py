@@ -8,6 +8,7 @@
     worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
     disks thread       how much room there is                   service/disk_space.py
+    keys thread        whether client keys have changed         service/folder_watch.py
     control thread     what other processes ask                  service/control.py
     web thread         the process that serves HTTP              service/web_child.py
     reload thread      a configuration that is read again        service/reload.py
@@ -28,10 +29,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shardwright.config.access import load_access
+from shardwright.config.descriptors import descriptors_for_acquisitions
 from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
+from shardwright.ingest.endpoints import is_tcp
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.pipeline.limits import raise_descriptor_limit
 from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
@@ -40,6 +45,7 @@ from .camera_needs import CameraNeeds
 from .compaction import STOP_TIMEOUT_S, CompactionService
 from .control import ControlServer
 from .disk_space import DiskSpace
+from .folder_watch import FolderWatch
 from .lifecycle import has_terminal
 from .places import prepare_output_root
 from .reload import Reloader
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
 
     from shardwright.config.load import LoadedConfig
     from shardwright.config.model import Config, Reliability
+    from shardwright.ingest.settings import Access
 
     from .events import EventLog, LogFormat
     from .lifecycle import Lifecycle
@@ -75,7 +82,7 @@ class Daemon:
         self.plan = make_plan(loaded)
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
-        self._server = IngestServer(ingest_settings(config), stream_policies(config), self._pool, on_event=self._tell)
+        self._server = IngestServer(ingest_settings(config, load_access(loaded)), stream_policies(config), self._pool, on_event=self._tell)
         self._needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
         self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water)
@@ -88,9 +95,19 @@ class Daemon:
         """The daemon at one glance (``service/snapshot.py``). From any thread, at any time."""
         return self._snapshots.take()
 
+    def reload_clients(self) -> None:
+        """Reads the folder of client keys again; an event says what is new. Where it cannot be used the list stays what it was. From any thread."""
+        try:
+            changes = self._server.reload_clients()
+        except ConfigError as error:
+            self._emit("client_keys_refused", error.to_dict())
+        else:
+            self._emit("client_keys_reloaded", changes)
+
     def run(self, life: Lifecycle) -> int:
         """Open, serve until told to stop, drain, close; returns the exit code. Raises ``ConfigError`` or ``StorageError`` when it cannot start."""
         output = self._loaded.config.output
+        raise_descriptor_limit()
         prepare_output_root(output.root, create=output.create)
         if output.spill_root is not None:
             prepare_output_root(output.spill_root, create=output.create)
@@ -118,8 +135,15 @@ class Daemon:
         self._snapshots.serve(self._server.endpoints, life.stop)
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
         life.spawn("disks", partial(self._disks.run, life.stop))
+        config = self._loaded.config.ingest
+        if config.curve is not None:
+            watch = FolderWatch(config.curve.clients, self.reload_clients)
+            life.spawn("keys", partial(watch.run, life.stop))
         compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
         life.spawn("reload", self._reloader.run)
+        if config.insecure and (open_endpoints := [endpoint for endpoint in self._server.endpoints if is_tcp(endpoint)]):
+            hint = "Use ingest.curve, unless nobody else is on this network"
+            self._emit("insecure_warning", {"endpoints": open_endpoints, "meaning": "whoever reaches these may write", "hint": hint})
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
         self._start_web(life, opened)
         ended = threading.Event()
@@ -226,11 +250,16 @@ def written_folders(config: Config) -> list[tuple[Path, str]]:
     return [(config.output.root, "root"), *([] if spill_root is None else [(spill_root, "spill")])]
 
 
-def ingest_settings(config: Config) -> IngestSettings:
-    """What ingest may do, out of the configuration."""
+def ingest_settings(config: Config, access: Access | None) -> IngestSettings:
+    """What ingest may do, out of the configuration and the keys that it names."""
     ingest = config.ingest
     ring_socket = ingest.ring_socket_path
     return IngestSettings(
+        access=access,
+        group=ingest.group,
+        max_descriptors=descriptors_for_acquisitions(ingest),
+        max_sessions_per_client=ingest.max_sessions_per_client,
+        handshake_timeout_ms=ingest.handshake_timeout_ms,
         endpoints=ingest.endpoints,
         output_root=config.output.root,
         memory_budget_bytes=config.memory.budget,
@@ -239,7 +268,7 @@ def ingest_settings(config: Config) -> IngestSettings:
         session_timeout_ms=ingest.session_timeout_ms,
         max_message_bytes=ingest.max_message_bytes,
         max_sessions=ingest.max_sessions,
-        max_connections=4 * ingest.max_sessions,
+        max_connections=ingest.max_connections,
         allow_client_specs=ingest.allow_client_specs,
         resume_timeout_ms=config.reliability.resume_timeout_ms,
         write=write_settings(config, config.reliability),

@@ -1,0 +1,17 @@
+"""Open files: how many the acquisitions of a daemon may have between them, once its connections have theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.pipeline.limits import SPARE_DESCRIPTORS, most_descriptors
+
+if TYPE_CHECKING:
+    from .model import Ingest
+
+
+def descriptors_for_acquisitions(ingest: Ingest) -> int:
+    """Of those that this process may open at most. 0 or less: not even the connections fit."""
+    from shardwright.ingest.endpoints import connection_descriptors
+
+    return most_descriptors() - SPARE_DESCRIPTORS - connection_descriptors(ingest.endpoints, ingest.max_connections)

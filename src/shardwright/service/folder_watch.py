@@ -1,0 +1,37 @@
+"""Looks now and then whether files of a folder have changed, in a thread of its own: a folder on a slow disk makes nobody else wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.ingest.allow_list import folder_state
+from shardwright.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from pathlib import Path
+
+LOOK_S = 1.0
+
+
+class FolderWatch:
+    """``changed`` is called once for each change, also for one that was half done at the last look."""
+
+    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+        self._folder = folder
+        self._changed = changed
+        self._state = self._look()
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(LOOK_S):
+            state = self._look()
+            if state != self._state:
+                self._state = state
+                self._changed()
+
+    def _look(self) -> object:
+        try:
+            return folder_state(self._folder)
+        except ConfigError as error:
+            return str(error)
