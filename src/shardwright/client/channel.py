@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from shardwright.model.errors import AccessError, ConfigError, ProtocolError, SessionLostError, ShardwrightError, VersionError
 from shardwright.wire.controls import Hello, Problem, Welcome
@@ -123,7 +123,7 @@ class Channel:
         """ZeroMQ would reconnect under a new identity, which the daemon does not know: what had been said is lost either way. Raises
         ``SessionLostError``, or ``AccessError`` where the keys do not fit. Call when everything that came was received."""
         while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
+            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._handshake_done = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

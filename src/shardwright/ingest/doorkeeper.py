@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -32,6 +31,7 @@ MAX_STRANGER_BYTES = 1 << 20  # a HELLO has a few hundred; ZeroMQ holds what is 
 LOOK_S = 0.1
 EVENTS_A_ROUND = 256
 _ADDRESS = "inproc://shardwright.doors"
+_EVENT = struct.Struct("=Hi")  # of a monitor: what happened, and to which descriptor
 _BYTES_RECEIVED = struct.Struct("=128xQ")  # of Linux's struct tcp_info: tcpi_bytes_received
 
 
@@ -72,12 +72,11 @@ class Doorkeeper:
         now_s = time.monotonic()
         for _ in range(EVENTS_A_ROUND):
             try:
-                event = recv_monitor_message(self._monitor, flags=zmq.NOBLOCK)
+                event, descriptor = _EVENT.unpack(self._monitor.recv_multipart(flags=zmq.NOBLOCK)[0])
             except zmq.Again:
                 break
-            descriptor = event["value"]
             self._strangers.pop(descriptor, None)
-            if event["event"] == zmq.EVENT_ACCEPTED and (inode := _socket_inode(descriptor)) not in self._clients:
+            if event == zmq.EVENT_ACCEPTED and (inode := _socket_inode(descriptor)) not in self._clients:
                 self._strangers[descriptor] = _Stranger(inode, now_s)
         while len(self._strangers) > MAX_STRANGERS:
             self._turn_away(next(iter(self._strangers)))
