@@ -1,0 +1,371 @@
+"""Who gets in over TCP, who is told what, and that those who do not get in cost the others nothing."""
+
+from __future__ import annotations
+
+import grp
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+
+import shardwright as sw
+from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE
+from shardwright.ingest import doorkeeper
+from shardwright.ingest.allow_list import AllowList
+from shardwright.model import errors
+from shardwright.wire.messages import Kind
+
+from .keys import Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Daemon
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path / "keys")
+
+
+@pytest.fixture
+def guarded(start, double, lab: Lab) -> Callable[..., Daemon]:
+    """Starts a daemon that lets only listed keys in over TCP, and anybody over ipc."""
+    return lambda **changes: start(doubled=double, access=lab.access(), **changes)
+
+
+def address_of(daemon: Daemon) -> tuple[str, int]:
+    host, port = daemon.tcp.removeprefix("tcp://").rsplit(":", 1)
+    return host, int(port)
+
+
+@pytest.mark.parametrize("transport", ["shm", "message"])
+def test_a_listed_key_gets_in_and_is_called_by_its_name(guarded, lab: Lab, spec_of, frames_of, transport: str):
+    curve = lab.make("camera-1")
+    daemon = guarded()
+    with sw.connect(daemon.tcp, curve=curve, transport=transport) as connection, connection.acquire("a", spec_of()) as stream:
+        for frame in frames_of(20):
+            stream.append(frame)
+    assert stream.receipt.frames_stored == 20
+    assert daemon.event("client_connected")["client_key"] == "camera-1"
+
+
+def test_local_clients_need_no_keys_and_keys_are_not_looked_at_for_ipc(guarded, lab: Lab, spec_of, tmp_path: Path):
+    daemon = guarded()
+    with sw.connect(daemon.ipc, curve=sw.Curve(tmp_path / "none", tmp_path / "none")) as connection:
+        connection.acquire("a", spec_of()).close()
+    assert "client_key" not in daemon.event("client_connected")
+
+
+def test_keys_may_come_from_the_environment(guarded, lab: Lab, monkeypatch):
+    curve = lab.make("camera")
+    daemon = guarded()
+    monkeypatch.setenv(SECRET_KEY_VARIABLE, str(curve.secret_key))
+    with pytest.raises(errors.ConfigError, match="one key in the environment is of no use"):
+        sw.connect(daemon.tcp)
+    monkeypatch.setenv(DAEMON_KEY_VARIABLE, str(curve.daemon_key))
+    sw.connect(daemon.tcp).close()
+
+
+def test_a_key_that_is_not_listed_is_told_so_at_once_and_named_in_an_event(guarded, lab: Lab):
+    curve = lab.make("stranger", listed=False)
+    daemon = guarded()
+    with pytest.raises(errors.AccessError, match="does not know this client's key") as caught:
+        sw.connect(daemon.tcp, curve=curve, timeout_ms=60_000)
+    refused = daemon.event("client_refused")
+    assert refused["address"] == "127.0.0.1"
+    assert refused["public_key"] == caught.value.got
+
+
+def test_no_keys_for_a_daemon_that_demands_them_and_the_other_way_round(guarded, start, double, lab: Lab):
+    curve = lab.make("camera")
+    with pytest.raises(errors.AccessError, match=r"If it demands keys, give curve=Curve\(\.\.\.\)"):
+        sw.connect(guarded().tcp, timeout_ms=60_000)
+    with pytest.raises(errors.AccessError, match=r"one with ingest\.insecure takes no keys"):
+        sw.connect(start(doubled=double).tcp, curve=curve, timeout_ms=60_000)
+
+
+def test_the_key_of_another_daemon_is_told_as_such(guarded, lab: Lab, tmp_path: Path):
+    lab.make("camera")
+    other = Lab(tmp_path / "other")
+    wrong = sw.Curve(lab.folder / "camera.key_secret", other.rig)
+    with pytest.raises(errors.AccessError, match="Check the daemon's public key"):
+        sw.connect(guarded().tcp, curve=wrong, timeout_ms=60_000)
+
+
+def test_the_list_is_read_again_while_the_daemon_runs(guarded, lab: Lab):
+    daemon = guarded()
+    curve = lab.make("late")
+    with pytest.raises(errors.AccessError):
+        sw.connect(daemon.tcp, curve=curve)
+    assert daemon.server.reload_clients() == {"added": ["late"], "removed": []}
+    sw.connect(daemon.tcp, curve=curve).close()
+    lab.unlist("late")
+    assert daemon.server.reload_clients() == {"added": [], "removed": ["late"]}
+    with pytest.raises(errors.AccessError):
+        sw.connect(daemon.tcp, curve=curve)
+
+
+def test_who_is_taken_off_the_list_is_cut_and_may_go_on_when_it_is_back(guarded, lab: Lab, spec_of, frames_of, wait):
+    """Its acquisition waits for it, as after any lost connection; another client goes on undisturbed."""
+    daemon = guarded()
+    curves = [lab.make(name) for name in ("kept", "cut")]
+    daemon.server.reload_clients()
+    kept, cut = (sw.connect(daemon.tcp, curve=curve) for curve in curves)
+    streams = [connection.acquire(name, spec_of()) for connection, name in ((kept, "kept"), (cut, "cut"))]
+    frames = frames_of(6)
+    for stream in streams:
+        stream.append(frames[0])
+    lab.unlist("cut")
+    daemon.server.reload_clients()
+    assert daemon.event("client_lost")["client_key"] == "cut"
+    assert daemon.event("acquisition_detached")["reason"] == "its key was taken off the list"
+    wait(lambda: daemon.count("client_refused"))
+    (lab.clients / "cut.key").write_bytes((lab.folder / "cut.key").read_bytes())
+    daemon.server.reload_clients()
+    for stream in streams:
+        for frame in frames[1:]:
+            stream.append(frame)
+        stream.close()
+        assert stream.receipt.frames_stored == 6
+    kept.close()
+    cut.close()
+    assert daemon.count("client_lost") == 1
+
+
+def test_a_client_that_stays_off_the_list_ends_with_an_access_error(guarded, lab: Lab, spec_of, frames_of):
+    curve = lab.make("cut")
+    daemon = guarded()
+    connection = sw.connect(daemon.tcp, curve=curve, reconnect_timeout_ms=200)
+    stream = connection.acquire("a", spec_of())
+    lab.unlist("cut")
+    daemon.server.reload_clients()
+    with pytest.raises(errors.AccessError):  # noqa: PT012 - the append that comes after the end
+        while True:
+            stream.append(frames_of(1)[0])
+    with pytest.raises(errors.AccessError):
+        connection.acquire("b", spec_of())
+
+
+def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):
+    curve = lab.make("camera")
+    daemon = guarded()
+    for name, content, says in (("torn.key", "public-key = x", "holds no usable"), ("no name.key", "", "does not name a client")):
+        (lab.clients / name).write_text(content)
+        with pytest.raises(errors.ConfigError, match=says):
+            daemon.server.reload_clients()
+        (lab.clients / name).unlink()
+    lab.clients.chmod(0o777)
+    with pytest.raises(errors.ConfigError, match="anybody may add keys"):
+        daemon.server.reload_clients()
+    sw.connect(daemon.tcp, curve=curve).close()
+
+
+def test_only_key_files_are_read_and_one_key_has_one_name(lab: Lab):
+    lab.make("camera")
+    (lab.clients / "copy.key").write_bytes((lab.folder / "camera.key").read_bytes() + b"\n")
+    for name in ("README", ".camera.key.swp", ".hidden.key", "camera.key_secret"):
+        (lab.clients / name).write_text("anything")
+    assert sorted(AllowList.read(lab.clients).names.values()) == ["camera"]
+
+
+def test_one_client_cannot_take_all_sessions(guarded, lab: Lab, spec_of):
+    """Connections of one key count together, and so does what it left behind; another client still gets one."""
+    curves = [lab.make(name) for name in ("greedy", "modest")]
+    daemon = guarded(max_sessions_per_client=2)
+    first, second = (sw.connect(daemon.tcp, curve=curves[0], reconnect_timeout_ms=0) for _ in range(2))
+    with pytest.raises(errors.BudgetError, match="too many connections with one key"):
+        sw.connect(daemon.tcp, curve=curves[0])
+    streams = [connection.acquire(name, spec_of()) for connection, name in ((first, "a"), (second, "b"))]
+    for connection in (first, second):
+        with pytest.raises(errors.BudgetError, match="too many acquisitions of one client"):
+            connection.acquire("c", spec_of())
+    with sw.connect(daemon.tcp, curve=curves[1]) as other:
+        other.acquire("d", spec_of()).close()
+    streams[0].close()
+    first.acquire("c", spec_of()).close()
+    second.close()
+    first.close()
+
+
+def test_one_connection_without_keys_is_one_client(start, double, spec_of):
+    daemon = start(doubled=double, max_sessions_per_client=1)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()):
+        with pytest.raises(errors.BudgetError, match="too many acquisitions of one client"):
+            connection.acquire("b", spec_of())
+        with sw.connect(daemon.ipc) as other:
+            other.acquire("b", spec_of()).close()
+
+
+def test_requests_that_wait_are_bounded(start, double, raw, spec_of, monkeypatch):
+    monkeypatch.setattr("shardwright.ingest.opening.MAX_WAITING", 0)
+    client = raw(start(doubled=double).ipc)
+    client.ask_to_open("a", spec_of())
+    _, problem = client.receive_error()
+    assert (problem["code"], problem["message"], problem["request"]) == ("budget", "too many requests at once", 1)
+
+
+def test_an_acquisition_that_needs_too_many_open_files_is_refused(start, double, spec_of):
+    daemon = start(doubled=double, max_descriptors=4)
+    with sw.connect(daemon.ipc) as connection, pytest.raises(errors.BudgetError, match=r"may not open enough files.*at most 4 descriptors"):
+        connection.acquire("a", spec_of())
+
+
+# Strangers ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits for the end of a connection, half a minute at most."""
+    connection.settimeout(30)
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_the_oldest_stranger_goes_when_there_are_too_many(start, double, spec_of, frames_of, monkeypatch):
+    """With a minute for handshakes, only the doorkeeper can have ended them."""
+    monkeypatch.setattr(doorkeeper, "MAX_STRANGERS", 10)
+    daemon = start(doubled=double, handshake_timeout_ms=60_000, ring_socket=None)
+    with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
+        strangers = []
+        for frame in frames_of(40):
+            strangers.append(socket.create_connection(address_of(daemon)))
+            stream.append(frame)
+        assert all(is_closed(stranger) for stranger in strangers[:30])
+        with sw.connect(daemon.tcp):  # an honest newcomer
+            pass
+    assert stream.receipt.frames_stored == 40
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_whoever_shakes_hands_and_says_nothing_is_sent_away(start, double, spec_of, frames_of, monkeypatch):
+    monkeypatch.setattr(doorkeeper, "MAX_STRANGER_S", 0.3)
+    daemon = start(doubled=double)
+    with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
+        for endpoint in (daemon.tcp, daemon.ipc):
+            with zmq.Context() as context, context.socket(zmq.DEALER) as mute:
+                monitor = mute.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+                mute.connect(endpoint)
+                assert monitor.poll(30_000), "it may stay for ever"
+                mute.disable_monitor()
+                monitor.close()
+        stream.append(frames_of(1)[0])  # who was there longer, and said HELLO, stays
+    assert stream.receipt.frames_stored == 1
+    assert daemon.count("client_lost") == 0
+
+
+def test_whoever_was_dismissed_has_a_moment_to_go(start, double, raw, monkeypatch):
+    monkeypatch.setattr(doorkeeper, "MAX_STRANGER_S", 0.3)
+    client = raw(start(doubled=double).tcp)
+    monitor = client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    client.send([b"nonsense"])
+    assert client.receive_error()[1]["code"] == "protocol"
+    assert monitor.poll(30_000)
+    client.socket.disable_monitor()
+    monitor.close()
+
+
+def test_a_stranger_cannot_fill_the_memory_before_it_has_said_who_it_is(start, double):
+    """A frame that never ends, of a message that never ends: ZeroMQ keeps what is not whole, however much it is."""
+    daemon = start(doubled=double, handshake_timeout_ms=60_000)
+    with socket.create_connection(address_of(daemon)) as stranger:
+        stranger.sendall(GREETING + b"\x06" + (32 << 20).to_bytes(8, "big"))  # a long command
+        stranger.settimeout(30)
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):  # noqa: PT012 - one of many
+            for _ in range(1000):
+                stranger.sendall(bytes(1 << 16))
+                time.sleep(0.01)
+
+
+def test_descriptors_are_given_back(start, double):
+    daemon = start(doubled=double, handshake_timeout_ms=200)
+    sw.connect(daemon.tcp).close()
+
+    def open_sockets() -> int:
+        return sum(map(is_socket, Path("/proc/self/fd").iterdir()))
+
+    before = open_sockets()
+    for _ in range(3):
+        strangers = [socket.create_connection(address_of(daemon)) for _ in range(50)]
+        assert all(is_closed(stranger) for stranger in strangers)
+        for stranger in strangers:
+            stranger.close()
+    for _ in range(3000):
+        if open_sockets() <= before:
+            break
+        time.sleep(0.01)
+    assert open_sockets() <= before
+    sw.connect(daemon.tcp).close()
+
+
+def is_socket(descriptor: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(descriptor.stat().st_mode)
+    except OSError:
+        return False
+
+
+# Groups and names --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_sockets_are_for_this_user_or_for_a_group(start, double, tmp_path: Path):
+    own = start(doubled=double, root=tmp_path / "own")
+    shared = start(doubled=double, root=tmp_path / "shared", group=grp.getgrgid(os.getgid()).gr_name)
+    assert stat.S_IMODE(own.root.stat().st_mode) == 0o700
+    assert stat.S_IMODE(shared.root.stat().st_mode) == 0o750
+    for name in ("ingest.sock", "ring.sock"):
+        assert not own.root.joinpath(name).stat().st_mode & 0o022
+        assert stat.S_IMODE(shared.root.joinpath(name).stat().st_mode) == 0o660
+    with pytest.raises(errors.ConfigError, match="no such group"):
+        start(doubled=double, root=tmp_path / "none", group="no-such-group")
+
+
+HOSTILE = ["..", "../x", "/etc/x", "a/b", "a/../../b", "a\\b", "a\0b", "", ".", ".hidden", "a..b", "-x", "a\n", "a" * 129, "é", "a/", "%2e%2e/x"]
+BORDERS: dict[str, Callable[[str, Any], dict[str, Any]]] = {
+    "name": lambda name, spec: {"name": name, "spec": spec},
+    "name to reopen": lambda name, spec: {"name": name, "spec": None, "reopen": True},
+    "name to resume": lambda name, spec: {
+        "name": name,
+        "spec": None,
+        "resume": {"acquisition": "0" * 32, "client_epoch": 1, "next_sequence": 0, "ring_slots": 8},
+    },
+    "stream": lambda name, spec: {"name": "fine", "spec": None, "stream": name},
+    "acquisition": lambda name, spec: {
+        "name": "fine",
+        "spec": None,
+        "resume": {"acquisition": name, "client_epoch": 1, "next_sequence": 0, "ring_slots": 8},
+    },
+    "axis": lambda name, spec: {"name": "fine", "spec": {**spec, "dimensions": [{**spec["dimensions"][0], "name": name}, *spec["dimensions"][1:]]}},
+    "frame field": lambda name, spec: {"name": "fine", "spec": {**spec, "frame_fields": [name]}},
+}
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_no_name_leaves_the_output_root(start, raw, spec_of, tmp_path: Path, border: str):
+    """Everything that a client can call by a name becomes a path, or could. With the real pipeline, past the client's own checks."""
+    daemon = start(root=tmp_path / "one" / "two" / "root")
+    client = raw(daemon.ipc)
+    before = sorted(tmp_path.rglob("*"))
+    body = BORDERS[border]
+    for name in HOSTILE:
+        request = {"request": 1, "stream": None, "transport": "message", **body(name, spec_of().model_dump(mode="json"))}
+        client.send(client.connection.control(Kind.OPEN, request))
+        _, problem = client.receive_error()
+        assert problem["code"] in ("invalid_name", "unknown_stream", "spec", "protocol", "resume"), (name, problem)
+        if problem["fatal"]:
+            client.close()
+            client = raw(daemon.ipc)
+    assert sorted(tmp_path.rglob("*")) == before
