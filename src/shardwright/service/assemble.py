@@ -198,6 +198,8 @@ class Daemon:
         self._compaction.configure(config.compaction)
         self._server.set_low_water(config.output.low_water)
         self._disks.set_low_water(config.output.low_water)
+        if config.ingest.curve is not None:
+            self.reload_clients()
 
     def _dead_threads(self) -> list[str]:
         return [*([] if self._pool.alive() else ["worker"]), *self._server.dead_threads()]

@@ -1,6 +1,7 @@
 """SIGHUP: the configuration is read again, and what can change while cameras send is taken over. The rest is named, and waits for a restart.
 
     log, compaction, output.low_water    change live
+    the folder ingest.curve.clients      is read again, as it is whenever a file in it changes
     everything else                      needs a restart: sockets, rings and promises are what clients already rely on
 
 A file that is wrong, or a plan that cannot work, changes nothing: the daemon goes on with what it has, and says what is wrong.
