@@ -14,7 +14,8 @@ import pytest
 import zmq
 
 import shardwright as sw
-from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE
+from shardwright.client.channel import Channel
+from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for
 from shardwright.ingest import doorkeeper
 from shardwright.ingest.allow_list import AllowList
 from shardwright.model import errors
@@ -143,7 +144,7 @@ def test_who_is_taken_off_the_list_is_cut_and_may_go_on_when_it_is_back(guarded,
 def test_a_client_that_stays_off_the_list_ends_with_an_access_error(guarded, lab: Lab, spec_of, frames_of):
     curve = lab.make("cut")
     daemon = guarded()
-    connection = sw.connect(daemon.tcp, curve=curve, reconnect_timeout_ms=200)
+    connection = sw.connect(daemon.tcp, curve=curve, reconnect_timeout_ms=1000)
     stream = connection.acquire("a", spec_of())
     lab.unlist("cut")
     daemon.server.reload_clients()
@@ -152,6 +153,20 @@ def test_a_client_that_stays_off_the_list_ends_with_an_access_error(guarded, lab
             stream.append(frames_of(1)[0])
     with pytest.raises(errors.AccessError):
         connection.acquire("b", spec_of())
+
+
+def test_what_is_sent_when_the_handshake_has_failed_raises_the_refusal(guarded, lab: Lab):
+    """ZeroMQ gives such a connection up: nothing can be sent any more, and it is not the network's fault."""
+    curve = lab.make("stranger", listed=False)
+    daemon = guarded()
+    with zmq.Context() as context:
+        channel = Channel(context, daemon.tcp, "test", keys_for(daemon.tcp, curve))
+        daemon.event("client_refused")
+        with pytest.raises(errors.AccessError, match="does not know this client's key"):  # noqa: PT012 - the one that comes too late
+            while True:
+                channel.control(Kind.HEARTBEAT)
+                time.sleep(0.001)
+        channel.close(0)
 
 
 def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -55,7 +56,8 @@ class Channel:
             raise ConfigError("not an endpoint to connect to", expected=expected, got=got) from None
         self._counter = Counter(CONNECTION)
         hello = Hello(software, socket.gethostname()[:255], os.getpid())
-        self.control(Kind.HELLO, hello.to_body())
+        with contextlib.suppress(zmq.Again):  # refused and given up so soon: check_connected will say why
+            self._send(self._counter.control(Kind.HELLO, hello.to_body()))
 
     def close(self, linger_ms: int) -> None:
         self._socket.disable_monitor()
@@ -65,6 +67,14 @@ class Channel:
     # To the daemon --------------------------------------------------------------------------------------------------------------------------
 
     def send(self, parts: list[Any]) -> None:
+        """Never waits. Raises as ``check_connected`` where ZeroMQ has given the connection up, as it does when a handshake fails."""
+        try:
+            self._send(parts)
+        except zmq.Again:
+            self.check_connected()
+            raise SessionLostError("the daemon closed the connection", got=self._endpoint) from None
+
+    def _send(self, parts: list[Any]) -> None:
         self._socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
 
     def control(self, kind: Kind, body: dict[str, Any] | None = None) -> None:

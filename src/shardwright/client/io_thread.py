@@ -42,6 +42,7 @@ FLUSH_S = 0.005  # the longest a frame waits for its batch to fill
 BATCH_BYTES = 8 << 20  # of pixels: enough to make one message worth its while
 GOODBYE_LINGER_MS = 500
 BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0  # between connections
+LAST_TRY_MS = 500  # for a connection that is begun when the time is nearly over
 _FIRST_PATIENCE_MS = 365 * 24 * 3_600_000  # ``connect`` has its own clock
 
 
@@ -74,6 +75,7 @@ class IoThread:
         self._welcomed: Future[Welcome] = Future()
         self._channel: Channel | None = None
         self._lost_since_s: float | None = None
+        self._refusal: ShardwrightError | None = None  # the last one since then
         self._next_try_s = 0.0
         self._backoff_s = BACKOFF_S
         self._stopping = False
@@ -123,7 +125,8 @@ class IoThread:
             while not self._stopping:
                 self._turn(context)
             if self._channel is not None:
-                self._channel.control(Kind.ERROR, Problem(ClosedError("the client leaves"), fatal=True).to_body())
+                with contextlib.suppress(ShardwrightError):  # nobody is there to hear it
+                    self._channel.control(Kind.ERROR, Problem(ClosedError("the client leaves"), fatal=True).to_body())
         except _Over as over:
             reason = over.reason
         except ShardwrightError as error:
@@ -190,7 +193,8 @@ class IoThread:
         """How long a connection may take to be welcomed."""
         if self._welcome is None or self._lost_since_s is None:
             return _FIRST_PATIENCE_MS
-        return min(self._welcome.session_timeout_ms, self._reconnect_timeout_ms - (channel.started_s - self._lost_since_s) * 1000)
+        left_ms = self._reconnect_timeout_ms - (channel.started_s - self._lost_since_s) * 1000
+        return min(self._welcome.session_timeout_ms, max(left_ms, LAST_TRY_MS))
 
     def _wait(self, channel: Channel) -> None:
         """Until something comes, or the next batch or heartbeat is due."""
@@ -221,10 +225,12 @@ class IoThread:
         if self._welcome is None or self._reconnect_timeout_ms == 0:
             raise _Over(error)
         now_s = time.monotonic()
+        if not isinstance(error, SessionLostError):
+            self._refusal = error
         if self._lost_since_s is None:
             self._lost_since_s = now_s
         elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
-            raise _Over(error)
+            raise _Over(self._refusal or error)  # why we were not let in says more than that the last try came too late
         for request in self._sent & self._opens.keys():
             _fail(self._opens.pop(request)[1], error)
         self._sent.clear()
@@ -264,7 +270,7 @@ class IoThread:
 
     def _be_whole(self) -> None:
         """Nothing is waiting for the daemon to take it up again."""
-        self._lost_since_s, self._backoff_s = None, BACKOFF_S
+        self._lost_since_s, self._refusal, self._backoff_s = None, None, BACKOFF_S
 
     # Messages -------------------------------------------------------------------------------------------------------------------------------
 
