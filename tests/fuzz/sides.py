@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import zmq
 
 from shardwright.array.grid import Grid
 from shardwright.array.parse import parse_spec
@@ -205,7 +206,7 @@ class DaemonSide:
         if parts[0][:4] == handover.MAGIC:
             return self._take_ring_request(parts[0])
         before = len(self._acquisition.seen)
-        self._server._receive(b"fuzz", views)
+        self._server._receive(b"fuzz", views, zmq.Frame())
         self._session.advance()
         refused = self._admit()
         if refused is not None:
@@ -226,7 +227,7 @@ class DaemonSide:
         pending, self._openings._pending = self._openings._pending, []
         for each in pending:
             try:
-                self._openings._admission.admit(each.request, 0, 0)
+                self._openings._admission.admit(each.request, 0, 0, 0)
             except ShardwrightError:
                 return "open refused"
             return "open admitted"

@@ -17,10 +17,14 @@ def load_access(loaded: LoadedConfig) -> Access | None:
     """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that cannot be used."""
     from shardwright.ingest.allow_list import AllowList
     from shardwright.ingest.settings import Access
+    from shardwright.ingest.zmq_library import zmq_library
 
     curve = loaded.config.ingest.curve
     if curve is None:
         return None
+    if not zmq_library().has_curve:
+        hint = "Install the pyzmq wheel from the package index"
+        raise loaded.source.error(("ingest", "curve"), "this build of ZeroMQ has no CURVE", expected="libzmq with libsodium", got="none", hint=hint)
     field = "secret_key"
     try:
         secret_key = read_secret_key(curve.secret_key)

@@ -13,6 +13,7 @@ import pytest
 from tests.faults import disks
 from tests.faults.disks import LoopDisk
 
+from shardwright.client.curve import make_key_pair
 from shardwright.config.load import load_config
 from shardwright.service.doctor import measure
 from shardwright.service.doctor.checks import FOLDER_CHECKS, examine
@@ -142,6 +143,24 @@ def test_this_machine(config):
     assert [folder.path for folder in facts.sockets] == [str(config.parent)]
     assert facts.sockets[0].mode == 0o700
     assert {finding.result for finding in examine(facts) if finding.check in ("plan", "open files", "kernel", "ZeroMQ", "Blosc")} == {"ok"}
+
+
+def test_keys_of_a_configuration(config, tmp_path):
+    """As serve would find them: each step of the way that the README shows."""
+    config.write_text(config.read_text().replace("insecure: true", "curve: {secret_key: rig.key_secret, clients: clients}"))
+
+    def found() -> tuple[str, str]:
+        (finding,) = [finding for finding in examine(gather(load_config(config))) if finding.check == "keys"]
+        return finding.result, finding.found
+
+    assert found() == ("bad", f"{config}:4: ingest.curve.secret_key: cannot read the key file {config.parent}/rig.key_secret; got no such file")
+    make_key_pair(config.parent, "rig")
+    assert "cannot read the folder of client keys" in found()[1]
+    (config.parent / "clients").mkdir()
+    assert found() == ("warn", "no client key is listed")
+    public, _ = make_key_pair(tmp_path, "camera")
+    public.rename(config.parent / "clients" / public.name)
+    assert found() == ("ok", "client keys on the list: 1")
 
 
 def test_a_plan_that_cannot_work_is_a_finding(config):

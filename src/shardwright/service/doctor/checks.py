@@ -260,6 +260,20 @@ def check_sockets(facts: Facts) -> Check:
     return "ok", f"{places or 'none'}{': for the daemon and its group' if places else ''}", None
 
 
+def check_keys(facts: Facts) -> Check:
+    """Who gets in from other computers: nobody, those whose keys are listed, or everybody."""
+    if facts.keys_problem is not None:
+        return "bad", facts.keys_problem, "Mend that, else the daemon does not start; `shardwright keygen NAME` makes a pair of keys."
+    if not facts.uses_tcp:
+        return "ok", "no tcp endpoint, so this machine's own users only", None
+    if facts.client_keys is None:
+        advice = "Use ingest.curve (`shardwright keygen`), unless nobody else is on this network."
+        return "warn", "ingest.insecure: whoever reaches a tcp endpoint may write stores and fill the disk", advice
+    if facts.client_keys == 0:
+        return "warn", "no client key is listed", "Put the NAME.key of each camera's computer into the folder ingest.curve.clients."
+    return "ok", f"client keys on the list: {facts.client_keys}", None
+
+
 def check_zmq(facts: Facts) -> Check:
     """The library that pyzmq was built with."""
     version = _dotted(facts.zmq.version)
@@ -273,7 +287,7 @@ def check_zmq(facts: Facts) -> Check:
     if facts.zmq.version < GOOD_ZMQ:
         return "warn", found, f"Update pyzmq to one with libzmq {_dotted(GOOD_ZMQ)} or newer, which mends what strangers could do to a listener."
     if facts.uses_tcp and not facts.zmq.has_curve:
-        return "warn", found, "Install the pyzmq wheel from the package index: without CURVE a tcp endpoint is open to the whole network."
+        return "warn", found, "Install the pyzmq wheel from the package index: without CURVE nobody can be kept out of a tcp endpoint."
     return "ok", found, None
 
 
@@ -319,6 +333,7 @@ MACHINE_CHECKS: dict[str, Callable[[Facts], Check]] = {
     "huge pages": check_huge_pages,
     "clock": check_clock,
     "sockets": check_sockets,
+    "keys": check_keys,
     "ZeroMQ": check_zmq,
     "Blosc": check_blosc,
     "unfinished stores": check_stores,

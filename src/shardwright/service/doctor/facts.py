@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.codecs import native
+from shardwright.config.access import load_access
 from shardwright.config.plan import machine_memory_bytes, make_plan
+from shardwright.ingest.endpoints import connection_descriptors, is_tcp
 from shardwright.ingest.zmq_library import zmq_library
 from shardwright.model.errors import CodecError, ConfigError, ShardwrightError, StorageError
-from shardwright.pipeline.limits import DESCRIPTORS_PER_FILE, RUNTIME_BYTES, SPARE_DESCRIPTORS
+from shardwright.pipeline.limits import DESCRIPTORS_PER_FILE, OWN_DESCRIPTORS, RUNTIME_BYTES, SPARE_DESCRIPTORS
 from shardwright.pipeline.recover import is_leftover, unfinished_stores
 from shardwright.pipeline.resume import read_known_manifest
 from shardwright.service.web_child import PACKAGES
@@ -82,7 +84,8 @@ class SocketFolder:
 @dataclass(frozen=True)
 class Facts:
     """``memory_lock_bytes``, ``descriptors``: limits of this process, None without limit. ``dirty_bytes``, ``background_dirty_bytes``: unwritten page
-    cache from which writers wait, and from which the kernel writes. ``clock_synchronised`` None: the kernel does not tell."""
+    cache from which writers wait, and from which the kernel writes. ``clock_synchronised`` None: the kernel does not tell. ``client_keys``: how many
+    may connect over TCP, None where no keys are asked for; ``keys_problem``: why serve would not start with these keys."""
 
     needs: Needs
     folders: tuple[FolderFacts, ...]
@@ -108,6 +111,8 @@ class Facts:
     zmq: ZmqLibrary
     uses_ipc: bool
     uses_tcp: bool
+    client_keys: int | None
+    keys_problem: str | None
     blosc_version: str | None
     blosc_problem: str | None
     missing_symbols: tuple[str, ...]
@@ -124,6 +129,7 @@ def gather(loaded: LoadedConfig) -> Facts:
     dirty_bytes, background_bytes = _dirty_limits(memory.get("MemAvailable", 0))
     blosc_problem, missing = _native_library()
     unfinished, unreadable = _unfinished(config.output.root)
+    client_keys, keys_problem = _keys(loaded)
     return Facts(
         needs=needs_of(loaded),
         folders=tuple(folder_facts(field, path, config.output.io) for field, path in _output_folders(config)),
@@ -148,7 +154,9 @@ def gather(loaded: LoadedConfig) -> Facts:
         monotonic_resolution_ns=time.clock_getres(time.CLOCK_MONOTONIC) * 1e9,
         zmq=zmq_library(),
         uses_ipc=any(endpoint.startswith("ipc:") for endpoint in config.ingest.endpoints),
-        uses_tcp=any(endpoint.startswith("tcp:") for endpoint in config.ingest.endpoints),
+        uses_tcp=any(map(is_tcp, config.ingest.endpoints)),
+        client_keys=client_keys,
+        keys_problem=keys_problem,
         blosc_version=_version_of("blosc2"),
         blosc_problem=blosc_problem,
         missing_symbols=missing,
@@ -162,7 +170,7 @@ def gather(loaded: LoadedConfig) -> Facts:
 def needs_of(loaded: LoadedConfig) -> Needs:
     """From the plan that ``check`` prints; a plan that cannot work is one of the findings."""
     config = loaded.config
-    connections = 4 * config.ingest.max_sessions
+    connections = connection_descriptors(config.ingest.endpoints, config.ingest.max_connections)
     try:
         plan = make_plan(loaded)
     except ConfigError as error:
@@ -176,7 +184,7 @@ def needs_of(loaded: LoadedConfig) -> Needs:
         data_rate_bytes_per_s=_sum_over(plan, "data_rate_bytes_per_s"),
         shard_files_per_hour=_sum_over(plan, "shard_files_per_hour"),
         descriptors=SPARE_DESCRIPTORS + connections + sum(_descriptors(stream, stream.safety.journals) for stream in plan.streams),
-        most_descriptors=SPARE_DESCRIPTORS + connections + sum(_descriptors(stream, stream.limits.open_groups + 1) for stream in plan.streams),
+        most_descriptors=SPARE_DESCRIPTORS + connections + plan.descriptors,
     )
 
 
@@ -186,8 +194,8 @@ def _sum_over(plan: Plan, name: str) -> float | None:
 
 
 def _descriptors(stream: StreamPlan, groups: int) -> int:
-    """Of so many open groups: their shard files, and a journal each."""
-    return groups * (DESCRIPTORS_PER_FILE * stream.limits.shard_files_per_group + 1)
+    """Of so many open groups: their shard files, and a journal each; and of the acquisition itself."""
+    return OWN_DESCRIPTORS + groups * (DESCRIPTORS_PER_FILE * stream.limits.shard_files_per_group + 1)
 
 
 def _output_folders(config: Config) -> list[tuple[str, Path]]:
@@ -232,6 +240,15 @@ def _socket_folder(folder: Path) -> SocketFolder:
         return SocketFolder(str(folder), folder.stat().st_mode & 0o777, usable=os.access(folder, os.W_OK | os.X_OK))
     above = next(parent for parent in folder.parents if parent.exists())
     return SocketFolder(str(folder), None, usable=above.is_dir() and os.access(above, os.W_OK | os.X_OK))
+
+
+def _keys(loaded: LoadedConfig) -> tuple[int | None, str | None]:
+    """(how many clients are on the list, why the keys cannot be used)."""
+    try:
+        access = load_access(loaded)
+    except ConfigError as error:
+        return None, " ".join(str(error).split())
+    return (None if access is None else len(access.clients.names)), None
 
 
 def _unfinished(root: Path) -> tuple[int, tuple[str, ...]]:
