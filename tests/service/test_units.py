@@ -83,8 +83,8 @@ def test_the_users_and_folders_are_what_systemd_takes(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     assert re.search("^shardwright:", (root / "etc/passwd").read_text(), re.MULTILINE)
     assert re.search("^shardwright:", (root / "etc/group").read_text(), re.MULTILINE)
-    modes = {name: (root / name).stat().st_mode & 0o777 for name in ("run/shardwright", "etc/shardwright", "etc/shardwright/keys")}
-    assert modes == {"run/shardwright": 0o750, "etc/shardwright": 0o755, "etc/shardwright/keys": 0o700}
+    modes = {"run/shardwright": 0o750, "etc/shardwright": 0o755, "etc/shardwright/keys": 0o700, "etc/shardwright/clients": 0o755}
+    assert {name: (root / name).stat().st_mode & 0o777 for name in modes} == modes
 
 
 def test_installed_files_name_this_installation(prefix: Path) -> None:

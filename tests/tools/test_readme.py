@@ -2,6 +2,9 @@
 
 import re
 import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +68,42 @@ def test_example_of_the_client_with_the_shipped_configuration(serve, short_folde
     assert_holds_frames(short_folder / "data" / "embryo-42.ome.zarr")
 
 
+def test_example_of_a_camera_on_another_computer(serve, short_folder, monkeypatch):
+    """Keys are made and configured as the README says; the two computers are two folders, and files go from one to the other as it says."""
+    etc, rig, camera = (short_folder / name for name in ("etc", "rig", "camera"))
+    for folder in (etc / "keys", etc / "clients", rig, camera):
+        folder.mkdir(parents=True)
+    endpoint = f"ipc://{short_folder}/ingest.sock"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+    def here(text):
+        return text.replace("/etc/shardwright", str(etc)).replace(README_ENDPOINT, endpoint).replace("tcp://192.168.5.1:5555", tcp)
+
+    commands = re.findall(r"(?m)^(rig|camera)\$ +shardwright ([^#\n]+)", README)
+    assert [where for where, _ in commands] == ["rig", "camera"]
+    for where, command in commands:
+        subprocess.run([sys.executable, "-m", "shardwright.cli", *here(command).split()], cwd=short_folder / where, check=True)
+    shutil.copy(etc / "keys" / "rig.key", camera)
+    shutil.copy(camera / "camera-1.key", etc / "clients")
+
+    (with_keys,) = re.findall(r"```yaml\n(ingest:\n.*?curve:.*?)```", README, re.DOTALL)
+    path = short_folder / "rig.yaml"
+    path.write_text(f"output: {{root: {short_folder}/data, create: true}}\n{here(with_keys)}", encoding="utf-8")
+    monkeypatch.chdir(camera)
+    with serve(path, endpoint):
+        names = {"sw": sw}
+        exec(compile(here(PYTHON[4]), "README.md", "exec"), names)
+        with names["daemon"] as daemon:
+            dimensions = [sw.Dimension(name=name, count=count, chunk_size=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
+            with daemon.acquire("far", sw.ArraySpec(dtype="uint16", dimensions=dimensions)) as stream:
+                stream.append(np.zeros((8, 8), np.uint16))
+    assert stream.receipt.frames_stored == 1
+
+
 def test_every_python_example_is_run_here():
-    assert len(PYTHON) == 4
+    assert len(PYTHON) == 5
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)|(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", README))))
