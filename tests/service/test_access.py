@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import signal
 import socket
 import threading
 from pathlib import Path
@@ -76,6 +77,17 @@ def test_cameras_with_keys_and_the_errors_of_those_without(keyed: Path, folder: 
         assert "insecure_warning" not in daemon.rest()
     assert_holds(folder / "data" / "late.ome.zarr", PhotonFrames((48, 80)), 5)
     assert not (folder / "data" / "bad.ome.zarr").exists()
+
+
+def test_a_reload_reads_the_keys_again_though_no_file_has_changed(keyed: Path) -> None:
+    """So that whoever took a key away knows that it is out of use when the reload is done."""
+    with DaemonProcess(keyed, sabotage="import os; os.setsid()") as daemon:  # with a terminal SIGHUP would be its end
+        daemon.wait_for("ready")
+        daemon.signal(signal.SIGHUP)
+        facts = daemon.wait_for("client_keys_reloaded")
+        assert (facts["added"], facts["removed"]) == ([], [])
+        assert daemon.wait_for("reloaded")["changed"] == []
+        assert daemon.stop() == 0
 
 
 def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_started(keyed: Path, folder: Path) -> None:
