@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
 
-MOST_PIXELS = 512  # along each axis
+MOST_PIXELS = 512  # along the longer side
 MIN_INTERVAL_S = 0.1  # between two that are taken, however often somebody asks
 
 
@@ -48,7 +48,7 @@ class PreviewTap:
         self.wanted = False  # the ingest thread looks at nothing else
         self._dtype = np.dtype(spec.dtype).newbyteorder("<")
         self._shape = spec.frame_shape
-        self._steps = tuple(slice(None, None, -(-pixels // MOST_PIXELS)) for pixels in spec.frame_shape)
+        self._step = -(-max(spec.frame_shape) // MOST_PIXELS)  # the same down and across: the picture keeps the frame's proportions
         self._last: Preview | None = None
 
     def ask(self) -> Preview | None:
@@ -68,7 +68,7 @@ class PreviewTap:
         memory = (ctypes.c_uint8 * nbytes).from_address(int(addresses[newest]))
         frame = np.frombuffer(memoryview(memory), self._dtype).reshape(self._shape)
         described = descriptors[newest]
-        self._last = Preview(frame[self._steps].copy(), int(described["sequence"]), int(described["frame_id"]), time.monotonic())
+        self._last = Preview(frame[:: self._step, :: self._step].copy(), int(described["sequence"]), int(described["frame_id"]), time.monotonic())
         self.wanted = False
 
 
