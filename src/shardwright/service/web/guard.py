@@ -54,8 +54,6 @@ class Guard:
         await (refusal or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, method: str, headers: Headers) -> Response | None:
-        if sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER_BYTES or len(headers.raw) > MOST_HEADERS:
-            return PlainTextResponse("Too many headers.\n", 431, {"Connection": "close"})
         if len(headers.raw) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER_BYTES:
             return PlainTextResponse("Too many headers.\n", 431, {"Connection": "close"})
         if not self._is_ours(headers.get("host", "")):

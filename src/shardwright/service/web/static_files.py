@@ -1,9 +1,8 @@
-"""Folders of small files that come with the software, read once into memory: serving them touches no disk."""
+"""A folder of small files that come with the software, read once into memory: serving them touches no disk."""
 
 from __future__ import annotations
 
 import hashlib
-import mimetypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,15 +11,13 @@ from starlette.responses import PlainTextResponse, Response
 from .ranges import is_unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from starlette.requests import Request
 
 INDEX = "index.html"
-# Not the machine's own table alone: what a browser runs must not depend on it.
-_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json", ".svg": "image/svg+xml"}
-_TYPES |= {".wasm": "application/wasm", ".woff2": "font/woff2", ".map": "application/json"}
+# Not the machine's own table: what a browser runs must not depend on it. Other kinds of files are not served.
+_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True)
@@ -33,15 +30,14 @@ class _StaticFile:
 class StaticFolder:
     """An endpoint that answers ``path`` with the file of that name below ``folder``, and no path with ``index.html``."""
 
-    def __init__(self, folder: Path, headers: Mapping[str, str] | None = None) -> None:
-        self._headers = {"Cache-Control": "no-cache", **(headers or {})}
-        self._files = {path.relative_to(folder).as_posix(): _read(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    def __init__(self, folder: Path) -> None:
+        self._files = {path.relative_to(folder).as_posix(): _read(path) for path in sorted(folder.rglob("*")) if path.suffix in _TYPES}
 
     async def respond(self, request: Request) -> Response:
         file = self._files.get(request.path_params["path"] or INDEX)
         if file is None:
             return PlainTextResponse("There is no such page.\n", 404)
-        headers = {"ETag": file.etag, **self._headers}
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
         if is_unchanged(request.headers, file.etag):
             return Response(status_code=304, headers=headers)
         return Response(file.content, headers=headers, media_type=file.media_type)
@@ -49,5 +45,4 @@ class StaticFolder:
 
 def _read(path: Path) -> _StaticFile:
     content = path.read_bytes()
-    media_type = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return _StaticFile(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', media_type)
+    return _StaticFile(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', _TYPES[path.suffix])
