@@ -62,9 +62,11 @@ function setState(state) {
   say(`The daemon is ${state}.`);
 }
 
-function showProblem(text) {
+// `text` is read out whenever it changes; `detail`, such as for how long by now, can only be looked at.
+function showProblem(text, detail) {
   byId("problem").hidden = !text;
-  setText(byId("problem"), text);
+  setText(byId("problem-text"), text);
+  setText(byId("problem-detail"), detail);
 }
 
 async function renewStatus() {
@@ -84,7 +86,7 @@ async function renewStatus() {
   previews.show(status.acquisitions);
   setState(status.state);
   announce(status.acquisitions.map((each) => each.name));
-  return problemOf(status);
+  return status;
 }
 
 function announce(now) {
@@ -121,15 +123,15 @@ async function renewStores() {
 
 async function look() {
   try {
-    const problems = [await renewStatus()];
-    for (const part of await Promise.allSettled([renewEvents(), renewStores()])) {
-      if (part.status === "rejected") problems.push(`Not everything here is up to date: ${part.reason.message}.`);
-    }
-    showProblem(problems.filter(Boolean).join(" "));
+    const status = await renewStatus();
+    const parts = await Promise.allSettled([renewEvents(), renewStores()]);
+    const late = parts.find((part) => part.status === "rejected");
+    const { text, detail } = problemOf(status);
+    showProblem([text, late && `Not everything here is up to date: ${late.reason.message}.`].filter(Boolean).join(" "), detail);
   } catch (error) {
     setState("not answering");
-    const since = answered_ms === null ? "" : ` The numbers are ${duration((performance.now() - answered_ms) / 1000)} old.`;
-    showProblem(`The daemon does not answer: ${error.message}.${since}`);
+    const since = answered_ms === null ? "" : `The numbers are ${duration((performance.now() - answered_ms) / 1000)} old.`;
+    showProblem(`The daemon does not answer: ${error.message}.`, since);
   }
 }
 

@@ -1,7 +1,8 @@
-// A small line plot on a canvas: time to the right, one or two series, a scale that fits. Colours come from the style sheet.
+// A small line plot on a canvas: time to the right, one or two series (the second one dashed), a scale that fits. Colours come from the style sheet.
 
 import { measure } from "./format.js";
 import { SPAN_S } from "./history.js";
+import { make } from "./table.js";
 
 const SCALE_WIDTH = 44;
 const MARGIN = 6;
@@ -16,6 +17,8 @@ export class Plot {
   // `series`: functions from a point of the history to a number, null or NaN where there is none. `least`: the least that the scale reaches.
   constructor(canvas, { name, unit, series, least = 1, most = Infinity }) {
     Object.assign(this, { canvas, name, unit, series, least, most, points: [] });
+    const ends = [`${SPAN_S / 60} min ago`, "now"].map((end) => make("span", {}, end));
+    canvas.after(make("div", { class: "axis", "aria-hidden": "true" }, ...ends)); // the canvas's own label says as much
     new ResizeObserver(() => this.draw()).observe(canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
@@ -62,10 +65,10 @@ export class Plot {
     if (!this.points.length) return;
     const now_s = this.points.at(-1).time_s;
     const x = (point) => (width - SCALE_WIDTH) * (1 - (now_s - point.time_s) / SPAN_S);
-    this.series.forEach((of, i) => this.#line(pen, of, x, y, colour(`--plot-${i + 1}`), i === this.series.length - 1 && i === 0));
+    this.series.forEach((of, i) => this.#line(pen, of, x, y, colour(`--plot-${i + 1}`), i ? [5, 3] : [], this.series.length === 1));
   }
 
-  #line(pen, of, x, y, colour, filled) {
+  #line(pen, of, x, y, colour, dashes, filled) {
     const pieces = [[]];
     for (const point of this.points) {
       const value = of(point);
@@ -79,6 +82,7 @@ export class Plot {
     pen.strokeStyle = pen.fillStyle = colour;
     pen.lineWidth = 1.75;
     pen.lineJoin = "round";
+    pen.setLineDash(dashes);
     for (const piece of pieces.filter((each) => each.length)) {
       pen.beginPath();
       piece.forEach(([px, py], i) => (i ? pen.lineTo(px, py) : pen.moveTo(px, py)));

@@ -40,23 +40,25 @@ function showNotStored(sums) {
   byId("not-stored-tile").dataset.level = total ? "bad" : "";
 }
 
-function showDisk(disks) {
+export function showDisk(disks) {
   const disk = disks.find((each) => each.role === "root") ?? disks[0];
   if (!disk) return;
+  const known = Number.isFinite(disk.free_bytes); // not before the first look, nor while the disk does not answer
   const [free, unit] = bytesParts(disk.free_bytes);
   setText(byId("disk-free"), free);
   setText(byId("disk-free-unit"), unit);
   const usable = disk.free_bytes - (disk.low_water_bytes ?? 0);
   const left_s = disk.full_in_s;
+  const low = known && usable <= 0;
   const until = Number.isFinite(left_s) ? `full in ${duration(left_s)}` : `of ${bytes(disk.total_bytes)}`;
-  setText(byId("disk-until"), usable <= 0 ? "below the low-water mark" : until);
-  byId("disk-tile").dataset.level = usable <= 0 ? "bad" : Number.isFinite(left_s) && left_s < SOON_FULL_S ? "warning" : "";
+  setText(byId("disk-until"), low ? "below the low-water mark" : known ? until : "not known");
+  byId("disk-tile").dataset.level = low ? "bad" : Number.isFinite(left_s) && left_s < SOON_FULL_S ? "warning" : "";
 }
 
-// What is wrong with the daemon as a whole; empty where nothing is.
+// What is wrong with the daemon as a whole, and what of it changes all the time; both empty where nothing is.
 export function problemOf(status) {
-  if (status.stall_s > STALL_S) return `Something has been stuck for ${duration(status.stall_s)}, most likely a disk. Frames wait in memory.`;
-  return "";
+  if (status.stall_s <= STALL_S) return { text: "", detail: "" };
+  return { text: "Something is stuck, most likely a disk. Frames wait in memory.", detail: `It has taken ${duration(status.stall_s)} by now.` };
 }
 
 export function runningTable() {
