@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from shardwright.service.control_client import ControlClient
+from shardwright.service.web import preview
+from shardwright.service.web.daemon_link import DaemonLink
 from shardwright.service.web.preview import preview_png, stretched
 
 
-def decoded(pixels: np.ndarray) -> np.ndarray:
+def answer(pixels: np.ndarray) -> dict[str, Any]:
+    """A preview as the control socket gives it."""
     height, width = pixels.shape
-    frame = {"width": width, "height": height, "dtype": pixels.dtype.name, "data": base64.b64encode(pixels.tobytes()).decode()}
-    return np.asarray(Image.open(io.BytesIO(preview_png(frame))))
+    facts = {"frame": 4, "frame_id": None, "time_s": 0.5}
+    return {"width": width, "height": height, "dtype": pixels.dtype.name, "data": base64.b64encode(pixels.tobytes()).decode(), **facts}
+
+
+def decoded(pixels: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(preview_png(answer(pixels)))))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
@@ -50,3 +60,19 @@ def test_a_few_bright_pixels_on_nothing_are_seen() -> None:
 
 def test_a_single_pixel() -> None:
     assert decoded(np.full((1, 1), 3, np.uint8)).shape == (1, 1)
+
+
+def test_a_picture_is_drawn_once_however_many_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"status": {"streams": {}, "disks": [], "acquisitions": [{"name": "a"}]}, "preview": answer(np.eye(20, dtype=np.uint16))}
+    drawn = []
+    monkeypatch.setattr(ControlClient, "ask", lambda client, do, **facts: told)
+    monkeypatch.setattr(preview, "preview_png", lambda frame: drawn.append(preview_png(frame)) or drawn[-1])
+
+    async def ask_many() -> None:
+        link = DaemonLink("nobody.sock", preview_hz=1e-3)
+        pictures = [await link.preview("a") for _ in range(3)] + await asyncio.gather(*(link.preview("a") for _ in range(50)))
+        assert {(picture.png, picture.frame, picture.frame_id, picture.age_s) for picture in pictures if picture} == {(drawn[0], 4, None, 0.5)}
+        assert await link.preview("b") is None
+
+    asyncio.run(ask_many())
+    assert len(drawn) == 1

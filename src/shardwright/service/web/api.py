@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
 from shardwright.model.errors import ProtocolError, ShardwrightError
 
 from .metrics import Metrics
-from .preview import preview_png
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -62,9 +60,8 @@ class Api:
         return JSONResponse({"events": await self._link.events(int(after))})
 
     async def preview(self, request: Request) -> Response:
-        frame = await self._link.preview(request.path_params["name"])
-        if frame is None:
+        preview = await self._link.preview(request.path_params["name"])
+        if preview is None:
             return JSONResponse({"error": {"code": "no_frame", "message": "there is no such acquisition running, or no frame of it yet"}}, 404)
-        png = await anyio.to_thread.run_sync(preview_png, frame)
-        facts = {"X-Frame": str(frame["frame"]), "X-Frame-Id": str(frame["frame_id"]), "X-Frame-Age-Seconds": str(frame["time_s"])}
-        return Response(png, media_type="image/png", headers=facts)
+        facts = {"X-Frame": preview.frame, "X-Frame-Id": preview.frame_id, "X-Frame-Age-Seconds": preview.age_s}
+        return Response(preview.png, media_type="image/png", headers={name: str(fact) for name, fact in facts.items() if fact is not None})

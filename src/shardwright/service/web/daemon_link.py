@@ -1,4 +1,4 @@
-"""Questions to the daemon: one thread, one connection to its control socket, and no question twice in a moment, however many browsers ask."""
+"""Questions to the daemon: one thread, one connection to its control socket, no question twice in a moment and no picture twice, however many ask."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from shardwright.model.errors import ShardwrightError
 from shardwright.service.control_client import ControlClient
 
 from .forecast import Forecast
+from .preview import PreviewPicture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class DaemonLink:
         self._known_events: tuple[dict[str, Any], ...] = ()
         self._events = Recent(self._take_new_events, EVENTS_FRESH_S, self._executor)
         self._preview_fresh_s = 1 / preview_hz
-        self._previews: dict[str, Recent[dict[str, Any] | None]] = {}
+        self._previews: dict[str, Recent[PreviewPicture | None]] = {}
 
     async def status(self) -> dict[str, Any]:
         """The daemon's snapshot, and ``full_in_s`` for each of its disks."""
@@ -74,18 +75,22 @@ class DaemonLink:
         """Those with a higher number, oldest first."""
         return [event for event in await self._events.get() if event["number"] > after]
 
-    async def preview(self, name: str) -> dict[str, Any] | None:
-        """The newest frame of a running acquisition, made small; None while there is none."""
+    async def preview(self, name: str) -> PreviewPicture | None:
+        """The newest frame of a running acquisition, made small; None while there is none. Drawn once, however many want to see it."""
         running = {acquisition["name"] for acquisition in (await self.status())["acquisitions"]}
         self._previews = {known: recent for known, recent in self._previews.items() if known in running}
         if name not in running:
             return None
         if name not in self._previews:
-            self._previews[name] = Recent(lambda: self._client.ask("preview", name=name)["preview"], self._preview_fresh_s, self._executor)
+            self._previews[name] = Recent(lambda: self._take_preview(name), self._preview_fresh_s, self._executor)
         return await self._previews[name].get()
 
     def _ask_for(self, what: str) -> Any:
         return self._client.ask(what)[what]
+
+    def _take_preview(self, name: str) -> PreviewPicture | None:
+        preview = self._client.ask("preview", name=name)["preview"]
+        return None if preview is None else PreviewPicture.of(preview)
 
     def _take_new_events(self) -> tuple[dict[str, Any], ...]:
         """All that are known. The link's thread is the only one that binds ``_known_events``, to a new tuple each time."""

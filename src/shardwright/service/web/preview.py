@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DARKEST_PERCENT, BRIGHTEST_PERCENT = 0.5, 99.5  # hot pixels and dead ones must not decide the contrast
+
+
+@dataclass(frozen=True)
+class PreviewPicture:
+    """``age_s``: since the frame was taken, when the daemon was asked."""
+
+    png: bytes
+    frame: int
+    frame_id: int | None
+    age_s: float
+
+    @classmethod
+    def of(cls, preview: Mapping[str, Any]) -> PreviewPicture:
+        """Of a preview as the control socket gives it."""
+        return cls(preview_png(preview), preview["frame"], preview["frame_id"], preview["time_s"])
 
 
 def stretched(pixels: np.ndarray) -> np.ndarray:
