@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 import shardwright as sw
+from shardwright.service import events
 from shardwright.testing.photons import PhotonFrames
 
 from .conftest import write_config
@@ -216,5 +217,16 @@ def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
 
 
 def test_the_alert_rules_are_valid_and_do_what_they_say() -> None:
-    assert "16 rules found" in promtool("check", "rules", ALERTS)
+    rules = [rule["alert"] for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+    assert f"{len(rules)} rules found" in promtool("check", "rules", ALERTS)
     assert "SUCCESS" in promtool("test", "rules", ALERTS_TEST.name, folder=ALERTS_TEST.parent)
+    tried = ALERTS_TEST.read_text(encoding="utf-8")
+    assert [rule for rule in rules if rule not in tried] == []
+
+
+def test_the_alert_on_errors_knows_them_as_the_log_does() -> None:
+    (expression,) = [expression for expression in expressions_of_alerts() if "shardwright_events_total" in expression]
+    patterns = set(re.findall(r'event=~"([^"]+)"', expression))
+    (pattern,) = patterns
+    for ending in events._LEVEL_BY_SUFFIX:
+        assert (re.fullmatch(pattern, f"something{ending}") is not None) == (events.level_of(f"something{ending}") == "error"), ending
