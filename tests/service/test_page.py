@@ -201,7 +201,7 @@ def settled_preview(page: Browser, figure: str) -> tuple[np.ndarray, int]:
 
 def test_the_viewer_shows_the_image(page: Browser, rig: Rig, finished: str):
     link = page.wait(lambda: page.run(f"return document.querySelector('#finished a[aria-label*=\"{finished} \"]')"), "the link")
-    assert "24" in page.text("#finished tbody")
+    assert [page.text(f"#finished tbody tr :nth-child({column})") for column in (2, 3)] == ["24", "0"], "frames, and how many of them are missing"
     own_tab = page.driver.current_window_handle
     page.run("arguments[0].focus()", link)
     page.press(Keys.ENTER)

@@ -74,6 +74,28 @@ def test_finished_stores_are_listed_newest_first(tmp_path):
     assert new["path"] == str(tmp_path / "new.ome.zarr")
 
 
+def test_frames_that_are_missing_are_told_by_the_store_itself(tmp_path):
+    """Whichever daemon wrote it, and however long ago."""
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=1),
+            sw.Dimension(name="y", count=4, chunk_size=4, shard_size_chunks=1),
+            sw.Dimension(name="x", count=4, chunk_size=4, shard_size_chunks=1),
+        ],
+    )
+    with sw.create(tmp_path / "holes.ome.zarr", spec) as writer:
+        for frame_id in (0, 1, 5, 5, 7):
+            writer.append(np.full((4, 4), frame_id, np.uint16), frame_id=frame_id)
+    receipt = writer.receipt
+    assert (receipt.frames_missing, receipt.frames_duplicate) == (4, 1)
+    (told,) = look(tmp_path)
+    assert (told["frames"], told["frames_missing"]) == (8, 4)
+
+    (tmp_path / "holes.ome.zarr" / "frames" / "fate" / "c" / "0").write_bytes(b"damaged")
+    assert look(tmp_path)[0]["frames_missing"] is None
+
+
 def test_the_list_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(finished, "MOST_LISTED", 2)
     for i in range(3):

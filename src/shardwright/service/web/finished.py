@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import os
 import time
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
+from shardwright.model.fates import Fate
+
+from .confined import is_plain
 from .viewer_state import StoredImage
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ WAIT_S = 1.0  # for a look, before the list of the last one is given
 MAX_METADATA_BYTES = 1 << 20
 WORKSPACE = ".shardwright"  # as shard.group_files has it, which would bring in the daemon's rooms
 STORE_SUFFIX = ".ome.zarr"
+FATES = "frames/fate"  # the frame table's column, as array.frame_table writes it
+FATE_CODECS = ["bytes", "gzip", "crc32c"]
+CRC_BYTES = 4
+MAX_ROWS_PER_CHUNK = 1 << 20
 
 
 class NotShownError(Exception):
@@ -45,11 +53,14 @@ class FinishedStore:
         return self.path.name.removesuffix(STORE_SUFFIX)
 
     def facts(self) -> dict[str, Any]:
+        """``frames_missing``: places of the image that no frame was stored in, None where the store does not tell."""
+        stored = _stored_frames(self.path / FATES)
         return {
             "store": self.path.name,
             "name": self.name,
             "path": str(self.path),
             "frames": self.image.frames,
+            "frames_missing": None if stored is None else max(0, self.image.frames - stored),
             "axes": list(self.image.axes),
             "shape": list(self.image.shape),
             "dtype": self.image.dtype,
@@ -77,9 +88,8 @@ class FinishedStores:
     def find(self, store: str) -> FinishedStore:
         """``store``: the name of a folder below the root, not a link. Raises ``NotShownError``."""
         path = self._root / store
-        plain = store and "/" not in store and "\0" not in store and not store.startswith(".")
         try:
-            if not plain or path.is_symlink() or not (path / "zarr.json").is_file():
+            if not is_plain(store) or path.is_symlink() or not (path / "zarr.json").is_file():
                 raise NotShownError("There is no such store.")
             if (path / WORKSPACE).exists():
                 raise NotShownError("This acquisition is not finished.")
@@ -122,3 +132,21 @@ class FinishedStores:
 def _read_json(path: Path) -> Any:
     with path.open("rb") as file:
         return json.loads(file.read(MAX_METADATA_BYTES))
+
+
+def _stored_frames(column: Path) -> int | None:
+    """How many rows of a frame table tell of a stored frame; None where there is no table, or not one as it is written today."""
+    try:
+        described = _read_json(column / "zarr.json")
+        (rows,), (rows_per_chunk,) = described["shape"], described["chunk_grid"]["configuration"]["chunk_shape"]
+        if [codec["name"] for codec in described["codecs"]] != FATE_CODECS or not 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK:
+            return None
+        stored = 0
+        for chunk in range(-(-rows // rows_per_chunk)):
+            with (column / "c" / str(chunk)).open("rb") as file:
+                packed = file.read(2 * MAX_ROWS_PER_CHUNK)[:-CRC_BYTES]
+            fates = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed, rows_per_chunk)
+            stored += fates[: rows - chunk * rows_per_chunk].count(Fate.STORED)
+    except (OSError, LookupError, TypeError, ValueError, zlib.error):
+        return None
+    return stored

@@ -1,7 +1,7 @@
 // The status page: asks once a second what the daemon does, and shows it. Read-only; asks nothing while it is paused or out of sight.
 //
 //   api/status              every second    numbers, plots, running acquisitions
-//   api/events?after=N      every second    events, and what they say of finished acquisitions
+//   api/events?after=N      every second    events
 //   api/stores              every 3 s, and when an acquisition ends
 //   api/preview/NAME.png    every second for each running acquisition
 
@@ -19,10 +19,9 @@ const MOST_EVENTS = 200;
 
 const byId = (id) => document.getElementById(id);
 const history = new History();
-const missing = new Map();
 const previews = new Previews(byId("previews-section"), byId("previews"));
 const running = runningTable();
-const finished = finishedTable(() => viewer, missing);
+const finished = finishedTable(() => viewer);
 const eventRows = eventsTable();
 const plots = [
   new Plot(byId("plot-rate"), { name: "Frames per second", unit: "", series: [(point) => point.frameRate], least: 10 }),
@@ -105,9 +104,6 @@ function announce(now) {
 async function renewEvents() {
   const answer = await ask(`api/events?after=${events[0]?.number ?? 0}`);
   if (!answer.events.length && events.length) return;
-  for (const event of answer.events) {
-    if (event.path !== undefined && Number.isFinite(event.frames_missing)) missing.set(event.path, event.frames_missing);
-  }
   events = [...answer.events.toReversed(), ...events].slice(0, MOST_EVENTS);
   eventRows.show(events);
 }

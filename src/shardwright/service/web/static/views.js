@@ -88,8 +88,7 @@ export function runningTable() {
   });
 }
 
-// `missing`: frames missing, by the path of a store, as far as this daemon's events say.
-export function finishedTable(viewer, missing) {
+export function finishedTable(viewer) {
   const link = (cell, item) => {
     if (cell.firstChild) return;
     const address = viewer() === null ? null : viewer() + encodeURIComponent(item.store);
@@ -100,17 +99,14 @@ export function finishedTable(viewer, missing) {
     key: (item) => item.path,
     numbers: [1, 2],
     fill: { 5: link },
-    cells: (item) => {
-      const holes = missing.get(item.path);
-      return [
-        { text: item.name, title: item.path },
-        count(item.frames),
-        { text: holes === undefined ? "–" : count(holes), class: holes ? "bad" : "" },
-        { text: `${item.shape.join(" × ")} ${item.dtype}`, title: item.axes.join(", ") },
-        dateAndClock(new Date(item.finished_s * 1000)),
-        "",
-      ];
-    },
+    cells: (item) => [
+      { text: item.name, title: item.path },
+      count(item.frames),
+      { text: count(item.frames_missing), class: item.frames_missing ? "bad" : "" },
+      { text: `${item.shape.join(" × ")} ${item.dtype}`, title: item.axes.join(", ") },
+      dateAndClock(new Date(item.finished_s * 1000)),
+      "",
+    ],
   });
 }
 
