@@ -156,13 +156,13 @@ def check_room(folder: Path, nbytes: int) -> None:
 def fingerprint(array: StoredArray) -> str:
     """What tells whether an array is still the one that a job began with: a hash of each shard's key, length, time of change and inode.
 
-    Another acquisition under the same name has others, even with shards of the same lengths.
+    Another acquisition under the same name has others, even with shards of the same lengths. Not its device's number, which another boot may change.
     """
     digest = hashlib.sha256()
     for key, _ in sorted(array.shard_files()):
         with storage_errors("look at", array.path / key):
             status = (array.path / key).stat()
-        digest.update(json.dumps([key, status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]).encode())
+        digest.update(json.dumps([key, status.st_size, status.st_mtime_ns, status.st_ino]).encode())
     return digest.hexdigest()
 
 
