@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -332,22 +333,31 @@ def test_nobody_works_on_an_array_while_the_source_is_checked_and_deleted(store,
     assert not store.exists()
 
 
-def test_an_empty_folder_is_no_store_that_has_been_moved(store, tmp_path, capsys):
-    copy = tmp_path / "copy"
-    assert move_store(store, MoveOptions(str(copy), manners=POLITE), execute).ok
-    empty = tmp_path / "empty"
-    empty.mkdir()
+def test_where_no_file_is_left_nothing_is_said_to_have_been_verified(store, tmp_path):
+    copy, empty = tmp_path / "copy", tmp_path / "empty"
+    (empty / "0/c").mkdir(parents=True)
     with pytest.raises(ShardFormatError):
         move(empty, str(copy))
-    assert list(tmp_path.glob("empty/**/*")) == []
-    assert empty.is_dir()
-    (empty / ".compact").mkdir()
-    (empty / ".compact/move.lock").write_text("")
+    assert empty.is_dir(), "no store is anywhere"
+    assert move_store(store, MoveOptions(str(copy), manners=POLITE), execute).ok
     report = move(empty, str(copy))
-    assert (report.ok, report.moved_before) == (True, True)
-    assert "had been moved before" in summary(report)
-    assert "all verified" not in summary(report)
+    assert (report.ok, report.nothing_left) == (True, True)
+    assert "no file is left here" in summary(report)
+    assert "verified" not in summary(report)
     assert not empty.exists()
+
+
+def test_folders_that_could_not_be_removed_are_removed_by_the_next_run(store, place, at_point):
+    def fail() -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    at_point("compact.before_remove_source_folder", fail)
+    assert move(store, place).ok
+    assert store.is_dir()
+    assert files(store) == {}
+    at_point("compact.before_remove_source_folder", lambda: None)
+    assert move(store, place).nothing_left
+    assert not store.exists()
 
 
 def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_is_left(store, place, tmp_path, at_point):

@@ -78,8 +78,8 @@ def summary(report: MoveReport) -> str:
     """For people."""
     from shardwright.config.quantities import format_bytes
 
-    if report.moved_before:
-        return f"{report.store} -> {report.destination}: had been moved before; what an earlier run had left of its folders is gone"
+    if report.nothing_left:
+        return f"{report.store}: no file is left here to be moved, and its empty folders are gone now; a store is at {report.destination}"
     counts = [f"{report.sent} files sent ({format_bytes(report.bytes_written)})"]
     counts += [f"{report.verified} were there and were verified"] if report.verified else []
     counts += [f"{report.finished} were finished before"] if report.finished else []

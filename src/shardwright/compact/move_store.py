@@ -63,7 +63,7 @@ class MoveReport:
 
     ``complete``: all is there. ``damaged``: shards that were sent as they are; ``kept``: source files that came or were changed after they were sent.
     With either nothing was deleted, but for what an earlier run had deleted if it had begun to: ``deleting``. ``deleted``: source files.
-    ``moved_before``: nothing was left to do but a dead job's lock and folders.
+    ``nothing_left``: no file is here, as after a move that failed or was killed when it removed the folders, and a store is at the destination.
     """
 
     store: str
@@ -75,7 +75,7 @@ class MoveReport:
     bytes_read: int = 0
     bytes_written: int = 0
     interrupted: bool = False
-    moved_before: bool = False
+    nothing_left: bool = False
     deleting: bool = False
     deleted: int = 0
     damaged: list[dict[str, Any]] = field(default_factory=list)
@@ -117,12 +117,11 @@ def move_store(path: Path, options: MoveOptions, execute: Execute, *, records: P
             hint="Wait until it has ended; `shardwright recover` finishes what a daemon that died has left",
         )
     records = records or path / WORK_FOLDER
-    died_here = (path / WORK_FOLDER / MOVE_LOCK_NAME).exists()
     with locked(path, MOVE_LOCK_NAME):
         record = _found_record(path, options, records, destination)
         report = MoveReport(str(path), destination.url)
-        if record is None and options.delete_source and died_here and _has_moved(path, destination):
-            report.complete = report.moved_before = True
+        if record is None and options.delete_source and _nothing_is_left(path, destination):
+            report.complete = report.nothing_left = True
         elif record is not None and record.deleting:
             _go_on_deleting(path, options, record, destination, execute, report)
         else:
@@ -272,8 +271,8 @@ def bytes_to_move(path: Path, options: MoveOptions, *, records: Path | None = No
     return plan_move(path, options).file_bytes
 
 
-def _has_moved(path: Path, destination: Destination) -> bool:
-    """Nothing is left of the source, and the store is at the destination."""
+def _nothing_is_left(path: Path, destination: Destination) -> bool:
+    """That is so as well of a folder that never was a store: all the same, no data is here that could be moved."""
     return _is_empty(path) and destination.size(METADATA_NAME) is not None
 
 
