@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -279,6 +279,12 @@ def test_a_boot_that_numbers_devices_otherwise_leaves_the_source_the_same(tmp_pa
     write_image(tmp_path / "image.ome.zarr")
     array = open_store(tmp_path / "image.ome.zarr").arrays[0]
     before = fingerprint(array)
-    seen, status = Path.stat, namedtuple("status", "st_size st_mtime_ns st_ino st_dev")
-    monkeypatch.setattr(Path, "stat", lambda path: status(*(getattr(seen(path), name) + (name == "st_dev") for name in status._fields)))
+    seen = Path.stat
+
+    def renumbered(path: Path) -> SimpleNamespace:
+        found = seen(path)
+        facts = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return SimpleNamespace(**{**facts, "st_dev": found.st_dev + 1})
+
+    monkeypatch.setattr(Path, "stat", renumbered)
     assert fingerprint(array) == before
