@@ -281,8 +281,8 @@ def test_a_boot_that_numbers_devices_otherwise_leaves_the_source_the_same(tmp_pa
     before = fingerprint(array)
     seen = Path.stat
 
-    def renumbered(path: Path) -> SimpleNamespace:
-        found = seen(path)
+    def renumbered(path: Path, **options: bool) -> SimpleNamespace:
+        found = seen(path, **options)
         facts = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
         return SimpleNamespace(**{**facts, "st_dev": found.st_dev + 1})
 
