@@ -28,7 +28,7 @@ STREAM_COUNTERS = {
     "acquisitions": ("acquisitions", "Acquisitions opened."),
     "acquisitions_failed": ("acquisitions_failed", "Acquisitions ended by an error."),
     "frames_received": ("frames_received", "Frames that the daemon was told of; each has one of the fates below."),
-    "frames_stored": ("frames_stored", "Frames in their chunk: safe from the daemon's death."),
+    "frames_stored": ("frames_stored", "Frames in their chunk or the staging area: safe from the daemon's death."),
     "frames_durable": ("frames_durable", "Stored frames that are synced: safe from a power cut."),
     "frames_duplicate": ("frames_duplicate", "Frames whose place was taken."),
     "frames_late": ("frames_late", "Frames whose place had been closed."),
@@ -133,7 +133,8 @@ def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Ite
             dropped.add_metric([stream, *DROP_REASONS], facts[key])
         yield dropped
     ratios = {stream: facts["bytes_raw"] / facts["bytes_stored"] for stream, facts in streams.items() if facts["bytes_stored"]}
-    yield _by_stream(GaugeMetricFamily, "compression_ratio", "Pixel bytes stored for each byte written, since the start.", ratios)
+    text = "Pixel bytes stored for each byte written, since the start; staged frames raise it until their chunk is full."
+    yield _by_stream(GaugeMetricFamily, "compression_ratio", text, ratios)
     for name, text in HISTOGRAMS.items():
         histogram = HistogramMetricFamily(_name(name), text, labels=["stream"])
         for stream, facts in streams.items():
