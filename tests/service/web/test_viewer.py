@@ -96,11 +96,16 @@ def test_frames_that_are_missing_are_told_by_the_store_itself(tmp_path):
     assert look(tmp_path)[0]["frames_missing"] is None
 
 
-def test_the_list_is_bounded(tmp_path, monkeypatch):
+def test_the_list_is_bounded_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(finished, "MOST_LISTED", 2)
     for i in range(3):
         os.utime(write_store(tmp_path / f"s{i}.ome.zarr", frames=1), (1e9 + i, 1e9 + i))
-    assert [store["name"] for store in look(tmp_path)] == ["s2", "s1"]
+        stores = finished.FinishedStores(tmp_path)
+        listed = [store["name"] for store in anyio.run(stores.listed)]
+        assert (listed, stores.more) == ([f"s{j}" for j in range(i, max(-1, i - 2), -1)], i == 2)
+    with WebProcess(settings_for(tmp_path)) as unbounded:
+        told = json.loads(unbounded.ask("/api/stores").body)
+    assert (len(told["stores"]), told["more"]) == (3, False)
 
 
 def test_a_root_that_is_away_leaves_what_was_known(tmp_path):

@@ -75,6 +75,7 @@ class FinishedStores:
         self._root = root
         self._known: dict[tuple[str, int], dict[str, Any] | None] = {}  # by store and when it changed; None is no image
         self._list: list[dict[str, Any]] = []
+        self.more = False  # whether there are older ones that the list leaves out, as of the last look
         self._looked_s = -LOOK_EVERY_S
         self._looking = False
         self._thread = anyio.CapacityLimiter(1)
@@ -107,15 +108,18 @@ class FinishedStores:
             with os.scandir(self._root) as entries:
                 folders = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
             newest = sorted((entry for entry in folders if not entry[1].startswith(".")), reverse=True)
-            known, listed = {}, []
+            known: dict[tuple[str, int], dict[str, Any] | None] = {}
+            listed: list[dict[str, Any]] = []
+            more = False
             for changed_ns, store in newest:
                 key = (store, changed_ns)
                 facts = known[key] = self._known[key] if key in self._known else self._facts(store)
+                more = facts is not None and len(listed) == MOST_LISTED
+                if more:
+                    break
                 if facts is not None:
                     listed.append(facts)
-                if len(listed) == MOST_LISTED:
-                    break
-            self._known, self._list = known, listed
+            self._known, self._list, self.more = known, listed, more
         except OSError:
             pass  # the root is away for a moment, or a store was: the next look will tell
         finally:

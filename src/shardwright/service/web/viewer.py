@@ -86,7 +86,8 @@ class Viewer:
     async def stores(self, request: Request) -> Response:
         """The finished stores, and where each can be looked at."""
         del request
-        return JSONResponse({"viewer": None if self._folder is None else VIEW, "stores": await self._stores.listed()})
+        stores = await self._stores.listed()
+        return JSONResponse({"viewer": None if self._folder is None else VIEW, "stores": stores, "more": self._stores.more})
 
     async def client(self, request: Request) -> Response:
         name = request.path_params["path"]

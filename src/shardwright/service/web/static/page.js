@@ -114,7 +114,7 @@ async function renewStores() {
   const answer = await ask("api/stores");
   viewer = answer.viewer;
   finished.show(answer.stores);
-  setText(byId("finished-count"), answer.stores.length ? String(answer.stores.length) : "");
+  setText(byId("finished-count"), answer.stores.length ? `${answer.more ? "newest " : ""}${answer.stores.length}` : "");
 }
 
 async function look() {
