@@ -21,7 +21,7 @@ from shardwright.cli.app import main
 from shardwright.compact import bucket, local_folder, move, move_store
 from shardwright.compact.destination import CLAIM_KEY, open_destination
 from shardwright.compact.move_plan import plan_move
-from shardwright.compact.move_store import MoveOptions
+from shardwright.compact.move_report import MoveOptions
 from shardwright.compact.queued import QueuedStore
 from shardwright.compact.tasks import run_task
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError, StorageFullError
@@ -165,7 +165,8 @@ def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path
 RACE = """
 import sys
 from pathlib import Path
-from shardwright.compact.move_store import MoveOptions, move_store
+from shardwright.compact.move_report import MoveOptions
+from shardwright.compact.move_store import move_store
 from shardwright.compact.tasks import run_task
 from shardwright.model.errors import LockedError, OutputExistsError
 print("ready", flush=True)

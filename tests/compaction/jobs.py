@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.compact.job import Options, plan, run
 from shardwright.compact.manners import Manners
-from shardwright.compact.move_store import MoveOptions, move_store
+from shardwright.compact.move_report import MoveOptions
+from shardwright.compact.move_store import move_store
 from shardwright.compact.pyramid_job import PyramidOptions, add_levels
 from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store, write_new_store
 from shardwright.compact.tasks import run_task

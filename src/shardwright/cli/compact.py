@@ -110,7 +110,7 @@ def command(
 def _send(store: Path, to: str, options: Options, workers: int | None, scheduler: str | None, *, delete_source: bool, as_json: bool) -> None:
     from shardwright.compact.executors import open_executor
     from shardwright.compact.manners import Manners
-    from shardwright.compact.move_store import MoveOptions
+    from shardwright.compact.move_report import MoveOptions
 
     wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
     with told_of_interrupts("compact --to", "what has arrived is kept"), closing(open_executor(workers=workers, scheduler=scheduler)) as executor:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from shardwright.compact.executors import Executor
-    from shardwright.compact.move_store import MoveOptions, MoveReport
+    from shardwright.compact.move_report import MoveOptions, MoveReport
 
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
 

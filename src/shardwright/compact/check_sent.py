@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from .destination import Destination
     from .manners import Manners
     from .move_record import MoveRecord, SentFile
-    from .move_store import MoveReport
-    from .send_store import Execute
+    from .move_report import Execute, MoveReport
 
 
 def check_file(task: dict[str, Any], manners: Manners) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from .work_folder import WORK_FOLDER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .move_store import MoveOptions
+    from .move_report import MoveOptions
 
 METADATA_NAME = "zarr.json"
 

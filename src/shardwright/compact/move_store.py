@@ -21,8 +21,7 @@ deleted, and the next run of the same job sends the shard once it has been mende
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, StorageError
 
@@ -30,9 +29,9 @@ from .check_sent import check_sent, left_here
 from .delete_source import clear_dead_work, delete_source, remove_empty_folders
 from .destination import open_destination
 from .local_folder import LocalFolder
-from .manners import Manners
 from .move_plan import METADATA_NAME, check_room, files_and_links, plan_move
 from .move_record import MoveRecord
+from .move_report import MoveReport
 from .send_store import claimed_record, send_store
 from .work_folder import LOCK_NAME, WORK_FOLDER, locked
 
@@ -42,63 +41,9 @@ if TYPE_CHECKING:
 
     from .destination import Destination
     from .move_plan import MovePlan
-    from .send_store import Execute
+    from .move_report import Execute, MoveOptions
 
 MOVE_LOCK_NAME = "move.lock"  # beside the lock of an array's other jobs, which is taken as well
-
-
-@dataclass(frozen=True)
-class MoveOptions:
-    """``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is there and verified. ``order``: of the chunks in a shard."""
-
-    destination: str
-    delete_source: bool = False
-    order: str = "row_major"
-    manners: Manners = field(default_factory=Manners)
-
-
-@dataclass
-class MoveReport:
-    """``verified``: files that an earlier, unfinished job had sent and this one only verified; ``finished``: those it had verified as well.
-
-    ``complete``: all is there. ``damaged``: shards that were sent as they are; ``kept``: source files that came or were changed after they were sent.
-    With either nothing was deleted, but for what an earlier run had deleted if it had begun to: ``deleting``. ``deleted``: source files.
-    ``nothing_left``: no file is here, as after a move that failed or was killed when it removed the folders, and a store is at the destination.
-    """
-
-    store: str
-    destination: str
-    complete: bool = False
-    sent: int = 0
-    verified: int = 0
-    finished: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    interrupted: bool = False
-    nothing_left: bool = False
-    deleting: bool = False
-    deleted: int = 0
-    damaged: list[dict[str, Any]] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    failures: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return self.complete and not self.damaged and not self.kept
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
-
-    def add(self, result: dict[str, Any]) -> None:
-        """Count the result of one task."""
-        self.bytes_read += result["bytes_read"]
-        self.bytes_written += result["bytes_written"]
-        if not result["ok"]:
-            self.failures.append({"key": result["key"], "error": result["error"]})
-        elif result["skipped"]:
-            self.verified += 1
-        else:
-            self.sent += 1
 
 
 def move_store(path: Path, options: MoveOptions, execute: Execute, *, records: Path | None = None) -> MoveReport:

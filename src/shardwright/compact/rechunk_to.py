@@ -23,7 +23,8 @@ from shardwright.storage.lock import StoreLock
 from .destination import open_destination
 from .manners import Manners
 from .move_record import MoveRecord
-from .move_store import MoveOptions, bytes_to_move, move_store
+from .move_report import MoveOptions
+from .move_store import bytes_to_move, move_store
 from .new_array import MakingReport
 from .rechunk_job import describe, working_folder, write_new_store
 from .send_store import claimed_record
@@ -31,9 +32,9 @@ from .send_store import claimed_record
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .move_report import Execute
     from .new_array import Progress, RunTasks
     from .rechunk_job import RechunkOptions, RechunkPlan
-    from .send_store import Execute
 
 
 def staging_folder(store: Path, url: str) -> Path:

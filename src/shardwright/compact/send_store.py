@@ -20,13 +20,11 @@ from .move_record import MoveRecord, SentFile
 from .tasks import run_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Generator, Iterable
 
     from .destination import Destination
     from .move_plan import MovePlan
-    from .move_store import MoveReport
-
-    Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]  # run_task on each task, results as they come
+    from .move_report import Execute, MoveReport
 
 
 def claimed_record(folder: Path, destination: Destination, record: MoveRecord | None = None) -> MoveRecord:
