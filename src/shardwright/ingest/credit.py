@@ -155,6 +155,8 @@ class Credit:
         for first, last in ranges_of(sequences.astype(np.int64)):
             if first < self.first:
                 self._in_flight.release_known(first, min(last, self.first - 1))
+            if last < self.first:
+                continue
             for mine in without((max(first, self.first), last), told):
                 own.append(mine)
                 self._release_own(*mine)
