@@ -47,6 +47,7 @@ PACKAGES = {
 }
 MEMORY = Path("/dev/shm")  # images lie in memory where that is possible: a sync then costs nothing, and these suites make thousands
 SHUT_DOWN, WITHOUT_ITS_LOG = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, and their flag NOLOGFLUSH
+FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 LET_GO_S = 5.0  # the longest that a process which ends needs to close its files
 WAIT_S = 60.0  # only so that a hang becomes a failure
 
@@ -80,18 +81,20 @@ def wait_until(condition, what: str) -> None:
 class LoopDisk:
     """A filesystem of ``nbytes`` (at least what the format needs) on a loop device. ``path`` is where it is mounted.
 
-    Everything lies in a folder of its own, outside pytest's: that one is swept by other runs, which a mount in it would stop.
+    Everything lies in a folder of its own, outside pytest's: that one is swept by other runs, which a mount in it would stop. ``folder``: where that
+    one is made, in memory unless told. ``keep_as``: where the image goes at the end, for whoever wants to look at it.
     """
 
-    def __init__(self, format_name: str = "ext4", nbytes: int = 0) -> None:
+    def __init__(self, format_name: str = "ext4", nbytes: int = 0, *, folder: Path | None = None) -> None:
         need_root()
         need_tools(FORMATS[format_name][0])
         self.format_name = format_name
         self._format = FORMATS[format_name]
         self._nbytes = max(nbytes, LEAST_BYTES[format_name])
-        self._folder = Path(tempfile.mkdtemp(prefix="sw-disk-", dir=MEMORY if MEMORY.is_dir() else None))
+        self._folder = Path(tempfile.mkdtemp(prefix="sw-disk-", dir=folder or (MEMORY if MEMORY.is_dir() else None)))
         self._image = self._folder / "image"
         self._mounted = False
+        self.keep_as: Path | None = None
         self.path = self._folder / "mount"
         self.filler = Filler(self.path)
 
@@ -156,6 +159,19 @@ class LoopDisk:
             os.close(folder)
         self.remount()
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Whoever writes here waits, in the middle of its call; reading goes on."""
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(folder, FREEZE, 0)
+            try:
+                yield
+            finally:
+                fcntl.ioctl(folder, THAW, 0)
+        finally:
+            os.close(folder)
+
     def users(self) -> list[str]:
         """Files of this disk that processes hold open: "pid: path"."""
         found = []
@@ -175,6 +191,8 @@ class LoopDisk:
             if self._mounted:
                 run("umount", "-l", self.path)
             self._detach()
+            if self.keep_as is not None:
+                shutil.move(self._image, self.keep_as)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _source(self) -> Path:

@@ -1,0 +1,141 @@
+"""What a soak breaks, by name. Each fault sees to it that it has had an effect, and says in one line what it was.
+
+While the soak breaks one thing, the rest must hold: only where ``FAULTS`` says so may the daemon be another one afterwards, and may cameras have had
+to connect again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import floods
+from .cameras import AFTERWARDS, CameraSide
+from .rig import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.faults.disks import LoopDisk
+
+    from .rig import Rig
+    from .settings import Places, Settings
+
+STUCK_S = 1.0  # a call that takes so long shows that the disk is stuck
+# Not acquisition_recovery_failed: asking for an acquisition that was never begun ends in that as well. What really is not recovered is not sealed
+# either, and found by that.
+NEVER = ("thread_died", "web_died", "control_died", "acquisition_failed", "acquisition_open_failed", "events_lost")
+
+
+@dataclass
+class Scene:
+    """All that can be broken. ``disk`` None: the stores lie in a plain folder."""
+
+    settings: Settings
+    places: Places
+    rig: Rig
+    cameras: list[CameraSide]
+    disk: LoopDisk | None
+    random: Random
+
+    def hold(self) -> None:
+        time.sleep(self.settings.hold_s)
+
+
+def client_kill(scene: Scene) -> str:
+    camera, afterwards = scene.random.choice(scene.cameras), scene.random.choice(AFTERWARDS)
+    wait_for(lambda: camera.sending, f"camera {camera.name} to send")
+    deaths = camera.deaths
+    camera.kill(afterwards)
+    wait_for(lambda: camera.deaths > deaths, f"camera {camera.name} to be started again")
+    return f"{camera.name} killed, its program is to {afterwards.replace('_', ' ')}"
+
+
+def daemon_kill(scene: Scene) -> str:
+    for camera in scene.cameras:
+        camera.daemon_deaths += 1
+    scene.rig.kill()
+    began_s = time.monotonic()
+    scene.rig.start()
+    return f"killed, serves again after {time.monotonic() - began_s:.1f} s"
+
+
+def disk_stall(scene: Scene) -> str:
+    assert scene.disk is not None
+    with scene.disk.frozen():
+        longest_s = wait_for(lambda: (stall_s := scene.rig.status()["stall_s"]) > STUCK_S and stall_s, "a call to be stuck in the disk")
+        scene.hold()
+        longest_s = max(longest_s, scene.rig.status()["stall_s"])
+    return f"a call was stuck for {longest_s:.1f} s"
+
+
+def disk_full(scene: Scene) -> str:
+    """Taken again and again: meanwhile finished stores are deleted, which makes room."""
+    assert scene.disk is not None
+    filler, noticed = scene.disk.filler, ("disk_full", "spilling", "acquisition_refused")
+    before = scene.rig.count(*noticed)
+    end_s = time.monotonic() + scene.settings.hold_s
+    try:
+        wait_for(
+            lambda: filler.fill() and scene.rig.count(*noticed) > before and time.monotonic() > end_s, "the daemon to notice that the disk is full"
+        )
+        taken, times = filler.path.stat().st_size, scene.rig.count(*noticed) - before
+    finally:
+        filler.release()
+    return f"the last {taken >> 20} MiB taken, noticed {times} times"
+
+
+def bad_messages(scene: Scene) -> str:
+    before = scene.rig.status()["foreign_messages"]
+    done = floods.bad_messages(scene.places, scene.settings.hold_s, scene.random.randrange(1 << 30))
+    wait_for(lambda: scene.rig.status()["foreign_messages"] > before, "the daemon to count foreign messages")
+    return ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+
+
+def page_reload(scene: Scene) -> str:
+    done = floods.page_reload(scene.rig.url, scene.settings.hold_s, scene.random.randrange(1 << 30))
+    assert done["answers"], f"the page has answered nothing: {dict(done)}"
+    wait_for(lambda: floods.answers(scene.rig.url), "the page to answer after the flood")
+    return ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    what: str
+    do: Callable[[Scene], str]
+    needs_disk: bool = False
+    daemon_dies: bool = False
+
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("client-kill", "SIGKILL to a camera; its program goes on, sends again, or starts anew", client_kill),
+        Fault("daemon-kill", "SIGKILL to the daemon, which is started again", daemon_kill, daemon_dies=True),
+        Fault("disk-stall", "the filesystem is frozen: whoever writes waits", disk_stall, needs_disk=True),
+        Fault("disk-full", "a file takes all the room there is", disk_full, needs_disk=True),
+        Fault("bad-messages", "garbage and nonsense on every socket", bad_messages),
+        Fault("page-reload", "browsers that reload without end, and that hang", page_reload),
+    )
+}
+
+
+def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
+    """What was done, and what it broke that it must not."""
+    pid, reconnects = scene.rig.pid, [(camera, camera.reconnects) for camera in scene.cameras]
+    sent = [(camera, camera.sent) for camera in scene.cameras]
+    done, faults = fault.do(scene), []
+    for camera, before in sent:
+        wait_for(lambda camera=camera, before=before: camera.sent > before, f"camera {camera.name} to go on after {fault.name}")
+    if scene.rig.dead:
+        faults.append(f"the daemon died of {fault.name}")
+    if not fault.daemon_dies:
+        if scene.rig.pid != pid:
+            faults.append(f"the daemon is another one after {fault.name}")
+        faults += [f"{camera.name} had to connect again during {fault.name}" for camera, before in reconnects if camera.reconnects > before]
+    happened = scene.rig.status()["events"]["by_name"]
+    faults += [f"the daemon tells of {name}" for name in NEVER if happened.get(name)]
+    return done, faults
