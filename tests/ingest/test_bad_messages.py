@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardwright as sw
+from shardwright.client import frame_ring
+from shardwright.ingest import endpoints
 from shardwright.wire import handover, messages
 from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level
@@ -300,6 +303,38 @@ def test_nonsense_on_the_ring_socket_is_dropped(bystander, request_bytes: bytes)
             connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionResetError):  # closed with our bytes unread
             assert connection.recv(100) == b""
+
+
+def test_silent_connections_on_the_ring_socket_starve_no_client(bystander, spec_of, frames_of):
+    """More than may wait, and more than may stand in line behind them."""
+    with contextlib.ExitStack() as silent:
+        for _ in range(endpoints.MAX_WAITING + 100):
+            silent.enter_context(socket.socket(socket.AF_UNIX)).connect(str(bystander.root / "ring.sock"))
+        with sw.connect(bystander.ipc, transport="shm") as connection, connection.acquire("let-in", spec_of()) as stream:
+            stream.append(frames_of(1)[0])
+    assert (stream.transport, stream.receipt.frames_stored) == ("shm", 1)
+
+
+def test_a_client_waits_in_line_for_the_ring_socket(short_folder):
+    """A line that is full for a moment is no reason to give up."""
+    path, connected = str(short_folder / "ring.sock"), []
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as others:
+        listener.bind(path)
+        listener.listen(0)
+        listener.settimeout(0.05)
+        with contextlib.suppress(BlockingIOError):  # the line is full
+            while True:
+                other = others.enter_context(socket.socket(socket.AF_UNIX))
+                other.setblocking(False)
+                other.connect(path)
+        client = threading.Thread(target=lambda: connected.append(frame_ring._connected(path)))
+        client.start()
+        while client.is_alive():
+            with contextlib.suppress(TimeoutError):
+                others.enter_context(listener.accept()[0])
+        client.join()
+    assert connected, "it gave up"
+    connected[0].close()
 
 
 def shm_message(counter: Counter, slots: list[int], first: int = 0) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,10 @@ def ring_for(session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, cu
 def _connected(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(HANDOVER_TIMEOUT_S)
+        # Not settimeout for this: a non-blocking connect fails at once where others are waiting to be let in.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(HANDOVER_TIMEOUT_S), 0))
         connection.connect(path)
+        connection.settimeout(HANDOVER_TIMEOUT_S)
     except OSError:
         connection.close()
         raise
@@ -84,6 +87,8 @@ def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> Fram
             answer, descriptors, _, _ = socket.recv_fds(connection, handover.ANSWER.size, 1)
     except OSError as error:
         raise SessionLostError("the daemon did not hand over the ring", expected=f"an answer on {path}", got=str(error)) from None
+    if not answer:
+        raise SessionLostError("the daemon did not hand over the ring", expected=f"an answer on {path}", got="a closed connection")
     try:
         ring_bytes = handover.decode_answer(answer)
         if len(descriptors) != 1 or ring_bytes != opened.ring_slots * opened.slot_bytes or opened.slot_bytes != spec.frame_bytes:

@@ -1,6 +1,7 @@
 """Hands rings to clients on this machine: a Unix stream socket, one request and one answer a connection, the memfd as SCM_RIGHTS.
 
-Non-blocking, served from the ingest loop. A connection that says nothing for ``PATIENCE_S`` is dropped, and only a few may wait at once.
+Non-blocking, served from the ingest loop. A connection that says nothing for ``PATIENCE_S`` is dropped, and only a few may wait at once: where more
+come, those go that have been silent for longest. A client asks as soon as it has connected, so it is never one of them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from shardwright.storage.ring import Ring
 
 PATIENCE_S = 5.0
+MAX_NEW = MAX_WAITING // 2  # of one round: each of them is looked at once more before others take its place
 
 
 class RingHandover:
@@ -48,16 +50,16 @@ class RingHandover:
             self._accept(now_s)
 
     def _accept(self, now_s: float) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return  # gone again, or out of descriptors: the client will hear nothing and say so
-        if len(self._waiting) >= MAX_WAITING:
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._waiting[connection.fileno()] = (connection, now_s + PATIENCE_S)
-        self._poller.register(connection.fileno(), zmq.POLLIN)
+        for _ in range(MAX_NEW):
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # no more, or out of descriptors: the client will hear nothing and say so
+            if len(self._waiting) >= MAX_WAITING:
+                self._drop(next(iter(self._waiting)))
+            connection.setblocking(False)
+            self._waiting[connection.fileno()] = (connection, now_s + PATIENCE_S)
+            self._poller.register(connection.fileno(), zmq.POLLIN)
 
     def _answer(self, descriptor: int) -> None:
         connection, _ = self._waiting[descriptor]
