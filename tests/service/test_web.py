@@ -90,6 +90,17 @@ def test_the_page_does_not_outlive_a_daemon_that_is_killed(web_config: Path) -> 
             os.close(watch)
 
 
+def test_the_page_stands_behind_the_daemon(web_config: Path) -> None:
+    """In one session: Linux shares the processors among sessions first, and niceness counts only within one (autogroup, sched(7))."""
+    with DaemonProcess(web_config) as daemon:
+        daemon.wait_for("ready")
+        pid, own = daemon.wait_for("web_ready")["pid"], daemon.process.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) >= os.getpriority(os.PRIO_PROCESS, own) + 5
+        assert os.getsid(pid) == os.getsid(own)
+        assert os.getpgid(pid) != os.getpgid(own), "Ctrl-C is the daemon's to answer"
+        assert daemon.stop() == 0
+
+
 class Rig:
     """A daemon with its page, and a camera that sends a frame whenever it is told to."""
 
@@ -259,7 +270,8 @@ def refusal(config: Path, *, sabotage: str = "") -> str:
 
 def test_a_missing_extra_is_refused_with_what_to_install(web_config: Path) -> None:
     line = refusal(web_config, sabotage="sys.modules['uvicorn'] = sys.modules['PIL'] = None")
-    assert f"{web_config}:17: http.enabled: needs packages that are not installed: uvicorn, pillow." in line
+    last = len(web_config.read_text().splitlines())  # the one of http
+    assert f"{web_config}:{last}: http.enabled: needs packages that are not installed: uvicorn, pillow." in line
     assert "pip install 'shardwright[web]'" in line
 
 

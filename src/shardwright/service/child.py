@@ -29,7 +29,7 @@ def start_child(command: Sequence[str], *, descriptors: Sequence[int] = ()) -> s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=descriptors,
-        start_new_session=True,  # Ctrl-C in a terminal is the daemon's to answer
+        process_group=0,  # Ctrl-C in a terminal is the daemon's to answer; in the daemon's session, as nice(2) counts only within one (sched(7))
     )
     assert process.stdout is not None
     assert process.stderr is not None
