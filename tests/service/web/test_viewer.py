@@ -96,6 +96,18 @@ def test_frames_that_are_missing_are_told_by_the_store_itself(tmp_path):
     assert look(tmp_path)[0]["frames_missing"] is None
 
 
+@pytest.mark.parametrize("place", ["zarr.json", "0/zarr.json", "frames/fate/zarr.json", "frames/fate/c/0"])
+def test_pipes_and_links_in_a_store_hold_nothing_up_and_lead_nowhere(tmp_path, place):
+    other = write_store(tmp_path / "elsewhere" / "other.ome.zarr")
+    piped, linked = (write_store(tmp_path / "root" / f"{name}.ome.zarr") for name in ("piped", "linked"))
+    for store in (piped, linked):
+        (store / place).unlink()
+    os.mkfifo(piped / place)
+    (linked / place).symlink_to(other / place)
+    told = {store["name"]: store["frames_missing"] for store in look(tmp_path / "root")}
+    assert told == ({"piped": None, "linked": None} if place.startswith("frames") else {})
+
+
 def test_the_list_is_bounded_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(finished, "MOST_LISTED", 2)
     for i in range(3):

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from shardwright.model.fates import Fate
 
-from .confined import is_plain
+from .confined import NotServedError, open_in_store
 from .viewer_state import StoredImage
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ WAIT_S = 1.0  # for a look, before the list of the last one is given
 MAX_METADATA_BYTES = 1 << 20
 WORKSPACE = ".shardwright"  # as shard.group_files has it, which would bring in the daemon's rooms
 STORE_SUFFIX = ".ome.zarr"
-FATES = "frames/fate"  # the frame table's column, as array.frame_table writes it
+NO_IMAGE = "This store holds no image that can be shown."
+FATES = ("frames", "fate")  # the frame table's column, as array.frame_table writes it
 FATE_CODECS = ["bytes", "gzip", "crc32c"]
 CRC_BYTES = 4
 MAX_ROWS_PER_CHUNK = 1 << 20
@@ -54,7 +55,7 @@ class FinishedStore:
 
     def facts(self) -> dict[str, Any]:
         """``frames_missing``: places of the image that no frame was stored in, None where the store does not tell."""
-        stored = _stored_frames(self.path / FATES)
+        stored = _stored_frames(self.path)
         return {
             "store": self.path.name,
             "name": self.name,
@@ -88,19 +89,20 @@ class FinishedStores:
 
     def find(self, store: str) -> FinishedStore:
         """``store``: the name of a folder below the root, not a link. Raises ``NotShownError``."""
+        try:
+            group = _read_json(self._root, store)
+        except NotServedError:
+            raise NotShownError("There is no such store.") from None
+        except (OSError, ValueError):
+            raise NotShownError(NO_IMAGE) from None
         path = self._root / store
         try:
-            if not is_plain(store) or path.is_symlink() or not (path / "zarr.json").is_file():
-                raise NotShownError("There is no such store.")
             if (path / WORKSPACE).exists():
                 raise NotShownError("This acquisition is not finished.")
-            group = _read_json(path / "zarr.json")
             dataset = str(group["attributes"]["ome"]["multiscales"][0]["datasets"][0]["path"])
-            if dataset.startswith("/") or ".." in dataset.split("/"):
-                raise NotShownError("The image of this store lies outside it.")
-            return FinishedStore(path, path.stat().st_mtime_ns, StoredImage.of(group, _read_json(path / dataset / "zarr.json")))
-        except (OSError, LookupError, TypeError, ValueError, StopIteration):
-            raise NotShownError("This store holds no image that can be shown.") from None
+            return FinishedStore(path, path.stat().st_mtime_ns, StoredImage.of(group, _read_json(self._root, store, *dataset.split("/"))))
+        except (NotServedError, OSError, LookupError, TypeError, ValueError, StopIteration):
+            raise NotShownError(NO_IMAGE) from None
 
     def _look(self) -> None:
         self._looking = True
@@ -133,24 +135,28 @@ class FinishedStores:
             return None
 
 
-def _read_json(path: Path) -> Any:
-    with path.open("rb") as file:
-        return json.loads(file.read(MAX_METADATA_BYTES))
+def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
+    """A file of a store, which is no link, and no pipe that would never end. Raises ``NotServedError`` or ``OSError``."""
+    with os.fdopen(open_in_store(str(root), None, parts), "rb") as file:
+        return file.read(most_bytes)
 
 
-def _stored_frames(column: Path) -> int | None:
+def _read_json(root: Path, *folder: str) -> Any:
+    return json.loads(_read(root, MAX_METADATA_BYTES, *folder, "zarr.json"))
+
+
+def _stored_frames(store: Path) -> int | None:
     """How many rows of a frame table tell of a stored frame; None where there is no table, or not one as it is written today."""
     try:
-        described = _read_json(column / "zarr.json")
+        described = _read_json(store.parent, store.name, *FATES)
         (rows,), (rows_per_chunk,) = described["shape"], described["chunk_grid"]["configuration"]["chunk_shape"]
         if [codec["name"] for codec in described["codecs"]] != FATE_CODECS or not 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK:
             return None
         stored = 0
         for chunk in range(-(-rows // rows_per_chunk)):
-            with (column / "c" / str(chunk)).open("rb") as file:
-                packed = file.read(2 * MAX_ROWS_PER_CHUNK)[:-CRC_BYTES]
+            packed = _read(store.parent, 2 * MAX_ROWS_PER_CHUNK, store.name, *FATES, "c", str(chunk))[:-CRC_BYTES]
             fates = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed, rows_per_chunk)
             stored += fates[: rows - chunk * rows_per_chunk].count(Fate.STORED)
-    except (OSError, LookupError, TypeError, ValueError, zlib.error):
+    except (NotServedError, OSError, LookupError, TypeError, ValueError, zlib.error):
         return None
     return stored
