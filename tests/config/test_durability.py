@@ -78,7 +78,9 @@ def test_a_mapping_that_a_full_disk_would_turn_into_a_sigbus_is_refused(tmp_path
 def test_a_root_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "memory_filesystem", lambda _path: "tmpfs")
     (warning,) = make_plan(parse_config(rig(tmp_path))).warnings
-    assert "in memory (tmpfs): nothing there is durable" in warning
+    assert warning.endswith("in memory (tmpfs): nothing there is durable; serve refuses it unless output.in_memory is true")
+    (warning,) = make_plan(parse_config(rig(tmp_path, output=", in_memory: true"))).warnings
+    assert warning.endswith("in memory (tmpfs): nothing there is durable")
 
 
 def test_a_spill_root_that_helps_nobody_is_a_warning(tmp_path: Path) -> None:

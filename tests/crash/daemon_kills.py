@@ -36,7 +36,7 @@ FIRST_STORES = frozenset({"slots.before_store", "staging.before_write"})
 NAME = "killed"
 LEAST_INTERVAL_MS = 10  # of a daemon's configuration
 CONFIG = """\
-output: {{root: ./data, io: {io}, ballast: 1MiB, low_water: 1MiB}}
+output: {{root: ./data, io: {io}, ballast: 1MiB, low_water: 1MiB, in_memory: true}}
 ingest: {{endpoints: ["ipc://./in.sock"], heartbeat_ms: 20, session_timeout_ms: 1000}}
 workers: {{threads: 1}}
 memory: {{budget: 2GiB}}

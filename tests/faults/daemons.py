@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONFIG = """\
-output: {{root: {root}, ballast: {ballast}, low_water: 4KiB{output}}}
+output: {{root: {root}, ballast: {ballast}, low_water: 4KiB, in_memory: true{output}}}
 ingest:
   endpoints: ["ipc://./in.sock"]
   heartbeat_ms: {heartbeat_ms}

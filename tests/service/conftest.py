@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONFIG = """\
-output: {{root: {root}, create: {create}}}
+output: {{root: {root}, create: {create}, in_memory: true}}
 ingest:
   endpoints: ["ipc://./in.sock", "tcp://127.0.0.1:*"]
   insecure: true

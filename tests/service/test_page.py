@@ -26,7 +26,7 @@ pytestmark = pytest.mark.browser
 SHAPE = (256, 256)
 SEED = 11
 CONFIG = """\
-output: {root: ./data, create: true}
+output: {root: ./data, create: true, in_memory: true}
 ingest: {endpoints: ["ipc://./in.sock"]}
 workers: {threads: 1}
 memory: {budget: 1GiB}

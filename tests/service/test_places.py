@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardwright.model.errors import StorageError
 from shardwright.service.places import prepare_output_root
+from shardwright.storage.filesystems import memory_filesystem
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
 def test_a_usable_root_is_left_as_it_is(tmp_path: Path) -> None:
@@ -29,6 +31,25 @@ def test_a_missing_root_is_refused_unless_it_may_be_made(tmp_path: Path) -> None
     assert not root.parent.exists()
     prepare_output_root(root, create=True)
     assert root.is_dir()
+
+
+@pytest.fixture
+def memory_folder() -> Iterator[Path]:
+    if not Path("/dev/shm").is_dir() or not memory_filesystem(Path("/dev/shm")):
+        pytest.skip("NOT TESTED: /dev/shm is no tmpfs here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def test_a_root_in_memory_is_refused_unless_that_is_wanted(memory_folder: Path) -> None:
+    for root, create in ((memory_folder, False), (memory_folder / "a", True)):
+        with pytest.raises(StorageError, match=r"is in memory \(tmpfs\).*output\.in_memory: true"):
+            prepare_output_root(root, create=create)
+    with pytest.raises(StorageError, match="does not exist"):  # its disk may be mounted there later
+        prepare_output_root(memory_folder / "a", create=False)
+    assert list(memory_folder.iterdir()) == []
+    prepare_output_root(memory_folder / "a", create=True, in_memory=True)
+    assert (memory_folder / "a").is_dir()
 
 
 def test_a_file_is_no_root(tmp_path: Path) -> None:

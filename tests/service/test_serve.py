@@ -6,20 +6,19 @@ import json
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 
 import shardwright as sw
+from shardwright.storage.filesystems import memory_filesystem
 from shardwright.testing.photons import PhotonFrames
 
 from .conftest import write_config
 from .daemon_process import DaemonProcess, run_cli
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def stored(path: Path) -> np.ndarray[Any, Any]:
@@ -137,6 +136,17 @@ def test_an_output_root_that_is_no_folder_is_refused(folder: Path) -> None:
     code, message = refusal(write_config(folder, root="./rig.yaml"))
     assert code == 1
     assert f"output root {folder}/rig.yaml is not a folder" in message
+
+
+def test_an_output_root_in_memory_is_refused_before_any_socket(folder: Path) -> None:
+    if not memory_filesystem(Path("/dev/shm")):
+        pytest.skip("NOT TESTED: /dev/shm is no tmpfs here")
+    config = write_config(folder, root="/dev/shm")
+    config.write_text(config.read_text().replace("in_memory: true", "in_memory: false"))
+    code, message = refusal(config)
+    assert code == 1
+    assert "output root /dev/shm is in memory (tmpfs)" in message
+    assert sorted(path.name for path in folder.iterdir()) == ["rig.yaml"]
 
 
 def test_a_plan_that_does_not_fit_is_refused(config: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 DEMO = Path(__file__).parents[2] / "tools" / "demo.py"
 CONFIG = """
-output: {root: data, create: true}
+output: {root: data, create: true, in_memory: true}
 ingest: {endpoints: ["ipc://ingest.sock"]}
 memory: {budget: 1GiB}
 streams:

@@ -58,7 +58,7 @@ def test_example_of_the_client_with_the_shipped_configuration(serve, short_folde
     config = yaml.safe_load((ROOT / "configs" / "lightsheet.yaml").read_text(encoding="utf-8"))
     assert config["ingest"]["endpoints"] == [README_ENDPOINT]
     endpoint = f"ipc://{short_folder}/ingest.sock"
-    config["output"] = {"root": str(short_folder / "data"), "create": True}
+    config["output"] = {"root": str(short_folder / "data"), "create": True, "in_memory": True}
     config["ingest"]["endpoints"] = [endpoint]
     path = short_folder / "lightsheet.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")

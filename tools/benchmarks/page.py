@@ -28,7 +28,7 @@ from typing import Any
 MOST_COST = 0.02
 CLI = (sys.executable, "-m", "shardwright.cli")
 CONFIG = """\
-output: {{root: ./data, create: true}}
+output: {{root: ./data, create: true, in_memory: true}}
 ingest: {{endpoints: ["ipc://./in.sock"]}}
 memory: {{budget: 2GiB}}
 http: {{enabled: {http}, listen: "127.0.0.1:*", preview_hz: 2}}

@@ -41,9 +41,12 @@ def _default_socket() -> Path:
     from shardwright.service.control_client import RUN_FOLDER, SOCKET_NAME
 
     usual = RUN_FOLDER / SOCKET_NAME
-    if usual.exists():
-        return usual
-    others = sorted(RUN_FOLDER.glob(f"*/{SOCKET_NAME}"))
+    try:
+        if usual.exists():
+            return usual
+        others = sorted(RUN_FOLDER.glob(f"*/{SOCKET_NAME}"))
+    except PermissionError:
+        return usual  # who may ask is said by whoever tries to
     if len(others) > 1:
         raise ConfigError("several daemons run here", expected="CONFIG or --socket PATH", got=", ".join(map(str, others)))
     return others[0] if others else usual

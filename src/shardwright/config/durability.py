@@ -73,10 +73,10 @@ def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[
 
 def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:
     """``root`` and ``spill_root`` are existing folders on the disks that ``output`` names."""
-    found = _promise_warnings("output.root", root)
+    found = _promise_warnings("output.root", root, output)
     if spill_root is None:
         return found
-    found += _promise_warnings("output.spill_root", spill_root)
+    found += _promise_warnings("output.spill_root", spill_root, output)
     if not spills:
         found.append(f"output.spill_root {output.spill_root} is never used: no on_full is spill")
     elif same_filesystem(root, spill_root):
@@ -91,10 +91,11 @@ def room_warnings(free_bytes: int, reserved_bytes: int, low_water_bytes: int) ->
     return [f"the disk is below output.low_water ({low_water}) as soon as every stream acquires; {free} are free"]
 
 
-def _promise_warnings(name: str, path: Path) -> list[str]:
+def _promise_warnings(name: str, path: Path, output: Output) -> list[str]:
     if remote := remote_filesystem(path):
         what = "FUSE, which is often a network filesystem" if remote == "fuse" else f"a network filesystem ({remote})"
         return [f"{name} is on {what}: what is stored or durable there is up to its server, and a lock may not be seen by other machines"]
     if memory := memory_filesystem(path):
-        return [f"{name} is in memory ({memory}): nothing there is durable"]
+        refused = "" if output.in_memory else "; serve refuses it unless output.in_memory is true"
+        return [f"{name} is in memory ({memory}): nothing there is durable{refused}"]
     return []

@@ -62,6 +62,7 @@ class Output(_Section):
     low_water: Size = Field(
         default=2**30, description="Free disk below which events warn, before it is full, and compaction leaves what is left to cameras that acquire."
     )
+    in_memory: bool = Field(default=False, description="Let root and spill_root lie on a tmpfs, for trials: nothing there survives a power cut.")
 
     @model_validator(mode="after")
     def _spills_elsewhere(self) -> Output:

@@ -18,6 +18,7 @@ from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, StorageError
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
+from shardwright.storage.filesystems import nearest_folder
 from shardwright.storage.slot_file import resolve_io
 
 from .access import access_warnings
@@ -157,7 +158,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         memory_budget_bytes=config.memory.budget,
         machine_memory_bytes=machine_memory_bytes(),
         output_root=root,
-        disk_free_bytes=shutil.disk_usage(_nearest_existing(root)).free,
+        disk_free_bytes=shutil.disk_usage(nearest_folder(root)).free,
         descriptors_for_acquisitions=descriptors,
         warnings=tuple(
             warning
@@ -170,13 +171,13 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     _refuse_what_does_not_fit(loaded, plan)
     spill_root = config.output.spill_root
     if config.output.io == "mmap":
-        _refuse_an_unsafe_mapping(loaded, [_nearest_existing(folder) for folder in (root, spill_root) if folder is not None])
+        _refuse_an_unsafe_mapping(loaded, [nearest_folder(folder) for folder in (root, spill_root) if folder is not None])
     return replace(
         plan,
         warnings=(
             *plan.warnings,
             *access_warnings(loaded),
-            *disk_warnings(config.output, _nearest_existing(root), spill_root and _nearest_existing(spill_root), spills=config.spills),
+            *disk_warnings(config.output, nearest_folder(root), spill_root and nearest_folder(spill_root), spills=config.spills),
             *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
         ),
@@ -271,10 +272,6 @@ def machine_memory_bytes() -> int:
     return min(installed, int(limit)) if limit.isdecimal() else installed
 
 
-def _nearest_existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.is_dir())
-
-
 def _page_cache_warnings(plan: Plan) -> list[str]:
     needed = plan.memory_peak_bytes + plan.mapped_bytes
     if needed <= plan.machine_memory_bytes:
@@ -288,6 +285,10 @@ def _page_cache_warnings(plan: Plan) -> list[str]:
 
 
 def _root_warnings(name: str, root: Path, *, create: bool) -> list[str]:
-    if not root.is_dir():
+    try:
+        there = root.is_dir()
+    except PermissionError:
+        return [f"{name} {root} cannot be reached by this user"]
+    if not there:
         return [] if create else [f"{name} {root} is not there yet; serve refuses to start until it is, or until output.create is true"]
     return [] if os.access(root, os.W_OK | os.X_OK) else [f"{name} {root} cannot be written by this user"]

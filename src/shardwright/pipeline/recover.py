@@ -73,11 +73,19 @@ class Recovery:
 
 
 def unfinished_stores(root: Path) -> list[Path]:
-    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished. Raises ``StorageError``."""
+    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished; folders that are closed to this user, such as a disk's
+    lost+found, are passed over. Raises ``StorageError``."""
     with storage_errors("look into", root):
         if (root / WORKSPACE).is_dir():
             return [root]
-        return sorted(folder for folder in root.iterdir() if folder.is_dir() and (folder / WORKSPACE).is_dir())
+        return sorted(folder for folder in root.iterdir() if folder.is_dir() and _has_workspace(folder))
+
+
+def _has_workspace(folder: Path) -> bool:
+    try:
+        return (folder / WORKSPACE).is_dir()
+    except PermissionError:
+        return False
 
 
 def recover_store(

@@ -108,9 +108,8 @@ class Daemon:
         """Open, serve until told to stop, drain, close; returns the exit code. Raises ``ConfigError`` or ``StorageError`` when it cannot start."""
         output = self._loaded.config.output
         raise_descriptor_limit()
-        prepare_output_root(output.root, create=output.create)
-        if output.spill_root is not None:
-            prepare_output_root(output.spill_root, create=output.create)
+        for folder, _ in written_folders(self._loaded.config):
+            prepare_output_root(folder, create=output.create, in_memory=output.in_memory)
         unfinished = self._unfinished(output.root)
         self._bind("ingest", "endpoints", self._server.bind)
         with ExitStack() as opened:

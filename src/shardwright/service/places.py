@@ -5,21 +5,34 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import StorageError
 from shardwright.storage.files import make_directories
+from shardwright.storage.filesystems import memory_filesystem, nearest_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def prepare_output_root(root: Path, *, create: bool) -> None:
-    """Make sure that stores can be written below ``root``. Raises ``StorageError``."""
+def prepare_output_root(root: Path, *, create: bool, in_memory: bool = False) -> None:
+    """Make sure that stores can be written below ``root``; ``in_memory``: also where no power cut spares them. Raises ``StorageError``."""
+    above = nearest_folder(root)
+    if (create or above == root) and not in_memory and (kind := memory_filesystem(above)):
+        hint = "Choose a folder on a disk. output.in_memory: true allows it, for trials."
+        raise StorageError(f"output root {root} is in memory ({kind}): nothing there survives a power cut", hint=hint)
     if create:
         make_directories(root)
-    if not root.is_dir():
-        what = "is not a folder" if root.exists() else "does not exist"
+    try:
+        is_folder: bool | None = S_ISDIR(root.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = None
+    except OSError as error:
+        hint = f"This daemon runs as user {os.geteuid()}; every folder above must let it in."
+        raise StorageError(f"output root {root} cannot be reached", got=error.strerror, hint=hint) from None
+    if not is_folder:
+        what = "does not exist" if is_folder is None else "is not a folder"
         raise StorageError(f"output root {root} {what}", hint="Mount its disk or make the folder; output.create: true makes it at each start.")
     try:
         with tempfile.TemporaryFile(dir=root) as probe:

@@ -61,6 +61,11 @@ def unmappable_filesystem(path: Path) -> str | None:
     return _COPY_ON_WRITE.get(magic) or _REMOTE.get(magic)
 
 
+def nearest_folder(path: Path) -> Path:
+    """``path``, or the first folder above it that is there, as far as this user can see."""
+    return next(folder for folder in (path, *path.parents) if os.path.isdir(folder))  # noqa: PTH112  (Path's own raises where nobody lets us look)
+
+
 def same_filesystem(one: Path, other: Path) -> bool:
     """Whether two existing folders fill up together. Raises ``StorageError``."""
     with storage_errors("look at", one):

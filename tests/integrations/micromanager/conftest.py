@@ -10,7 +10,7 @@ from pymmcore_plus import CMMCorePlus
 import shardwright as sw
 
 CONFIG = """
-output: {root: data, create: true}
+output: {root: data, create: true, in_memory: true}
 ingest: {endpoints: ["ipc://ingest.sock"]}
 workers: {threads: 2}
 memory: {budget: 1GiB}

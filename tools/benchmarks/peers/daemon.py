@@ -26,7 +26,7 @@ class DaemonSharedMemory(Contender):
     def start(self, folder: Path) -> None:
         self._sockets = Path(tempfile.mkdtemp(prefix="shardwright-bench-"))
         config = {
-            "output": {"root": str(folder)},
+            "output": {"root": str(folder), "in_memory": True},
             "ingest": {"endpoints": [f"ipc://{self._sockets}/ingest.sock"]},
             "streams": [{"name": "bench", "array": self.case.spec().model_dump(mode="json")}],
         }

@@ -22,6 +22,7 @@ from shardwright.pipeline.limits import DESCRIPTORS_PER_FILE, OWN_DESCRIPTORS, R
 from shardwright.pipeline.recover import is_leftover, unfinished_stores
 from shardwright.pipeline.resume import read_known_manifest
 from shardwright.service.web_child import PACKAGES
+from shardwright.storage.filesystems import nearest_folder
 from shardwright.storage.slot_file import resolve_io
 
 from . import measure
@@ -205,9 +206,9 @@ def _output_folders(config: Config) -> list[tuple[str, Path]]:
 
 def folder_facts(field: str, path: Path, io: IoMode = "auto") -> FolderFacts:
     """Measured in the folder itself: another one may lie on another filesystem. ``io``: as configured."""
-    if not path.is_dir():
-        return FolderFacts(field, str(path), error="it is not a folder" if path.exists() else "it is not there")
     try:
+        if not path.is_dir():
+            return FolderFacts(field, str(path), error="it is not a folder" if path.exists() else "it is not there")
         room = os.statvfs(path)
         filesystem, options = measure.mount_of(path.resolve(), measure.text_of("/proc/self/mountinfo") or "")
         return FolderFacts(
@@ -236,10 +237,9 @@ def _socket_folders(config: Config) -> list[Path]:
 
 
 def _socket_folder(folder: Path) -> SocketFolder:
-    if folder.is_dir():
-        return SocketFolder(str(folder), folder.stat().st_mode & 0o777, usable=os.access(folder, os.W_OK | os.X_OK))
-    above = next(parent for parent in folder.parents if parent.exists())
-    return SocketFolder(str(folder), None, usable=above.is_dir() and os.access(above, os.W_OK | os.X_OK))
+    above = nearest_folder(folder)
+    usable = os.access(above, os.W_OK | os.X_OK) and (above == folder or not os.path.lexists(folder))
+    return SocketFolder(str(folder), folder.stat().st_mode & 0o777 if above == folder else None, usable=usable)
 
 
 def _keys(loaded: LoadedConfig) -> tuple[int | None, str | None]:
@@ -255,7 +255,7 @@ def _unfinished(root: Path) -> tuple[int, tuple[str, ...]]:
     """(stores that the daemon will take up, why it cannot with some). After an upgrade, and before a way back, this is the question."""
     try:
         stores = [store for store in unfinished_stores(root) if not is_leftover(store)] if root.is_dir() else []
-    except StorageError:
+    except (OSError, StorageError):
         return 0, ()  # the folder itself is a finding
     problems = []
     for store in stores:
