@@ -79,7 +79,7 @@ def test_a_control_socket_that_another_daemon_serves_is_refused_before_anything_
     other.write_text(rig.config.read_text().replace("./in.sock", "./other.sock").replace("./data", "./other"))
     (rig.folder / "other").mkdir()
     result = run_cli("serve", other)
-    assert (result.returncode, result.stdout) == (2, "")
+    assert (result.returncode, result.stdout) == (1, "")
     assert "control.socket: " in result.stderr
     assert "is in use" in result.stderr
     assert result.stderr.count("\n") == 1

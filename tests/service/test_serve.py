@@ -20,6 +20,8 @@ from shardwright.testing.photons import PhotonFrames
 from .conftest import write_config
 from .daemon_process import DaemonProcess, run_cli
 
+CHECKOUT = Path(__file__).parents[2]
+
 
 def stored(path: Path) -> np.ndarray[Any, Any]:
     return np.asarray(zarr.open_group(path, mode="r")["0"])
@@ -104,7 +106,7 @@ def test_a_socket_that_another_daemon_serves_is_refused_and_left_to_it(config: P
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         code, message = refusal(config)
-        assert code == 2
+        assert code == 1, "systemd tries again"
         assert f"{config}:3: ingest.endpoints: " in message
         assert "Is a daemon already running?" in message
         assert camera(endpoint, "still-served", "--stream", "cam0", "--frames", "3")["frames_stored"] == 3
@@ -117,8 +119,18 @@ def test_a_taken_port_is_refused(config: Path) -> None:
         other.listen()
         config.write_text(config.read_text().replace("127.0.0.1:*", f"127.0.0.1:{other.getsockname()[1]}"))
         code, message = refusal(config)
-    assert code == 2
+    assert code == 1
     assert f"cannot bind tcp://127.0.0.1:{other_port(message)}" in message
+
+
+def test_an_address_that_this_machine_does_not_have_yet_is_tried_again(config: Path, folder: Path) -> None:
+    """At boot the network of the cameras may come up later: exit code 2 would tell systemd never to try again."""
+    config.write_text(config.read_text().replace("127.0.0.1:*", "192.0.2.1:5555"))
+    code, message = refusal(config)
+    assert code == 1
+    assert f"{config}:3: ingest.endpoints: cannot bind tcp://192.0.2.1:5555" in message
+    assert "RestartPreventExitStatus=2" in (CHECKOUT / "systemd" / "shardwright@.service").read_text()
+    assert not (folder / "in.sock.ring").exists()
 
 
 def other_port(message: str) -> str:

@@ -259,10 +259,10 @@ def test_a_page_that_cannot_live_is_tried_less_and_less_often(web_config: Path) 
         assert daemon.stop() == 0
 
 
-def refusal(config: Path, *, sabotage: str = "") -> str:
+def refusal(config: Path, *, sabotage: str = "", code: int = 2) -> str:
     """The one line that a start is refused with."""
     with DaemonProcess(config, sabotage=sabotage) as daemon:
-        assert daemon.exit_code() == 2
+        assert daemon.exit_code() == code
         assert daemon.rest() == []
         (line,) = daemon.errors().splitlines()
     return line
@@ -279,12 +279,12 @@ def test_a_port_that_is_taken_is_refused(web_config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         web_config.write_text(web_config.read_text().replace('listen: "127.0.0.1:*"', f'listen: "127.0.0.1:{port}"'))
-        assert f"http.listen: cannot listen on 127.0.0.1:{port}; got Address already in use" in refusal(web_config)
+        assert f"http.listen: cannot listen on 127.0.0.1:{port}; got Address already in use" in refusal(web_config, code=1)
 
 
 def test_an_address_of_another_machine_is_refused(web_config: Path) -> None:
     web_config.write_text(web_config.read_text().replace('127.0.0.1:*"}', '192.0.2.1:8790"}'))
-    assert "http.listen: cannot listen on 192.0.2.1:8790" in refusal(web_config)
+    assert "http.listen: cannot listen on 192.0.2.1:8790" in refusal(web_config, code=1)
 
 
 def test_a_page_without_a_control_socket_is_refused(web_config: Path) -> None:

@@ -19,7 +19,7 @@ def command(
     On a terminal it ends the daemon, as the terminal is gone.
 
     Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 2 for a configuration that cannot
-    work (a taken socket included), 1 for anything else.
+    work, 1 for anything else: what may go well at the next start, such as a taken port or a missing disk, included.
     """
     from shardwright.config.load import load_config
 

@@ -52,6 +52,12 @@ class ConfigError(ShardwrightError, ValueError):
     code = "config"
 
 
+class AddressError(ShardwrightError):
+    """A socket that cannot be bound: its address is taken, or not this machine's yet. The same configuration may work a moment later."""
+
+    code = "address"
+
+
 class FrameShapeError(ShardwrightError, ValueError):
     code = "frame_shape"
 

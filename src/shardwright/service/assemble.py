@@ -35,7 +35,7 @@ from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.ingest.endpoints import is_tcp
 from shardwright.kernels.warm_up import warm_up
-from shardwright.model.errors import ConfigError, ShardwrightError
+from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
 from shardwright.pipeline.limits import raise_descriptor_limit
 from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
@@ -105,7 +105,7 @@ class Daemon:
             self._emit("client_keys_reloaded", changes)
 
     def run(self, life: Lifecycle) -> int:
-        """Open, serve until told to stop, drain, close; returns the exit code. Raises ``ConfigError`` or ``StorageError`` when it cannot start."""
+        """Open, serve until told to stop, drain, close; returns the exit code. Raises ``AddressError`` or ``StorageError`` when it cannot start."""
         output = self._loaded.config.output
         raise_descriptor_limit()
         for folder, _ in written_folders(self._loaded.config):
@@ -173,8 +173,8 @@ class Daemon:
     def _web_service(self, config: Config) -> WebService | None:
         if not config.http.enabled:
             return None
-        self._bind("http", "enabled", check_packages)
-        return WebService(config.http, self._bind("http", "enabled", lambda: web_settings(config)), self._emit)
+        self._as_configured("http", "enabled", check_packages)
+        return WebService(config.http, self._as_configured("http", "enabled", lambda: web_settings(config)), self._emit)
 
     def _start_web(self, life: Lifecycle, opened: ExitStack) -> None:
         """The web process, which ends before the control socket that it asks."""
@@ -217,9 +217,16 @@ class Daemon:
         return stores
 
     def _bind(self, section: str, field: str, bind: Callable[[], T]) -> T:
+        """Bind a socket. Raises ``AddressError`` that names the field."""
+        try:
+            return self._as_configured(section, field, bind)
+        except ConfigError as error:
+            raise AddressError(error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+
+    def _as_configured(self, section: str, field: str, make: Callable[[], T]) -> T:
         """An error names the field that brought it."""
         try:
-            return bind()
+            return make()
         except ConfigError as error:
             raise self._loaded.source.error((section, field), error.message, expected=error.expected, got=error.got, hint=error.hint) from None
 
