@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.model.errors import SessionLostError
-from shardwright.service.notify import NotifySocket, take_manager
-from shardwright.service.service_manager import status_text
+from shardwright.service.notify import Manager, NotifySocket, take_manager
+from shardwright.service.service_manager import ServiceManager, status_text
 from shardwright.testing.photons import PhotonFrames
 
 from .daemon_process import DaemonProcess
@@ -278,6 +279,35 @@ def test_a_line_break_in_a_value_cannot_pass_for_another_variable(manager: Notif
     notify.tell(STATUS="a\nREADY=1")
     notify.close()
     assert manager.next() == {"STATUS": "a READY=1"}
+
+
+def test_a_long_status_does_not_cost_the_variable_beside_it(manager: NotifyListener) -> None:
+    """systemd drops a datagram of more than 4096 bytes whole."""
+    notify = NotifySocket(manager.address, print)
+    notify.tell(WATCHDOG=1, STATUS="\U0001f52c" * 5000)
+    notify.close()
+    message = manager.next()
+    assert message["WATCHDOG"] == "1"
+    assert message["STATUS"].endswith("\U0001f52c…")
+    assert sum(len(f"{name}={value}\n".encode()) for name, value in message.items()) <= 4096
+
+
+def test_a_reload_says_nothing_after_stopping(manager: NotifyListener) -> None:
+    """A SIGHUP while the daemon is sealing, or one whose disk answers late: a READY then would tell of a life that is over."""
+    notify = NotifySocket(manager.address, print)
+    told = ServiceManager(Manager(notify), lambda: SNAPSHOT, lambda event, facts: None)
+    stop, ended = threading.Event(), threading.Event()
+    told.reloading()
+    for event in (stop, ended):
+        event.set()
+    told.run(stop, ended)
+    told.reloaded("reloaded: nothing changed", "")
+    told.reloading()
+    notify.close()
+    assert [next(iter(message)) for message in manager.waiting()] == ["RELOADING", "STOPPING"]
+
+
+SNAPSHOT = {"state": "draining", "acquisitions": [], "streams": {}, "disks": [], "stall_s": 0.0}
 
 
 def test_the_status_says_what_is_wrong() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
+MOST_CHARACTERS = 1000  # of a value: systemd drops a datagram of more than 4096 bytes, and with it the READY or WATCHDOG beside a long STATUS
 SEND_TIMEOUT_S = 5.0  # a manager that reads nothing for so long does not hear this; it must never hold up the daemon
 
 
@@ -35,8 +36,8 @@ class NotifySocket:
         self._failed = False
 
     def tell(self, **lines: object) -> None:
-        """One datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces."""
-        message = "\n".join(f"{name}={' '.join(str(value).splitlines())}" for name, value in lines.items())
+        """One datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces, long ones are cut."""
+        message = "\n".join(f"{name}={_one_short_line(value)}" for name, value in lines.items())
         with self._lock:
             try:
                 self._socket.sendto(message.encode(errors="replace"), self._address)
@@ -73,6 +74,11 @@ def take_manager(on_failure: Callable[[str], None], environment: MutableMapping[
         on_failure(f"WATCHDOG_USEC: expected microseconds, got {usec!r}")
         return Manager(notify)
     return Manager(notify, int(usec) / 1e6)
+
+
+def _one_short_line(value: object) -> str:
+    line = " ".join(str(value).splitlines())
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
 
 
 def monotonic_usec() -> int:

@@ -3,7 +3,7 @@
     READY, STATUS                 once the sockets are bound
     WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on: none of their calls has been going on
                                   for half of the manager's patience. So a disk that is stuck ends the daemon; the next start takes up what was stored
-    RELOADING ... READY, STATUS   around a reload
+    RELOADING ... READY, STATUS   around a reload, never after STOPPING
     STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets on
 
 A daemon without a manager has none of this, and no thread for it.
@@ -11,6 +11,7 @@ A daemon without a manager has none of this, and no thread for it.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from shardwright.config.quantities import format_bytes
 from .notify import monotonic_usec
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping
 
     from .notify import Manager
@@ -42,6 +42,8 @@ class ServiceManager:
         self._emit = emit
         self._remark = ""  # what is left of the last reload, for as long as it holds
         self._stuck = False
+        self._stopping = False
+        self._order = threading.Lock()  # STOPPING is the last that is said of this life; held for as long as one datagram takes
 
     def starting(self, what: str) -> None:
         self._tell(STATUS=f"starting: {what}")
@@ -50,19 +52,21 @@ class ServiceManager:
         self._tell(READY=1, STATUS=status_text(self._snapshot()))
 
     def reloading(self) -> None:
-        self._tell(RELOADING=1, MONOTONIC_USEC=monotonic_usec())
+        self._tell_unless_stopping(RELOADING=1, MONOTONIC_USEC=monotonic_usec())
 
     def reloaded(self, result: str, remark: str) -> None:
         """``result``: what happened. ``remark``: what stands in the status until the next reload."""
         self._remark = remark
-        self._tell(READY=1, STATUS=result)
+        self._tell_unless_stopping(READY=1, STATUS=result)
 
     def run(self, stop: threading.Event, ended: threading.Event) -> None:
         """Until ``ended``; from ``stop`` on it says so, and asks for the time that sealing takes."""
         while not stop.is_set():
             self._look()
             stop.wait(self._look_s)
-        self._tell(STOPPING=1, STATUS=self._status(self._snapshot()))
+        with self._order:
+            self._stopping = True
+            self._tell(STOPPING=1, STATUS=self._status(self._snapshot()))
         moved, moved_s = None, time.monotonic()
         while not ended.is_set():
             snapshot = self._snapshot()
@@ -71,6 +75,11 @@ class ServiceManager:
             if snapshot["acquisitions"] and snapshot["stall_s"] < self._stuck_s and time.monotonic() - moved_s < MOST_IDLE_S:
                 self._tell(EXTEND_TIMEOUT_USEC=round(EXTENSION_S * 1e6), STATUS=self._status(snapshot))
             ended.wait(self._look_s)
+
+    def _tell_unless_stopping(self, **lines: object) -> None:
+        with self._order:
+            if not self._stopping:
+                self._tell(**lines)
 
     def _look(self) -> None:
         snapshot = self._snapshot()
