@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardwright.config.load import load_config
+from shardwright.service import disk_space
 from shardwright.service.assemble import Daemon
 from shardwright.service.disk_space import DiskSpace
 from shardwright.service.events import EventLog
@@ -77,3 +78,30 @@ def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Pa
     assert root["total_bytes"] == facts.f_blocks * facts.f_frsize
     assert 0 < root["free_bytes"] <= root["total_bytes"]
     assert (spill["role"], spill["free_bytes"], spill["total_bytes"]) == ("spill", None, None)
+
+
+def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spill").mkdir()
+    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "spill", "spill")], 7)
+    disks.look()
+    asked, answered, statvfs = threading.Event(), threading.Event(), os.statvfs
+
+    def hang(path: Path) -> os.statvfs_result:
+        asked.set()
+        answered.wait()
+        return statvfs(path)
+
+    monkeypatch.setattr(disk_space.os, "statvfs", hang)
+    looking = threading.Thread(target=disks.look)
+    looking.start()
+    try:
+        asked.wait()
+        assert None not in [disk["free_bytes"] for disk in disks.snapshot()], "it may still answer"
+        monkeypatch.setattr(disk_space, "SILENT_S", 0.0)
+        root, spill = disks.snapshot()
+        assert (root["free_bytes"], root["total_bytes"]) == (None, None)
+        assert spill["free_bytes"] is not None
+    finally:
+        answered.set()
+        looking.join()
+    assert None not in [disk["free_bytes"] for disk in disks.snapshot()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOK_S = 2.0
+SILENT_S = 10.0  # a disk that has not answered for so long is not known any more
 
 
 class DiskSpace:
@@ -18,6 +20,7 @@ class DiskSpace:
 
     def __init__(self, roots: Iterable[tuple[Path, str]], low_water_bytes: int) -> None:
         self._low_water_bytes = low_water_bytes
+        self._asked: tuple[Path, float] | None = None  # who is being asked now, and since when
         self._seen: dict[Path, dict[str, Any]] = {
             path: {"path": str(path), "role": role, "free_bytes": None, "total_bytes": None, "low_water_bytes": low_water_bytes}
             for path, role in roots
@@ -31,12 +34,14 @@ class DiskSpace:
         """Ask all of them now. ``free_bytes`` and ``total_bytes`` are None where that fails."""
         for path, last in self._seen.items():
             seen = {**last, "low_water_bytes": self._low_water_bytes}
+            self._asked = path, time.monotonic()
             try:
                 facts = os.statvfs(path)
             except OSError:
                 self._seen[path] = {**seen, "free_bytes": None, "total_bytes": None}
             else:
                 self._seen[path] = {**seen, "free_bytes": facts.f_bavail * facts.f_frsize, "total_bytes": facts.f_blocks * facts.f_frsize}
+        self._asked = None
 
     def run(self, stop: threading.Event) -> None:
         """The disks thread: look again and again until ``stop``."""
@@ -45,5 +50,8 @@ class DiskSpace:
             self.look()
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """As it was at the last look. From any thread."""
-        return list(self._seen.values())
+        """As it was at the last look; of a disk that is asked and does not answer nothing is known. From any thread."""
+        asked = self._asked
+        silent = asked[0] if asked is not None and time.monotonic() - asked[1] > SILENT_S else None
+        unknown = {"free_bytes": None, "total_bytes": None}
+        return [{**seen, **(unknown if path == silent else {})} for path, seen in self._seen.items()]

@@ -2,7 +2,8 @@
 
     READY, STATUS                 once the sockets are bound
     WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on: none of their calls has been going on
-                                  for half of the manager's patience. So a disk that is stuck ends the daemon; the next start takes up what was stored
+                                  for half of the manager's patience. So a disk that is stuck for one and a half times as long ends the daemon; the
+                                  next start takes up what was stored
     RELOADING ... READY, STATUS   around a reload, never after STOPPING
     STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets on
 

@@ -2,6 +2,7 @@
 
     {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining", "uptime_s", "endpoints", "output_root",
      "memory": {"used_bytes", "budget_bytes"}, "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
+                                             free and total null where it does not answer
      "clients", "foreign_messages",
      "stall_s": how long the ingest round, worker task or keeper's call that has taken longest by now has taken: a stuck disk shows here,
      "streams": {name: totals since the start, gauges of now, "histograms"}, "acquisitions": [those that run],
