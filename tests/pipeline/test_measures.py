@@ -150,6 +150,18 @@ def test_what_failed_is_not_counted(drive, at_point):
     assert counts == {**dict.fromkeys(counts, 0), "shard_open_seconds": counts["shard_open_seconds"], "commit_seconds": counts["commit_seconds"]}
 
 
+@pytest.mark.parametrize("point", ["shard.before_preallocate", "shard.before_index", "shard.before_rename"])
+def test_a_keeper_that_gets_on_from_file_to_file_is_not_stuck_however_many_there_are(drive, at_point, point):
+    rig = drive(y=(4, 1, 1), x=(6, 2, 1), sync_interval_ms=10)  # groups of twelve files
+    since_s = []
+    at_point(point, lambda: since_s.append(rig.acquisition._keeper.busy._since_s))
+    rig.submit(*range(6))
+    rig.until(lambda: rig.acquisition.durable_watermark >= 4)
+    rig.finish()
+    assert len(since_s) >= 12
+    assert sorted(set(since_s)) == since_s, "what was measured from has moved on each time"
+
+
 def test_clocks_tell_of_a_worker_and_a_keeper_that_are_stuck(drive, one_worker, at_point):
     rig = drive(one_worker)
     acquisition, go_on = rig.acquisition, threading.Event()

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -195,7 +196,7 @@ class ShardKeeper:
             failed: dict[int, Exception] = {}
             begun_ns = time.monotonic_ns()
             staging = self.folder.staging
-            places: dict[int, Callable[[], None]] = {key: files.result().sync for key, files in groups.items()}
+            places: dict[int, Callable[[], None]] = {key: partial(files.result().sync, self.busy.step) for key, files in groups.items()}
             if STAGED in keys and staging is not None:
                 places[STAGED] = staging.sync
             if LOGGED in keys:
@@ -206,6 +207,7 @@ class ShardKeeper:
                     sync()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
                     failed[key] = self._explained(error)
+                self.busy.step()
             self._report(Committed(failed, time.monotonic_ns() - begun_ns))
 
         self._commands.put(run)
@@ -219,7 +221,7 @@ class ShardKeeper:
             try:
                 held = files.result()
                 try:
-                    sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename))
+                    sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename, self.busy.step))
                     self._log(BlockKind.GROUP, group, held.frame_records())
                     self.folder.log.sync()
                     self.folder.may_rename()
@@ -357,6 +359,7 @@ class ShardKeeper:
             folder.manifest.writer_epoch,
             record_dtype(len(folder.spec.frame_fields)).itemsize,
             suffix=suffix,
+            step=self.busy.step,
         )
 
     def _log(self, kind: BlockKind, group: int, records: np.ndarray) -> None:

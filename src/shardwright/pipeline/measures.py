@@ -88,7 +88,11 @@ class BusyClock:
     def __exit__(self, *_: object) -> None:
         self._since_s = 0.0
 
+    def step(self) -> None:
+        """A part of the piece of work is done: what is long, but gets on, is not stuck. By that thread."""
+        self._since_s = time.monotonic()
+
     def busy_s(self) -> float:
-        """How long the piece of work that is going on has taken by now; 0 when there is none. From any thread."""
+        """How long the piece of work that is going on (or its part: ``step``) has taken by now; 0 when there is none. From any thread."""
         since_s = self._since_s
         return time.monotonic() - since_s if since_s else 0.0

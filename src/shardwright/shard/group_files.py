@@ -90,8 +90,11 @@ class GroupFiles:
         record_bytes: int,
         *,
         suffix: str = "",
+        step: Callable[[], None] = lambda: None,
     ) -> GroupFiles:
-        """Preallocate all of it, ``suffix`` behind each name. Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
+        """Preallocate all of it, ``suffix`` behind each name; ``step`` is called after each shard file, here as below.
+
+        Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         if placement.spill is not None:
             make_directories(placement.workspace)  # the store's own is there; if it is not, another writer has finished the store
         opened: list[OpenShard] = []
@@ -100,6 +103,7 @@ class GroupFiles:
                 key = layout.shard_key(group, file)
                 make_shard = partial(OpenShard, layout.shard(group, file), final_path=placement.final(key), io=io, link=placement.link(key))
                 opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard))
+                step()
             tables = JournalLayout.of(layout, group, record_bytes)
             make = partial(GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch)
             journal = _made_by_us(_suffixed(placement.journal(group), suffix), make)
@@ -128,13 +132,14 @@ class GroupFiles:
         """Whether a file has its final name already, though it may not be durable: the group can then not be rewritten any more."""
         return any(shard.renamed for shard in self.slots)
 
-    def sync(self) -> None:
+    def sync(self, step: Callable[[], None] = lambda: None) -> None:
         """Data, then journal: what was in both before this call is durable after it. Raises ``StorageError``; the group has then failed."""
         for shard in self.slots:
             shard.sync()
+            step()
         self.journal.sync()
 
-    def seal(self, may_rename: Callable[[], None]) -> list[SealedShard]:
+    def seal(self, may_rename: Callable[[], None], step: Callable[[], None] = lambda: None) -> list[SealedShard]:
         """Complete every file, sync the journal, and only then give the first file its final name: from that moment on recovery seals the rest as
         it stands. ``may_rename`` raises ``FencedError`` when another writer has taken over.
 
@@ -142,9 +147,11 @@ class GroupFiles:
         """
         for shard in self.slots:
             shard.complete()
+            step()
         self.journal.sync()
         for shard in self.slots[self.sealed :]:
             self._sealed.append(shard.seal(may_rename))
+            step()
         return self._sealed
 
     def frame_records(self) -> np.ndarray:
