@@ -204,14 +204,14 @@ def test_a_reload_takes_over_what_can_change_live_and_names_the_rest(manager: No
 
 
 def test_a_reload_changes_what_runs(manager: NotifyListener, config: Path) -> None:
-    """Compaction is switched on for a store that was sealed before, and a running acquisition warns by the new limit."""
+    """Lines are left out and told again, and a running acquisition warns by the new limit."""
     text = config.read_text()
     with daemon_of(manager, config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         with sw.connect(endpoint) as connection, connection.acquire("running", stream="cam0") as stream:
             for i in range(8):  # the first group; the next but one is prepared with the ninth frame
                 stream.append(SOURCE.frame(i))
-            config.write_text(text.replace("create: false", "create: false, low_water: 1000TiB") + "log: {level: error}\n")
+            config.write_text(text + "log: {level: error}\n")
             reload(manager, daemon)
             config.write_text(text.replace("create: false", "create: false, low_water: 1000TiB"))
             reload(manager, daemon)
