@@ -241,6 +241,15 @@ def test_a_killed_local_worker(store: Path) -> None:
     gappy.assert_packed(store)
 
 
+def test_a_worker_leads_a_session_which_can_be_made_idle() -> None:
+    worker = _WorkerProcess()
+    worker.begin({"kind": "none such"}, 1)
+    assert worker.receive() is not None
+    assert os.getsid(worker.pid) == worker.pid
+    worker.ask_to_end()
+    worker.end()
+
+
 def test_a_worker_that_dies_in_the_middle_of_a_message_has_died() -> None:
     worker = _WorkerProcess()
     worker.connection.close()

@@ -6,13 +6,10 @@ import json
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shardwright.compact.manners import Manners, TokenBucket
 from shardwright.compact.tasks import run_task
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Clock:
@@ -94,20 +91,35 @@ def test_manners_travel_as_plain_values() -> None:
 
 
 PRIORITY = """
-import ctypes, os, sys
+import ctypes, json, os, sys
+from pathlib import Path
 from shardwright.compact.manners import Manners
 Manners(idle=sys.argv[1] == "idle").be_idle()
-print(os.getpriority(os.PRIO_PROCESS, 0), ctypes.CDLL(None).syscall(252, 1, 0) >> 13 if os.uname().machine == "x86_64" else 3)
+session = Path("/proc/self/autogroup")
+print(json.dumps({
+    "nice": os.getpriority(os.PRIO_PROCESS, 0),
+    "io_class": ctypes.CDLL(None).syscall(252, 1, 0) >> 13 if os.uname().machine == "x86_64" else 3,
+    "session_nice": int(session.read_text().split()[-1]) if session.exists() else None,
+}))
 """
+GROUPS_BY_SESSION = Path("/proc/self/autogroup").exists()
+
+
+def priority(how: str, *, session: bool) -> dict[str, int | None]:
+    done = subprocess.run([sys.executable, "-c", PRIORITY, how], capture_output=True, text=True, check=True, start_new_session=session)
+    facts: dict[str, int | None] = json.loads(done.stdout)
+    return facts
 
 
 def test_priority_of_a_process() -> None:
-    def priority(how: str) -> list[int]:
-        done = subprocess.run([sys.executable, "-c", PRIORITY, how], capture_output=True, text=True, check=True)
-        return list(map(int, done.stdout.split()))
+    ours = priority("normal", session=False)
+    assert priority("idle", session=False) == {"nice": 19, "io_class": 3, "session_nice": ours["session_nice"]}, "others are in our session"
+    assert ours["nice"] != 19
 
-    assert priority("idle") == [19, 3]
-    assert priority("normal")[0] < 19
+
+def test_priority_of_a_session() -> None:
+    assert priority("idle", session=True) == {"nice": 19, "io_class": 3, "session_nice": 19 if GROUPS_BY_SESSION else None}
+    assert priority("normal", session=True)["session_nice"] == (0 if GROUPS_BY_SESSION else None)
 
 
 def test_an_unreadable_array_is_a_result_and_no_exception(tmp_path: Path) -> None:

@@ -129,6 +129,11 @@ class _WorkerProcess:
         self.task: Any = None
         self.attempt = 0
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def begin(self, task: Task, attempt: int) -> None:
         self.task, self.attempt = task, attempt
         with contextlib.suppress(BrokenPipeError):  # it is dead: ``receive`` will tell
@@ -165,7 +170,8 @@ def _work(connection: Connection, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # it died before we asked to be told
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    os.setsid()  # Ctrl-C is for the parent, which decides; and a session of its own can be made idle as a whole, see make_idle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     load_from_environment()
     one_at_a_time = threading.Lock()

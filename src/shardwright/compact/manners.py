@@ -16,6 +16,7 @@ import platform
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .pausing import pausing_file
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PAUSE_POLL_S = 0.1
 _BURST_S = 0.1  # of the rate: what may be caught up with after a quiet time
 _IDLE_NICE = 19
+_AUTOGROUP = Path("/proc/self/autogroup")
 # ioprio_set(2): libc has no wrapper for it. The numbers of architectures that numba runs on.
 _IOPRIO_SET = {"x86_64": 251, "i686": 289, "aarch64": 30, "riscv64": 30, "ppc64le": 273}
 _IOPRIO_WHO_PROCESS, _IOPRIO_CLASS_IDLE = 1, 3 << 13
@@ -114,8 +116,15 @@ class Manners:
 
 
 def make_idle(pid: int = 0) -> None:
-    """The same for a process that has just begun, or for this thread."""
+    """The same for a process that has just begun, or for this thread; of a process that leads its session, for the session as well.
+
+    Where the kernel shares processors out by session first (sched(7), autogroup), a nice value counts only within one: a job run by hand, in a
+    terminal of its own, would take as much of a processor as the daemon.
+    """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, _IDLE_NICE)
+    if pid == 0 and os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            _AUTOGROUP.write_text(str(_IDLE_NICE))
     if (number := _IOPRIO_SET.get(platform.machine())) is not None:
         _libc.syscall(ctypes.c_long(number), ctypes.c_int(_IOPRIO_WHO_PROCESS), ctypes.c_int(pid), ctypes.c_int(_IOPRIO_CLASS_IDLE))
