@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardwright.compact.queued import QueuedStore
+
 from .daemon_process import TIMEOUT_S, DaemonProcess
 
 if TYPE_CHECKING:
@@ -43,6 +45,14 @@ def test_a_disks_lost_and_found_beside_the_stores_is_passed_over(config: Path, f
             assert daemon.stop() == 0
     finally:
         found.chmod(0o700)
+
+
+def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: Path, closed: Path) -> None:
+    (folder / "run.ome.zarr" / "0").mkdir(parents=True)
+    QueuedStore(folder / "run.ome.zarr").add()
+    find = "import sys\nfrom pathlib import Path\nfrom shardwright.compact.queued import queued_stores\nprint(*queued_stores(Path(sys.argv[1])))"
+    done = subprocess.run([sys.executable, "-c", f"{NO_PRIVILEGES}\n{find}", str(closed.parent)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (done.stdout.count("QueuedStore("), done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(

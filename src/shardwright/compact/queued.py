@@ -25,10 +25,11 @@ VERSION = 1  # files without one are of this, too
 
 
 def queued_stores(root: Path) -> list[QueuedStore]:
-    """Stores below ``root`` that a daemon wanted to compact, and has not. Raises ``StorageError``."""
+    """Stores below ``root`` that a daemon wanted to compact, and has not; folders that are closed to this user, such as a disk's lost+found, are
+    passed over. Raises ``StorageError``."""
     with storage_errors("look into", root):
         stores = [QueuedStore(folder) for folder in sorted(root.iterdir())]
-        return [store for store in stores if store.queued_file.exists()]
+        return [store for store in stores if store.is_queued]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,13 @@ class QueuedStore:
     @property
     def queued_file(self) -> Path:
         return self.folder / QUEUED_NAME
+
+    @property
+    def is_queued(self) -> bool:
+        try:
+            return self.queued_file.exists()
+        except PermissionError:
+            return False
 
     @property
     def failures(self) -> int:
