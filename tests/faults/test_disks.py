@@ -61,3 +61,19 @@ def test_a_stalled_disk_keeps_a_sync_waiting():
         writer.join()
         disk.remount()
         assert (disk.path / "file").read_bytes() == b"x" * (1 << 20)
+
+
+def test_a_frozen_filesystem_keeps_writers_waiting_and_readers_not(tmp_path):
+    with LoopDisk(folder=tmp_path) as disk:
+        write_synced(disk.path / "before", b"before")
+        writer = threading.Thread(target=write_synced, args=(disk.path / "file", b"x" * (1 << 20)))
+        with disk.frozen():
+            writer.start()
+            writer.join(0.5)
+            assert writer.is_alive(), "the write waits"
+            assert (disk.path / "before").read_bytes() == b"before"
+        writer.join()
+        assert (disk.path / "file").read_bytes() == b"x" * (1 << 20)
+        disk.keep_as = tmp_path / "kept"
+    assert b"before" in (tmp_path / "kept").read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

@@ -13,6 +13,7 @@ import argparse
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -86,6 +87,8 @@ def why_no_disk(folder: Path, nbytes: int) -> str | None:
             return None
     except pytest.skip.Exception as reason:
         return str(reason.msg)
+    except subprocess.CalledProcessError as error:
+        return error.stderr.strip()  # a container, most likely: it has loop devices and may not mount them
     except OSError as error:
         return f"a filesystem cannot be frozen here: {error.strerror}"
 
