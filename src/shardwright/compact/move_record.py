@@ -122,7 +122,8 @@ class MoveRecord:
     def begin_deleting(self) -> None:
         """Durably, before anything of the source goes."""
         if not self.deleting:
-            reach("compact.before_deleting")
+            with storage_errors("write", self._path):
+                reach("compact.before_deleting")
             self.deleting = True
             self.save()
 
