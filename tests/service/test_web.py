@@ -17,9 +17,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import zarr
+import zmq
 
 import shardwright as sw
 from shardwright.testing.photons import PhotonFrames
+from shardwright.wire.controls import Hello
+from shardwright.wire.messages import CONNECTION, Counter, Kind
 
 from .daemon_process import DaemonProcess, run_cli
 from .web.web_process import ask, read_to_the_end, say
@@ -146,6 +149,26 @@ def rig(config: Path, **options: Any) -> Iterator[Rig]:
 
 def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_a_client_whose_name_is_no_text_breaks_no_list(web_config: Path) -> None:
+    """JSON may hold half of a surrogate pair, which UTF-8 cannot: whoever may connect can put one into an event."""
+    with DaemonProcess(web_config) as daemon:
+        ready = daemon.wait_for("ready")
+        daemon.wait_for("web_ready")
+        context = zmq.Context()
+        try:
+            stranger = context.socket(zmq.DEALER)
+            stranger.connect(ready["endpoints"][0])
+            stranger.send_multipart(Counter(CONNECTION).control(Kind.HELLO, Hello("soak", "half \ud800", 1).to_body()))
+            assert daemon.wait_for("client_connected")["host"] == "half \ud800"
+            answer = ask(port_of(ready), "/api/events")
+            assert answer.status == 200, answer
+            assert "half \ud800" in [event.get("host") for event in json.loads(answer.body)["events"]]
+            assert ask(port_of(ready), "/api/status").status == 200
+        finally:
+            context.destroy(linger=0)
+        assert daemon.stop() == 0
 
 
 def test_the_events_can_be_followed(web_config: Path) -> None:

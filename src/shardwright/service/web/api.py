@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from shardwright.model.errors import ProtocolError, ShardwrightError
 
+from .answers import Json
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 MOST_DIGITS = 18
 
 
-def problem(error: ShardwrightError, status: int) -> JSONResponse:
-    return JSONResponse({"error": error.to_dict()}, status)
+def problem(error: ShardwrightError, status: int) -> Json:
+    return Json({"error": error.to_dict()}, status)
 
 
 def answered_by_the_daemon(endpoint: Endpoint) -> Endpoint:
@@ -47,7 +48,7 @@ class Api:
 
     async def status(self, request: Request) -> Response:
         del request
-        return JSONResponse(await self._link.status())
+        return Json(await self._link.status())
 
     async def metrics(self, request: Request) -> Response:
         text, content_type = self._metrics.render(await self._link.status(), request.headers.get("accept", ""))
@@ -57,11 +58,11 @@ class Api:
         after = request.query_params.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= MOST_DIGITS):
             return problem(ProtocolError("not the number of an event", expected="after=NUMBER", got=after[:40]), 400)
-        return JSONResponse({"events": await self._link.events(int(after))})
+        return Json({"events": await self._link.events(int(after))})
 
     async def preview(self, request: Request) -> Response:
         preview = await self._link.preview(request.path_params["name"])
         if preview is None:
-            return JSONResponse({"error": {"code": "no_frame", "message": "there is no such acquisition running, or no frame of it yet"}}, 404)
+            return Json({"error": {"code": "no_frame", "message": "there is no such acquisition running, or no frame of it yet"}}, 404)
         facts = {"X-Frame": preview.frame, "X-Frame-Id": preview.frame_id, "X-Frame-Age-Seconds": preview.age_s}
         return Response(preview.png, media_type="image/png", headers={name: str(fact) for name, fact in facts.items() if fact is not None})

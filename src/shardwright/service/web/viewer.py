@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from .answers import Json
 from .finished import NotShownError
 from .stores import PREFIX
 from .viewer_state import viewer_fragment, viewer_state
@@ -87,7 +88,7 @@ class Viewer:
         """The finished stores, and where each can be looked at."""
         del request
         stores = await self._stores.listed()
-        return JSONResponse({"viewer": None if self._folder is None else VIEW, "stores": stores, "more": self._stores.more})
+        return Json({"viewer": None if self._folder is None else VIEW, "stores": stores, "more": self._stores.more})
 
     async def client(self, request: Request) -> Response:
         name = request.path_params["path"]
