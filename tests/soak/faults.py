@@ -97,6 +97,7 @@ def bad_messages(scene: Scene) -> str:
 def page_reload(scene: Scene) -> str:
     done = floods.page_reload(scene.rig.url, scene.settings.hold_s, scene.random.randrange(1 << 30))
     assert done["answers"], f"the page has answered nothing: {dict(done)}"
+    assert not done["answers 500"], f"the page could not answer: {dict(done)}"
     wait_for(lambda: floods.answers(scene.rig.url), "the page to answer after the flood")
     return ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
 
