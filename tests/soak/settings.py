@@ -16,7 +16,7 @@ DISK_SHARE = 16  # one acquisition takes at most this part of the disk, encoded 
 
 # One camera waits for a slow or full disk and loses nothing. The other cannot wait: it drops what it cannot hand over, and its shards may spill.
 CONFIG = """\
-output: {{root: {root}, spill_root: {spill}, create: true, ballast: 8MiB, low_water: 4KiB}}
+output: {{root: {root}, spill_root: {spill}, create: true, in_memory: true, ballast: 8MiB, low_water: 4KiB}}
 ingest: {{endpoints: ["ipc://{sockets}/in.sock"]}}
 memory: {{budget: 2GiB}}
 reliability: {{store_within_ms: 500, sync_interval_ms: 500, resume_timeout_ms: 10000}}
