@@ -124,18 +124,26 @@ def test_a_way_to_repack_that_loses_a_pixel_is_an_error(tmp_path, monkeypatch):
 
 
 def test_the_page_costs_what_its_rounds_lost():
-    off, polled = page.summary({"off": [100.0, 200.0, 400.0], "polled": [99.0, 190.0, 400.0]})
-    assert off["cost"] == 0
-    assert polled["costs"] == pytest.approx([0.01, 0.05, 0.0])
-    assert polled["cost"] == pytest.approx(0.01), "the middle of the rounds, each against its own neighbour"
-    assert polled["frames_per_s"] == 190
+    off, polled = page.summary(
+        {
+            "off": [page.Round(100.0, 500.0), page.Round(200.0, 250.0), page.Round(400.0, 125.0), page.Round(100.0, 500.0)],
+            "polled": [page.Round(99.0, 505.0), page.Round(190.0, 265.0), page.Round(400.0, 125.0), page.Round(98.0, 510.0)],
+        }
+    )
+    assert (off["rate_cost"], off["cpu_cost"]) == (0, 0)
+    assert polled["rate_cost"] == pytest.approx(0.015), "the middle of the rounds, each against its own neighbour"
+    assert (polled["rate_cost_at_least"], polled["rate_cost_at_most"]) == pytest.approx((0.01, 0.02)), "half of the rounds lie between"
+    assert polled["cpu_cost"] == pytest.approx(0.015)
+    assert polled["frames_per_s"] == 144.5
 
 
 def test_who_polls_asks_what_the_page_asks(tmp_path):
     daemon = page.Daemon(tmp_path / "on", http=True)
     try:
         with page.polled(daemon.url):
-            assert daemon.camera(20, "64x64") > 0
+            measured = daemon.camera(20, "64x64")
+        assert measured.frames_per_s > 0
+        assert measured.cpu_us > 0
     finally:
         daemon.close()
     assert daemon.url.startswith("http://127.0.0.1:")

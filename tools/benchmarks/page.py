@@ -1,4 +1,5 @@
-"""tools/bench page: what the status page costs the cameras, in frames a second, rounds interleaved.
+"""tools/bench page: what the status page costs the cameras, rounds interleaved: in frames a second, and in processor time of daemon and web process
+for each frame, which says far less about the disk of the moment.
 
     off        a daemon without http
     served     a daemon with its web process, and nobody who looks
@@ -21,6 +22,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +38,14 @@ http: {{enabled: {http}, listen: "127.0.0.1:*", preview_hz: 2}}
 CAMERA = "rate"
 
 
+@dataclass(frozen=True)
+class Round:
+    """``cpu_us``: processor time of the daemon and its web process for each frame, user's and kernel's."""
+
+    frames_per_s: float
+    cpu_us: float
+
+
 class Daemon:
     """Started by the constructor, in a folder of its own. ``url`` is None without http."""
 
@@ -45,22 +55,33 @@ class Daemon:
         (folder / "rig.yaml").write_text(CONFIG.format(http=json.dumps(http)), encoding="utf-8")
         self._process = subprocess.Popen([*CLI, "serve", str(folder / "rig.yaml"), "--log-format", "json"], stdout=subprocess.PIPE, text=True)
         self.url: str | None = None
+        self._pids = [self._process.pid]
         wanted = {"ready", "web_ready"} if http else {"ready"}
         assert self._process.stdout is not None
         while wanted:
             event = json.loads(self._process.stdout.readline())
             wanted.discard(event["event"])
-            self.url = event["url"] if event["event"] == "web_ready" else self.url
+            if event["event"] == "web_ready":
+                self.url = event["url"]
+                self._pids.append(event["pid"])
         self._rest = threading.Thread(target=self._process.stdout.read)  # nobody reads the lines, but the pipe must not fill
         self._rest.start()
 
-    def camera(self, frames: int, shape: str) -> float:
-        """Frames a second that it took."""
+    def camera(self, frames: int, shape: str) -> Round:
+        """A camera that sends as fast as the daemon takes its frames."""
         command = [*CLI, "camera", "--connect", f"ipc://{self.folder}/in.sock", "--name", CAMERA, "--frames", str(frames), "--shape", shape, "--json"]
+        before_s = self._cpu_s()
         receipt = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+        cpu_us = (self._cpu_s() - before_s) / frames * 1e6
         shutil.rmtree(self.folder / "data" / f"{CAMERA}.ome.zarr")
         os.sync()  # what one round leaves to be written must not slow the next
-        return float(receipt["camera_frames_per_second"])
+        return Round(float(receipt["camera_frames_per_second"]), cpu_us)
+
+    def _cpu_s(self) -> float:
+        ticks = 0
+        for pid in self._pids:
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -131,15 +152,15 @@ def parse(arguments: list[str], folder: Path) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measure(names: list[str], options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, list[float]]:
-    """Frames a second of each round. The order turns from round to round: whoever comes after a slow one is never the same."""
+def measure(names: list[str], options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, list[Round]]:
+    """The rounds of each. The order turns from round to round: whoever comes after a slow one is never the same."""
     folder = (options.folder / "page").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     plain, served = Daemon(folder / "off", http=False), Daemon(folder / "on", http=True)
     browser = Chromium() if "chromium" in names else None
     assert served.url is not None
     url = served.url
-    rates: dict[str, list[float]] = {name: [] for name in names}
+    rounds: dict[str, list[Round]] = {name: [] for name in names}
     try:
         for daemon in (plain, served):
             daemon.camera(options.frames // 4, options.shape)  # files, kernels and pages of memory are warm
@@ -151,36 +172,52 @@ def measure(names: list[str], options: argparse.Namespace, say: Callable[[str], 
                 elif name == "chromium" and browser is not None:
                     looking = browser.open(url)
                 with looking:
-                    rates[name].append((plain if name == "off" else served).camera(options.frames, options.shape))
-                say(f"round {i + 1} of {options.rounds}: {name:<9} {rates[name][-1]:8.1f} frames/s")
+                    rounds[name].append((plain if name == "off" else served).camera(options.frames, options.shape))
+                last = rounds[name][-1]
+                say(f"round {i + 1} of {options.rounds}: {name:<9} {last.frames_per_s:8.1f} frames/s {last.cpu_us:8.1f} us/frame of processors")
     finally:
         if browser is not None:
             browser.close()
         plain.close()
         served.close()
         shutil.rmtree(folder, ignore_errors=True)
-    return rates
+    return rounds
 
 
-def summary(rates: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """One row for each way of looking. ``cost``: the median of the shares lost within each round; ``costs``: each of them."""
+def summary(rounds: dict[str, list[Round]]) -> list[dict[str, Any]]:
+    """One row for each way of looking. Costs are medians of the shares lost within each round; ``rate_cost_at_least``: its lower quartile."""
     rows = []
-    for name, each in rates.items():
-        costs = [1 - rate / off for rate, off in zip(each, rates["off"], strict=True)]
-        rows.append({"name": name, "frames_per_s": median(each), "least": min(each), "most": max(each), "cost": median(costs), "costs": costs})
+    for name, each in rounds.items():
+        pairs = list(zip(each, rounds["off"], strict=True))
+        rate_costs = sorted(1 - looked.frames_per_s / off.frames_per_s for looked, off in pairs)
+        cpu_costs = [looked.cpu_us / off.cpu_us - 1 for looked, off in pairs]
+        rows.append(
+            {
+                "name": name,
+                "frames_per_s": median(one.frames_per_s for one in each),
+                "cpu_us_per_frame": median(one.cpu_us for one in each),
+                "rate_cost": median(rate_costs),
+                "rate_cost_at_least": rate_costs[len(rate_costs) // 4],
+                "rate_cost_at_most": rate_costs[-1 - len(rate_costs) // 4],
+                "cpu_cost": median(cpu_costs),
+            }
+        )
     return rows
 
 
 def main(arguments: list[str], folder: Path) -> int:
-    """Exits with 1 when the page costs more than ``MOST_COST``."""
+    """Exits with 1 when the page costs more than ``MOST_COST`` of processor time, or of the rate in three rounds of four."""
     options = parse(arguments, folder)
     names = ["off", *(name for name in ("served", "polled", "chromium") if options.only is None or name in options.only)]
     rows = summary(measure(names, options, lambda text: print(text, file=sys.stderr, flush=True)))
     if options.json:
         print(json.dumps({"rounds": options.rounds, "frames": options.frames, "shape": options.shape, "rows": rows}))
     else:
-        print(f"\n{'':<10}{'frames/s':>10}{'least':>10}{'most':>10}{'cost':>9}")
+        print(f"\n{'':<10}{'frames/s':>10}{'cost':>9}{'half of the rounds':>22}{'us/frame':>11}{'cost':>9}")
         for row in rows:
-            print(f"{row['name']:<10}{row['frames_per_s']:>10.1f}{row['least']:>10.1f}{row['most']:>10.1f}{row['cost']:>9.2%}")
-        print(f"\nAsked: at most {MOST_COST:.0%} for the page.")
-    return 1 if any(row["cost"] > MOST_COST for row in rows) else 0
+            middle = f"{row['rate_cost_at_least']:.1%} to {row['rate_cost_at_most']:.1%}"
+            print(
+                f"{row['name']:<10}{row['frames_per_s']:>10.1f}{row['rate_cost']:>9.1%}{middle:>22}{row['cpu_us_per_frame']:>11.1f}{row['cpu_cost']:>9.2%}"
+            )
+        print(f"\nAsked: at most {MOST_COST:.0%} for the page. A browser on this machine takes processors of its own beside that.")
+    return 1 if any(max(row["cpu_cost"], row["rate_cost_at_least"]) > MOST_COST for row in rows) else 0
