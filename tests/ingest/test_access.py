@@ -336,13 +336,19 @@ def is_socket(descriptor: Path) -> bool:
 # Groups and names --------------------------------------------------------------------------------------------------------------------------
 
 
-def test_sockets_are_for_this_user_or_for_a_group(start, double, tmp_path: Path):
-    own = start(doubled=double, root=tmp_path / "own")
-    shared = start(doubled=double, root=tmp_path / "shared", group=grp.getgrgid(os.getgid()).gr_name)
+@pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
+def test_sockets_are_for_this_user_or_for_a_group(start, double, tmp_path: Path, umask: int):
+    """Whatever the umask: a terminal's leaves them to the user's group, a service's lets the group look and not connect."""
+    before = os.umask(umask)
+    try:
+        own = start(doubled=double, root=tmp_path / "own")
+        shared = start(doubled=double, root=tmp_path / "shared", group=grp.getgrgid(os.getgid()).gr_name)
+    finally:
+        os.umask(before)
     assert stat.S_IMODE(own.root.stat().st_mode) == 0o700
     assert stat.S_IMODE(shared.root.stat().st_mode) == 0o750
     for name in ("ingest.sock", "ring.sock"):
-        assert not own.root.joinpath(name).stat().st_mode & 0o022
+        assert stat.S_IMODE(own.root.joinpath(name).stat().st_mode) == 0o600
         assert stat.S_IMODE(shared.root.joinpath(name).stat().st_mode) == 0o660
     with pytest.raises(errors.ConfigError, match="no such group"):
         start(doubled=double, root=tmp_path / "none", group="no-such-group")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
+import os
 import re
 import socket
 import stat
@@ -47,11 +49,11 @@ def answer_at_length(request: Mapping[str, Any]) -> dict[str, Any]:
 class Served:
     """A control server in a thread; leaves none behind."""
 
-    def __init__(self, path: Path, limits: ControlLimits = PATIENT) -> None:
+    def __init__(self, path: Path, limits: ControlLimits = PATIENT, group: str | None = None) -> None:
         self.path = path
         self.events: list[tuple[str, dict[str, Any]]] = []
         answers = {"echo": echo, "refuse": refuse, "fail": fail, "long": answer_at_length}
-        self.server = ControlServer(path, answers, lambda event, facts: self.events.append((event, dict(facts))), limits)
+        self.server = ControlServer(path, answers, lambda event, facts: self.events.append((event, dict(facts))), limits, group)
         self._thread = threading.Thread(target=self.server.run)
 
     def raw(self) -> socket.socket:
@@ -120,8 +122,16 @@ def test_the_document_names_every_request_and_limit() -> None:
         assert fact in text
 
 
-def test_the_folder_is_for_its_user_alone(served: Served) -> None:
-    assert stat.S_IMODE(served.path.parent.stat().st_mode) == 0o700
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_folder_and_socket_are_for_this_user_or_for_a_group(short_folder: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        for group, folder_mode, socket_mode in ((None, 0o700, 0o600), (grp.getgrgid(os.getgid()).gr_name, 0o750, 0o660)):
+            path = short_folder / f"for-{group}" / "control.sock"
+            with Served(path, group=group):
+                assert (stat.S_IMODE(path.parent.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (folder_mode, socket_mode)
+    finally:
+        os.umask(before)
 
 
 def test_errors_keep_their_class_and_their_facts(served: Served) -> None:

@@ -102,7 +102,8 @@ def test_installed_files_name_this_installation(prefix: Path) -> None:
     assert f"ExecStart={PROGRAM} serve {prefix}/etc/shardwright/%i.yaml\n" in service
     assert f"ExecStart={PROGRAM} compact --config {prefix}/etc/shardwright/%i.yaml\n" in installed["lib/systemd/system/shardwright-compact@.service"]
     assert not [name for name, text in installed.items() if "/opt/shardwright" in text or re.search("(?<!prefix)/etc/shardwright", text)]
-    load_config(prefix / "etc/shardwright/example.yaml")
+    example = load_config(prefix / "etc/shardwright/example.yaml").config
+    assert f"Group={example.ingest.group}\n" in service, "whoever is in the service's group may connect, as all of these files say"
 
 
 def test_a_systems_own_prefix_has_its_configuration_in_etc(tmp_path: Path) -> None:

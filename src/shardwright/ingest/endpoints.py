@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -15,7 +17,7 @@ from . import zap
 from .doorkeeper import MAX_STRANGERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from .settings import IngestSettings
 
@@ -62,7 +64,8 @@ def _bind(router: zmq.Socket[bytes], endpoint: str, group: str | None = None) ->
     if path is not None:
         _make_way(path, group)
     try:
-        router.bind(endpoint)
+        with _for_this_user():
+            router.bind(endpoint)
     except zmq.ZMQError as error:
         in_use = error.errno == zmq.EADDRINUSE
         hint = "Another program listens there; is a daemon already running?" if in_use else None
@@ -79,7 +82,8 @@ def bind_unix_listener(path: Path, group: str | None = None) -> socket.socket:
     _make_way(path, group)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(str(path))
+        with _for_this_user():
+            listener.bind(str(path))
         listener.listen(64)
         listener.setblocking(False)
         _share(path, 0o660, group)
@@ -90,6 +94,16 @@ def bind_unix_listener(path: Path, group: str | None = None) -> socket.socket:
         listener.close()
         raise ConfigError(f"cannot bind {path}", expected="a Unix socket path of at most 107 bytes that is free", got=str(error)) from None
     return listener
+
+
+@contextlib.contextmanager
+def _for_this_user() -> Iterator[None]:
+    """A socket that is made meanwhile lets nobody else in, whatever the umask and the folder; a group is let in afterwards."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _share(path: Path, mode: int, group: str | None) -> None:

@@ -164,8 +164,9 @@ class Daemon:
         path = self._loaded.config.control_socket_path
         if path is None:
             return
+        group = self._loaded.config.ingest.group
         requests = Requests(self._server, self._events.recent, status=self.snapshot, drain=life.drain)
-        control = self._bind("control", "socket", lambda: ControlServer(Path(path), requests.answers, self._emit))
+        control = self._bind("control", "socket", lambda: ControlServer(Path(path), requests.answers, self._emit, group=group))
         thread = life.spawn("control", control.run)
         opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)
         opened.callback(control.close)

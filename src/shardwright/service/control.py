@@ -47,7 +47,7 @@ class ControlLimits:
 class ControlServer:
     """Bound by the constructor, which raises ``ConfigError``; ``run`` is the control thread. ``close`` from any other.
 
-    ``answers`` are called in the control thread and must not wait for anything.
+    ``answers`` are called in the control thread and must not wait for anything. ``group``: whose members may ask; None: this user only.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class ControlServer:
         answers: Mapping[str, Answer],
         emit: Callable[[str, Mapping[str, Any]], None],
         limits: ControlLimits = ControlLimits(),
+        group: str | None = None,
     ) -> None:
         self.path = path
         self._answers = answers
@@ -63,7 +64,7 @@ class ControlServer:
         self._limits = limits
         self._closed = threading.Event()
         self._connections: list[_Connection] = []
-        self._listener = bind_unix_listener(path)
+        self._listener = bind_unix_listener(path, group)
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: somebody may still be about to close us
         self._selector = selectors.DefaultSelector()
