@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import socket
@@ -10,21 +11,24 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import zmq
 
 import shardwright as sw
 from shardwright.client.channel import Channel
 from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for
-from shardwright.ingest import doorkeeper
+from shardwright.ingest import doorkeeper, endless
 from shardwright.ingest.allow_list import AllowList
 from shardwright.model import errors
-from shardwright.wire.messages import Kind
+from shardwright.wire.controls import Hello
+from shardwright.wire.descriptor import DESCRIPTOR
+from shardwright.wire.messages import BATCH_PRELUDE, CONNECTION, DTYPE_CODE, Counter, Kind
 
 from .keys import Lab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from .conftest import Daemon
 
@@ -303,6 +307,84 @@ def test_a_stranger_cannot_fill_the_memory_before_it_has_said_who_it_is(start, d
             for _ in range(1000):
                 stranger.sendall(bytes(1 << 16))
                 time.sleep(0.01)
+
+
+@pytest.fixture
+def speak() -> Iterator[Callable[..., Speaker]]:
+    with contextlib.ExitStack() as opened:
+        yield lambda daemon, identity=b"": opened.enter_context(contextlib.closing(Speaker(daemon, identity)))
+
+
+class Speaker:
+    """Speaks ZMTP by hand, part by part: ZeroMQ's own sockets send nothing of a message before it is whole."""
+
+    def __init__(self, daemon: Daemon, identity: bytes = b"") -> None:
+        self.socket = socket.create_connection(address_of(daemon))
+        properties = b"".join(
+            bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
+            for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", identity))
+        )
+        command = b"\x05READY" + properties
+        heard = self.socket.makefile("rb")
+        self.socket.sendall(GREETING)
+        assert len(heard.read(len(GREETING))) == len(GREETING)
+        self.socket.sendall(b"\x04" + bytes([len(command)]) + command)
+        _, size = heard.read(2)
+        assert heard.read(size).startswith(b"\x05READY")
+        heard.close()
+
+    def say(self, parts: list[bytes], *, more: bool = False) -> None:
+        for part in parts:
+            flags = 2 | (more or part is not parts[-1])
+            self.socket.sendall(bytes([flags]) + len(part).to_bytes(8, "big") + part)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def hello(self) -> Counter:
+        counter = Counter(CONNECTION)
+        self.say(counter.control(Kind.HELLO, Hello("raw", "test", 1).to_body()))
+        return counter
+
+
+def test_a_client_cannot_fill_the_memory_with_a_message_that_does_not_end(start, double, speak, monkeypatch):
+    """Each part is small enough, and each whole message was good."""
+    monkeypatch.setattr(endless, "SLACK_BYTES", 1 << 20)
+    daemon = start(doubled=double, max_message_bytes=1 << 20, session_timeout_ms=60_000)
+    client = speak(daemon)
+    counter, sent = client.hello(), 0
+    daemon.event("client_connected")
+    client.say(counter.control(Kind.HEARTBEAT))
+    with pytest.raises(OSError, match=r"reset|Broken pipe"):  # noqa: PT012 - one of many
+        while sent < 256 << 20:
+            client.say([bytes(1 << 16)], more=True)
+            sent += 1 << 16
+            time.sleep(0.001)
+    assert sent < 64 << 20, "it is looked at ten times a second"
+    assert daemon.event("client_lost")["reason"].startswith("a message without an end")
+
+
+def test_a_client_may_send_all_of_its_credit_in_one_message(start, double, speak, spec_of, frames_of, wait, monkeypatch):
+    """Slowly, and many times more than a message of one frame."""
+    monkeypatch.setattr(endless, "SLACK_BYTES", 4096)
+    daemon = start(doubled=double, max_message_bytes=256 << 10, session_timeout_ms=60_000)
+    client = speak(daemon)
+    counter = client.hello()
+    spec = spec_of(shape=(256, 256)).model_dump(mode="json")
+    client.say(counter.control(Kind.OPEN, {"request": 1, "name": "a", "spec": spec, "stream": None, "transport": "message"}))
+    slots = wait(lambda: [session.credit.ring_slots for session in daemon.server._sessions if session.attachment])[0]
+    token = next(iter(daemon.server._sessions)).attachment.token
+    records = np.zeros(slots, DESCRIPTOR)
+    records["sequence"] = records["slot"] = records["frame_id"] = records["position"] = np.arange(slots)
+    frames = [frame.tobytes() for frame in frames_of(slots, (256, 256))]
+    body = BATCH_PRELUDE.pack(DTYPE_CODE["uint16"], 256, 256, 0) + records.tobytes()
+    message = Counter(token).message(Kind.FRAMES, [body], count=slots, pixel_parts=slots, payload_bytes=sum(map(len, frames)))
+    for part in (*message, *frames[:-1]):
+        client.say([part], more=True)
+        time.sleep(1.0 / slots)
+    client.say([frames[-1]])
+    wait(lambda: daemon.acquisitions[0].submitted == list(range(slots)))
+    assert daemon.count("client_lost") == 0
 
 
 def test_descriptors_are_given_back(start, double):

@@ -93,8 +93,7 @@ class Ingest(_Section):
     group: str | None = Field(
         default=None,
         min_length=1,
-        description="Group of this machine whose members may connect over ipc, and ask on the control socket. Left out, only the user that the daemon "
-        "runs as.",
+        description="Group of this machine whose members may connect over ipc, and ask on the control socket. Left out, only the daemon's own user.",
     )
     curve: Curve | None = Field(default=None, description="Keys for the tcp endpoints. Without them tcp is refused unless insecure is true.")
     insecure: bool = Field(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class Client:
     """``public_key`` as Z85, and ``key_name``, what the allow-list calls it: None where connections have no keys. ``unreachable``: why nothing
-    can be sent to it any more. ``gone``: it left or was given up."""
+    can be sent to it any more. ``gone``: it left or was given up. ``most_credit_bytes``: of all its sessions, as much as they ever had at once.
+    ``silent_since_s`` and ``bytes_when_silent`` are those of ``endless.py``."""
 
     identity: bytes
     hello: Hello
@@ -27,6 +28,9 @@ class Client:
     unreachable: str | None = None
     unreachable_since_s: float = 0.0
     gone: bool = False
+    most_credit_bytes: int = 0
+    silent_since_s: float = 0.0
+    bytes_when_silent: int | None = None
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -100,6 +100,11 @@ class Doorkeeper:
         if door.descriptor in self._strangers:
             self._turn_away(door.descriptor)
 
+    @staticmethod
+    def bytes_received(door: Door) -> int:
+        """Over a client's connection, all in all; 0 where that is not known."""
+        return _bytes_received(door.descriptor) if _socket_inode(door.descriptor) == door.inode else 0
+
     def look(self, now_s: float, *, drained_since_s: float) -> None:
         """Ends what has been here for too long, or says too much. ``drained_since_s``: all that had come before was received."""
         if now_s < self._next_look_s:

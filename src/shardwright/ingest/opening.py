@@ -274,6 +274,9 @@ class Openings:
         if not session.attach(attachment, pending.request):
             return False
         self._sessions.attached(session, attachment)
+        client = pending.client
+        has = sum(each.message_bytes for each in self._sessions if each.attachment is not None and each.attachment.client is client)
+        client.most_credit_bytes = max(client.most_credit_bytes, has)
         return True
 
     def _recover(self, path: Path) -> Future[AcquisitionLike]:

@@ -31,6 +31,7 @@ from .allow_list import AllowList
 from .backstage import Backstage
 from .connection import Client
 from .doorkeeper import Doorkeeper
+from .endless import EndlessMessages
 from .endpoints import IO_THREADS, bind_router
 from .opening import Openings
 from .rate import SAMPLE_S
@@ -99,6 +100,7 @@ class IngestServer:
         self._endpoints = settings.endpoints
         self._zap: ZapHandler | None = None
         self._doorkeeper: Doorkeeper | None = None
+        self._endless = EndlessMessages(Doorkeeper.bytes_received, settings.max_message_bytes)
         self._clients_reloaded = False
         self._handover: RingHandover | None = None
         self._next_heartbeat_s = 0.0
@@ -418,6 +420,9 @@ class IngestServer:
     def _keep_alive(self, now_s: float, *, drained_since_s: float) -> None:
         assert self._doorkeeper is not None
         self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
+        for client in self._endless.look(now_s, self._clients.values()):
+            expected = f"at most {self._endless.most_bytes(client):,} bytes"
+            self._dismiss(client, ProtocolError("a message without an end", expected=expected, hint="The daemon keeps a message until it is whole"))
         if now_s >= self._next_heartbeat_s:
             self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
             for client in self._clients.values():

@@ -18,6 +18,7 @@ from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Ver
 
 from .batch import check_content
 from .credit import Credit
+from .endless import FRAME_OVERHEAD_BYTES
 from .preview import PreviewTap
 from .rate import Rate
 from .totals import Totals
@@ -129,6 +130,12 @@ class Session:
         spare = limits.ring_bytes if self.attachment is None else 0
         kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
         return limits.acquisition_bytes + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
+
+    @property
+    def message_bytes(self) -> int:
+        """The most that its client can have on the way in messages, pixels or not."""
+        pixels = 0 if self.attachment is None or self.attachment.ring is not None else self.acquisition.limits.frame_bytes
+        return self.credit.ring_slots * (pixels + FRAME_OVERHEAD_BYTES)
 
     @property
     def ring_fill(self) -> float:

@@ -1,0 +1,55 @@
+"""Messages without an end: what a client has sent over TCP since its last whole message is bounded. Ingest thread only.
+
+ZeroMQ limits each part of a message, and keeps them until the last has come, however many they are. A client that keeps to the protocol never has
+more on the way than it has credit for: whoever sends more than that in one piece does not keep to it. A Unix socket does not tell how much came.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from .connection import Client
+    from .doorkeeper import Door
+
+LOOK_S = 0.1
+LOOKED_AT = 64  # clients at a time, in turn
+SLACK_BYTES = 64 << 20  # control messages, and what is told of frames without pixels
+FRAME_OVERHEAD_BYTES = 1024  # of a frame that is a message by itself: its header and record, and what ZMTP and CURVE add to each part
+SAFETY = 2  # of credit: what was sent for a session that the daemon ended meanwhile may still be on its way
+
+
+class EndlessMessages:
+    """``bytes_received`` of a client's connection, 0 where that is not known."""
+
+    def __init__(self, bytes_received: Callable[[Door], int], max_message_bytes: int) -> None:
+        self._bytes_received = bytes_received
+        self._max_message_bytes = max_message_bytes
+        self._next_look_s = 0.0
+        self._turn = 0
+
+    def most_bytes(self, client: Client) -> int:
+        return self._max_message_bytes + SLACK_BYTES + SAFETY * client.most_credit_bytes
+
+    def look(self, now_s: float, clients: Collection[Client]) -> list[Client]:
+        """Those that have sent too much. Clients that are heard between two looks cost nothing."""
+        if now_s < self._next_look_s:
+            return []
+        self._next_look_s = now_s + LOOK_S
+        self._turn = self._turn if self._turn < len(clients) else 0
+        some = list(clients)[self._turn : self._turn + LOOKED_AT]
+        self._turn += LOOKED_AT
+        return [client for client in some if self._is_endless(client)]
+
+    def _is_endless(self, client: Client) -> bool:
+        if client.door is None:
+            return False
+        if client.silent_since_s != client.last_heard_s:
+            client.silent_since_s, client.bytes_when_silent = client.last_heard_s, None
+            return False
+        bytes_received = self._bytes_received(client.door)
+        if client.bytes_when_silent is None:
+            client.bytes_when_silent = bytes_received
+        return bytes_received - client.bytes_when_silent > self.most_bytes(client)
