@@ -17,7 +17,7 @@ import zmq
 
 import shardwright as sw
 from shardwright.client.channel import Channel
-from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for
+from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for, make_key_pair
 from shardwright.ingest import doorkeeper, endless
 from shardwright.ingest.allow_list import AllowList
 from shardwright.model import errors
@@ -185,6 +185,28 @@ def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):
     with pytest.raises(errors.ConfigError, match="anybody may add keys"):
         daemon.server.reload_clients()
     sw.connect(daemon.tcp, curve=curve).close()
+
+
+def test_who_is_taken_off_a_list_that_cannot_be_read_is_cut_all_the_same(guarded, lab: Lab, wait):
+    """A file that somebody has put there by mistake keeps nobody in. A client whose own file is half written stays."""
+    curves = {name: lab.make(name) for name in ("kept", "torn", "cut", "changed")}
+    daemon = guarded()
+    connections = {name: sw.connect(daemon.tcp, curve=curve, reconnect_timeout_ms=0) for name, curve in curves.items()}
+    lab.unlist("cut")
+    (lab.clients / "torn.key").write_text("public-k")
+    other, _ = make_key_pair(lab.folder, "other")
+    (lab.clients / "changed.key").write_bytes(other.read_bytes())
+    (lab.clients / "mistake.key").write_text("this is no key")
+    with pytest.raises(errors.ConfigError, match=r"mistake\.key holds no public-key"):
+        daemon.server.reload_clients()
+    wait(lambda: daemon.count("client_lost") == 2)
+    assert sorted(facts["client_key"] for event, facts in daemon.events if event == "client_lost") == ["changed", "cut"]
+    for name in ("cut", "changed"):
+        with pytest.raises(errors.AccessError):
+            sw.connect(daemon.tcp, curve=curves[name])
+    sw.connect(daemon.tcp, curve=curves["torn"]).close()
+    for connection in connections.values():
+        connection.close()
 
 
 def test_only_key_files_are_read_and_one_key_has_one_name(lab: Lab):

@@ -90,6 +90,16 @@ def test_a_reload_reads_the_keys_again_though_no_file_has_changed(keyed: Path) -
         assert daemon.stop() == 0
 
 
+def test_a_key_that_is_taken_away_while_the_daemon_starts_is_out(keyed: Path, folder: Path) -> None:
+    """The list is read first of all, and what follows may take a minute where kernels are compiled."""
+    key = folder / "clients" / "camera.key"
+    with DaemonProcess(
+        keyed, sabotage=f"from shardwright.service import assemble; assemble.warm_up = lambda: __import__('os').unlink({str(key)!r})"
+    ) as daemon:
+        assert daemon.wait_for("client_keys_reloaded")["removed"] == ["camera"]
+        assert daemon.stop() == 0
+
+
 def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_started(keyed: Path, folder: Path) -> None:
     secret = folder / "keys" / "rig.key_secret"
     for mode, says in ((0o644, "is open to others; expected mode 0600; got mode 0644"), (0o640, "got mode 0640")):

@@ -13,7 +13,7 @@ from shardwright.model.names import checked_name
 from shardwright.wire.key_files import PUBLIC_SUFFIX, read_public_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 MAX_CLIENTS = 4096
@@ -23,10 +23,12 @@ State = tuple[tuple[str, int, int, int, int], ...]
 
 @dataclass(frozen=True)
 class AllowList:
-    """``names``: by public key, as Z85, what its client is called. One key under two names has the first of them."""
+    """``names``: by public key, as Z85, what its client is called. One key under two names has the first of them. ``state``: of the folder, just
+    before it was read."""
 
     folder: Path
     names: Mapping[str, str]
+    state: State = ()
 
     def name_of(self, public_key: str) -> str | None:
         return self.names.get(public_key)
@@ -34,14 +36,26 @@ class AllowList:
     @classmethod
     def read(cls, folder: Path) -> AllowList:
         """Raises ``ConfigError`` naming the folder or file that cannot be used: a list that lacks a client is never taken for the whole."""
-        names: dict[str, str] = {}
+        state, names = folder_state(folder), dict[str, str]()
         for path in _key_files(folder):
+            key, name = _read(path)
+            names.setdefault(key, name)
+        return cls(folder, names, state)
+
+    def without_removed(self) -> AllowList:
+        """For when the folder cannot be read as a whole: nobody is added, and whoever was let in goes if its key is certainly there no more. A file
+        that cannot be read, and was a client's, may be half written."""
+        there, unclear = set[str](), set[str]()
+        try:
+            paths = list(_paths(self.folder))
+        except OSError:
+            return self
+        for path in paths:
             try:
-                name = checked_name(path.name.removesuffix(PUBLIC_SUFFIX))
-            except InvalidNameError as error:
-                raise ConfigError(f"{path} does not name a client", expected=error.expected, got=error.got) from None
-            names.setdefault(read_public_key(path).decode(), name)
-        return cls(folder, names)
+                there.add(_read(path)[0])
+            except ConfigError:
+                unclear.add(path.name.removesuffix(PUBLIC_SUFFIX))
+        return AllowList(self.folder, {key: name for key, name in self.names.items() if key in there or name in unclear}, self.state)
 
 
 def folder_state(folder: Path) -> State:
@@ -53,10 +67,23 @@ def folder_state(folder: Path) -> State:
     return tuple((name, fact.st_mtime_ns, fact.st_size, fact.st_ino, fact.st_mode) for name, fact in facts)
 
 
+def _read(path: Path) -> tuple[str, str]:
+    """The key in a file, and what its client is called. Raises ``ConfigError``."""
+    try:
+        name = checked_name(path.name.removesuffix(PUBLIC_SUFFIX))
+    except InvalidNameError as error:
+        raise ConfigError(f"{path} does not name a client", expected=error.expected, got=error.got) from None
+    return read_public_key(path).decode(), name
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if path.name.endswith(PUBLIC_SUFFIX) and not path.name.startswith("."))
+
+
 def _key_files(folder: Path) -> list[Path]:
     try:
         mode = folder.stat().st_mode
-        files = sorted(path for path in folder.iterdir() if path.name.endswith(PUBLIC_SUFFIX) and not path.name.startswith("."))
+        files = sorted(_paths(folder))
     except OSError as error:
         raise ConfigError(f"cannot read the folder of client keys {folder}", got=error.strerror) from None
     if mode & 0o002:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import AccessError, BudgetError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
+from shardwright.model.errors import AccessError, BudgetError, ConfigError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
 from shardwright.model.machine import boot_id
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition
@@ -126,13 +126,19 @@ class IngestServer:
 
     def reload_clients(self) -> dict[str, list[str]]:
         """Reads the folder of client keys again, in the calling thread. Returns which names are new and which are gone; the connections of keys
-        that are gone are cut. Raises ``ConfigError``, and the list is what it was, where a file cannot be used."""
+        that are gone are cut. Raises ``ConfigError`` where a file cannot be used: then nobody is added, and those whose keys are gone are cut all the
+        same."""
         if self._zap is None:
             return {"added": [], "removed": []}
         before = self._zap.allowed
-        after = self._zap.allowed = AllowList.read(before.folder)
-        self._clients_reloaded = True
-        self.wake()
+        try:
+            after = self._zap.allowed = AllowList.read(before.folder)
+        except ConfigError:
+            self._zap.allowed = before.without_removed()
+            raise
+        finally:
+            self._clients_reloaded = True
+            self.wake()
         return {
             name: sorted(one.names[key] for key in one.names.keys() - other.names.keys())
             for name, one, other in (("added", after, before), ("removed", before, after))

@@ -82,7 +82,8 @@ class Daemon:
         self.plan = make_plan(loaded)
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
-        self._server = IngestServer(ingest_settings(config, load_access(loaded)), stream_policies(config), self._pool, on_event=self._tell)
+        self._access = load_access(loaded)
+        self._server = IngestServer(ingest_settings(config, self._access), stream_policies(config), self._pool, on_event=self._tell)
         self._needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
         self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water)
@@ -96,7 +97,7 @@ class Daemon:
         return self._snapshots.take()
 
     def reload_clients(self) -> None:
-        """Reads the folder of client keys again; an event says what is new. Where it cannot be used the list stays what it was. From any thread."""
+        """Reads the folder of client keys again; an event says what is new. Where it cannot be used nobody is added. From any thread."""
         try:
             changes = self._server.reload_clients()
         except ConfigError as error:
@@ -135,8 +136,9 @@ class Daemon:
         ingest = life.spawn("ingest", partial(self._server.run, life.stop))
         life.spawn("disks", partial(self._disks.run, life.stop))
         config = self._loaded.config.ingest
-        if config.curve is not None:
-            watch = FolderWatch(config.curve.clients, self.reload_clients)
+        if self._access is not None:
+            clients = self._access.clients
+            watch = FolderWatch(clients.folder, clients.state, self.reload_clients)
             life.spawn("keys", partial(watch.run, life.stop))
         compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
         life.spawn("reload", self._reloader.run)

@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardwright.ingest.allow_list import State
+
 LOOK_S = 1.0
 
 
 class FolderWatch:
-    """``changed`` is called once for each change, also for one that was half done at the last look."""
+    """``changed`` is called once for each change since ``state``, also for one that was half done at the last look."""
 
-    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, state: State, changed: Callable[[], None]) -> None:
         self._folder = folder
         self._changed = changed
-        self._state = self._look()
+        self._state: State | str = state
 
     def run(self, stop: threading.Event) -> None:
         while not stop.wait(LOOK_S):
@@ -30,7 +32,7 @@ class FolderWatch:
                 self._state = state
                 self._changed()
 
-    def _look(self) -> object:
+    def _look(self) -> State | str:
         try:
             return folder_state(self._folder)
         except ConfigError as error:
