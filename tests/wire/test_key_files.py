@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def test_what_is_written_is_read_by_us_and_by_zmq_auth(tmp_path: Path) -> None:
     assert zmq.auth.load_certificate(secret_path) == (public, secret)
     assert zmq.auth.load_certificates(tmp_path) == {public: True}
     assert stat.S_IMODE(secret_path.stat().st_mode) == 0o600
+
+
+def test_a_key_that_does_not_fit_on_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for most_bytes in (10, 210):  # the secret file's end, and the public one's
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
+        try:
+            with pytest.raises(ConfigError, match="cannot write the key file"):
+                write_key_pair(tmp_path, "x" * 100, *zmq.curve_keypair())
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not list(tmp_path.iterdir())
 
 
 def test_what_zmq_auth_writes_is_read(tmp_path: Path) -> None:

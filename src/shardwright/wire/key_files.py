@@ -96,5 +96,11 @@ def _write(path: Path, text: str, mode: int) -> None:
         raise OutputExistsError("this key exists already", got=str(path), hint="Choose another name, or remove it first") from None
     except OSError as error:
         raise ConfigError(f"cannot write the key file {path}", got=error.strerror) from None
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except BaseException as error:
+        path.unlink()  # half a key is of no use, and would be in the way of another try
+        if isinstance(error, OSError):
+            raise ConfigError(f"cannot write the key file {path}", got=error.strerror) from None
+        raise
