@@ -369,6 +369,22 @@ class Speaker:
         return counter
 
 
+def test_a_connection_that_calls_itself_like_another_takes_nothing_over(start, double, speak, spec_of, frames_of, monkeypatch):
+    """ZeroMQ lets clients choose the identity by which the daemon knows them, and would hand a taken one over if it were told to."""
+    monkeypatch.setattr(doorkeeper, "MAX_STRANGER_S", 0.3)
+    daemon = start(doubled=double)
+    frames = frames_of(20)
+    with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
+        stream.append(frames[0])
+        thief = speak(daemon, *daemon.server._clients)
+        thief.say(Counter(CONNECTION).control(Kind.HEARTBEAT))
+        assert is_closed(thief.socket)
+        for frame in frames[1:]:
+            stream.append(frame)
+    assert stream.receipt.frames_stored == 20
+    assert daemon.count("client_lost") == 0
+
+
 def test_a_client_cannot_fill_the_memory_with_a_message_that_does_not_end(start, double, speak, monkeypatch):
     """Each part is small enough, and each whole message was good."""
     monkeypatch.setattr(endless, "SLACK_BYTES", 1 << 20)
