@@ -22,7 +22,7 @@ from shardwright.model.fates import Fate
 
 from .evidence import EMPTY, RIGHT, WRONG
 from .ledger import Numbers
-from .settings import FRAME_BYTES
+from .settings import FRAME_BYTES, PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,6 +175,8 @@ def _every_other_fate_has_its_reason(trial: _Trial) -> Iterator[str]:
                 yield f"frame {row.frame_id} was sent once, and is called {Fate(row.fate).name.lower()}"
         if fates[Fate.LOST] and not life.killed:
             yield f"{fates[Fate.LOST]} frames of client {life.epoch} were lost, and it lived"
+        if fates[Fate.DROPPED] and trial.claims.camera == PATIENT:
+            yield f"client {life.epoch} dropped {fates[Fate.DROPPED]} frames, and is one that waits"
         last = number == len(trial.spans) - 1
         if last and not life.killed and fates[Fate.DROPPED] != life.numbers.dropped:
             yield f"client {life.epoch} dropped {life.numbers.dropped} frames, and the table says {fates[Fate.DROPPED]}"

@@ -56,10 +56,11 @@ def client_kill(scene: Scene) -> str:
 def daemon_kill(scene: Scene) -> str:
     for camera in scene.cameras:
         camera.daemon_deaths += 1
+    acquiring = wait_for(lambda: len(scene.rig.status()["acquisitions"]), "an acquisition that a kill can interrupt")
     scene.rig.kill()
     began_s = time.monotonic()
     scene.rig.start()
-    return f"killed, serves again after {time.monotonic() - began_s:.1f} s"
+    return f"killed with {acquiring} acquisitions open, serves again after {time.monotonic() - began_s:.1f} s"
 
 
 def disk_stall(scene: Scene) -> str:
@@ -128,7 +129,8 @@ def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
     """What was done, and what it broke that it must not."""
     pid, reconnects = scene.rig.pid, [(camera, camera.reconnects) for camera in scene.cameras]
     sent = [(camera, camera.sent) for camera in scene.cameras]
-    done, faults = fault.do(scene), []
+    faults = what_must_not_be(scene.rig) if fault.daemon_dies else []  # nobody could ask that daemon any more
+    done = fault.do(scene)
     for camera, before in sent:
         wait_for(lambda camera=camera, before=before: camera.sent > before, f"camera {camera.name} to go on after {fault.name}")
     if scene.rig.dead:
@@ -137,6 +139,10 @@ def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
         if scene.rig.pid != pid:
             faults.append(f"the daemon is another one after {fault.name}")
         faults += [f"{camera.name} had to connect again during {fault.name}" for camera, before in reconnects if camera.reconnects > before]
-    happened = scene.rig.status()["events"]["by_name"]
-    faults += [f"the daemon tells of {name}" for name in NEVER if happened.get(name)]
-    return done, faults
+    return done, faults + what_must_not_be(scene.rig)
+
+
+def what_must_not_be(rig: Rig) -> list[str]:
+    """In this life of the daemon, so far."""
+    happened = rig.status()["events"]["by_name"]
+    return [f"the daemon tells of {name}" for name in NEVER if happened.get(name)]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from . import watch
 from .cameras import CameraSide
-from .faults import FAULTS, Scene, carry_out
+from .faults import FAULTS, Scene, carry_out, what_must_not_be
 from .judging import Judge
 from .rig import POLL_S, Rig, wait_for
 from .settings import ACQUISITIONS_AT_A_TIME, FRAME_BYTES, LIVE, PATIENT
@@ -172,6 +172,8 @@ class Soak:
         )
 
     def _end_daemon(self) -> None:
+        for fault in what_must_not_be(self._rig):
+            self._violate(fault)
         code = self._rig.stop()
         if code != 0:
             self._violate(f"the daemon ended with exit code {code}")

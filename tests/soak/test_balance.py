@@ -14,7 +14,7 @@ from tests.soak.evidence import EMPTY, RIGHT, WRONG, Evidence, Row, read_evidenc
 from tests.soak.judging import Judge
 from tests.soak.ledger import Ledger, Numbers, create, read
 from tests.soak.rig import environment
-from tests.soak.settings import FRAME_BYTES, SHAPE, Places
+from tests.soak.settings import FRAME_BYTES, PATIENT, SHAPE, Places
 
 import shardwright as sw
 from shardwright.model.fates import Fate
@@ -130,6 +130,10 @@ def drops_that_nobody_counted(claims, evidence):
     claims.lives[1] = replace(claims.lives[1], numbers=Numbers(14, 14, 3, 22, 22))
 
 
+def drops_of_a_camera_that_waits(claims, evidence):
+    claims.camera = PATIENT
+
+
 def hole_that_is_not_listed(claims, evidence):
     evidence.listed.remove(14)
 
@@ -154,7 +158,8 @@ MUTANTS = (
         swapped_frames,
     ),
     *(row_of_another_client, lost_after_it_was_told_stored, lost_although_its_camera_lived, gone_although_its_camera_lived),
-    *(told_of_more_than_was_heard, duplicate_of_a_frame_that_was_sent_once, drops_that_nobody_counted, hole_that_is_not_listed, hole_that_is_none),
+    *(told_of_more_than_was_heard, duplicate_of_a_frame_that_was_sent_once, drops_that_nobody_counted, drops_of_a_camera_that_waits),
+    *(hole_that_is_not_listed, hole_that_is_none),
     something_left_behind,
 )
 
