@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import grp
 import os
 import socket
@@ -383,6 +384,17 @@ def test_a_connection_that_calls_itself_like_another_takes_nothing_over(start, d
             stream.append(frame)
     assert stream.receipt.frames_stored == 20
     assert daemon.count("client_lost") == 0
+
+
+def test_nobody_can_guess_what_the_next_connection_will_be_called(start, double, raw):
+    """ZeroMQ aborts the process when a connection that it names has its name taken already, by a client that chose it for itself."""
+    names = []
+    for _ in range(2):
+        ctypes.CDLL(None).srand(1)  # as in a process that has just begun
+        daemon = start(doubled=double)
+        raw(daemon.ipc)
+        names += daemon.server._clients
+    assert names[0] != names[1]
 
 
 def test_a_client_cannot_fill_the_memory_with_a_message_that_does_not_end(start, double, speak, monkeypatch):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -25,6 +26,14 @@ BACKLOG = 256  # TCP connections that the kernel keeps until they are accepted: 
 IO_THREADS = 2  # of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
 MAX_WAITING = 32  # connections of the ring socket that have not asked yet
 _LOCAL, _TCP = 1, 2  # masks of these threads
+
+
+def make_router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
+    """A ROUTER whose names for connections cannot be guessed: it counts up from what C's ``rand`` gives, unseeded, and aborts the process
+    when a client has chosen the next one for itself."""
+    ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
+    router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+    return router
 
 
 def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[str, ...]:

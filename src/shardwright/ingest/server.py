@@ -32,7 +32,7 @@ from .backstage import Backstage
 from .connection import Client
 from .doorkeeper import Doorkeeper
 from .endless import EndlessMessages
-from .endpoints import IO_THREADS, bind_router
+from .endpoints import IO_THREADS, bind_router, make_router
 from .opening import Openings
 from .rate import SAMPLE_S
 from .registry import Sessions
@@ -188,7 +188,7 @@ class IngestServer:
         try:
             if self._settings.access is not None:
                 self._zap = ZapHandler(context, self._settings.access.clients, self._poller, self._on_event)
-            self._router = context.socket(zmq.ROUTER)
+            self._router = make_router(context)
             self._doorkeeper = Doorkeeper(context, self._router, self._poller)
             self._endpoints = bind_router(self._router, self._settings)
             self._poller.register(self._router, zmq.POLLIN)
