@@ -49,7 +49,11 @@ def print_tables(result: Result, console: Console) -> None:
     for fault in result.violations:
         console.print(f"VIOLATION: {fault}", style="bold red", markup=False, highlight=False)
     if not result.violations:
-        console.print("Every frame is accounted for, memory and descriptors are flat." + (" (Interrupted.)" if result.interrupted else ""))
+        console.print(f"Every frame is accounted for, {_flatness(result)}." + (" (Interrupted.)" if result.interrupted else ""))
+
+
+def _flatness(result: Result) -> str:
+    return "memory and descriptors are flat" if result.levels else "whether memory is flat was NOT JUDGED: no process lived long enough"
 
 
 def _balance(result: Result) -> Table:

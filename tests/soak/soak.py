@@ -25,7 +25,7 @@ from .rig import POLL_S, Rig, wait_for
 from .settings import ACQUISITIONS_AT_A_TIME, FRAME_BYTES, LIVE, PATIENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.faults.disks import LoopDisk
 
@@ -52,6 +52,13 @@ class Result:
     refusals: int = 0
     violations: list[str] = field(default_factory=list)
     interrupted: bool = False
+
+
+def stored_nothing(balances: Mapping[str, Balance]) -> list[str]:
+    """A camera may drop, and the account is right: but one that dropped all was not served."""
+    return [
+        f"camera {name}: not one of {balance.sent} frames was stored" for name, balance in balances.items() if balance.sent and not balance.stored
+    ]
 
 
 class Soak:
@@ -103,6 +110,8 @@ class Soak:
             self.result.refusals = sum(camera.refusals for camera in self._cameras.values())
         self._end_daemon()
         self._judge_levels()
+        for fault in stored_nothing(self.result.balances):
+            self._violate(fault)
 
     def _camera(self, name: str, number: int) -> CameraSide:
         seed = 1000 * self.settings.seed + number

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 from tests.soak.balance import Balance, Claims, Life, judge
 from tests.soak.camera import drawn_number, source_of
 from tests.soak.evidence import EMPTY, RIGHT, WRONG, Evidence, Row, read_evidence
 from tests.soak.judging import Judge
 from tests.soak.ledger import Ledger, Numbers, create, read
+from tests.soak.report import print_tables
 from tests.soak.rig import environment
 from tests.soak.settings import FRAME_BYTES, PATIENT, SHAPE, Places
+from tests.soak.soak import Result, stored_nothing
+from tests.soak.watch import Level
 
 import shardwright as sw
 from shardwright.model.fates import Fate
@@ -263,3 +268,17 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert read(path) == Numbers(begun=7, durable=1 << 40)
     Ledger(path).write(begun=8)
     assert read(path).begun == 8
+
+
+def test_a_camera_whose_frames_were_all_dropped_is_found():
+    served, dropped = Balance(sent=9, stored=2, dropped=7), Balance(sent=9, dropped=9)
+    assert stored_nothing({"live": served, "patient": Balance()}) == []
+    assert stored_nothing({"live": dropped}) == ["camera live: not one of 9 frames was stored"]
+
+
+def test_what_was_not_judged_is_not_called_flat():
+    lines = io.StringIO()
+    print_tables(Result(), Console(file=lines, width=200))
+    assert "NOT JUDGED" in lines.getvalue()
+    print_tables(Result(levels=[Level("daemon", "threads", "within life 1", 2, 2)]), Console(file=lines, width=200))
+    assert "memory and descriptors are flat" in lines.getvalue()
