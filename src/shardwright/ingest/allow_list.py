@@ -33,6 +33,10 @@ class AllowList:
     def name_of(self, public_key: str) -> str | None:
         return self.names.get(public_key)
 
+    def names_beyond(self, other: AllowList) -> list[str]:
+        """Of those whose keys the other list does not have."""
+        return sorted(self.names[key] for key in self.names.keys() - other.names.keys())
+
     @classmethod
     def read(cls, folder: Path) -> AllowList:
         """Raises ``ConfigError`` naming the folder or file that cannot be used: a list that lacks a client is never taken for the whole."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import AccessError, BudgetError, ConfigError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
+from shardwright.model.errors import AccessError, BudgetError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
 from shardwright.model.machine import boot_id
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition
@@ -27,7 +27,6 @@ from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_p
 from shardwright.wire.session import DaemonEvent
 
 from .admission import Admission
-from .allow_list import AllowList
 from .backstage import Backstage
 from .connection import Client
 from .doorkeeper import Doorkeeper
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from shardwright.pipeline.workers import WorkerPool
     from shardwright.storage.ring import Ring
 
+    from .allow_list import AllowList
     from .session import AcquisitionLike, Session
 
 __all__ = ["IngestServer", "IngestSettings", "StreamPolicy"]
@@ -125,24 +125,15 @@ class IngestServer:
             session.acquisition.warn_below(low_water_bytes)
 
     def reload_clients(self) -> dict[str, list[str]]:
-        """Reads the folder of client keys again, in the calling thread. Returns which names are new and which are gone; the connections of keys
-        that are gone are cut. Raises ``ConfigError`` where a file cannot be used: then nobody is added, and those whose keys are gone are cut all the
-        same."""
+        """Reads the folder of client keys again (``ZapHandler.reload``), in the calling thread; the connections of keys that are gone are cut.
+        Raises ``ConfigError``."""
         if self._zap is None:
             return {"added": [], "removed": []}
-        before = self._zap.allowed
         try:
-            after = self._zap.allowed = AllowList.read(before.folder)
-        except ConfigError:
-            self._zap.allowed = before.without_removed()
-            raise
+            return self._zap.reload()
         finally:
             self._clients_reloaded = True
             self.wake()
-        return {
-            name: sorted(one.names[key] for key in one.names.keys() - other.names.keys())
-            for name, one, other in (("added", after, before), ("removed", before, after))
-        }
 
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows."""

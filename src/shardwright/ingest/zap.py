@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from zmq.utils import z85
 
+from shardwright.model.errors import ConfigError
+
+from .allow_list import AllowList
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
-
-    from .allow_list import AllowList
 
 ENDPOINT = "inproc://zeromq.zap.01"  # the one place where ZeroMQ asks, once a context
 DOMAIN = b"shardwright"
@@ -43,6 +45,17 @@ class ZapHandler:
             except zmq.Again:
                 return
             self._socket.send_multipart(self._answer(request))
+
+    def reload(self) -> dict[str, list[str]]:
+        """Reads the folder again, in the calling thread: the names that are new and those that are gone. Raises ``ConfigError`` where a file cannot
+        be used: then nobody is added, and those whose keys are gone are off the list all the same."""
+        before = self.allowed
+        try:
+            after = self.allowed = AllowList.read(before.folder)
+        except ConfigError:
+            self.allowed = before.without_removed()
+            raise
+        return {"added": after.names_beyond(before), "removed": before.names_beyond(after)}
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
         """[version, request, status, text, user, metadata]; the user becomes the ``User-Id`` of every message of the connection."""
