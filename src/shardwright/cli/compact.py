@@ -93,6 +93,13 @@ def command(
     outcomes: list[Outcome] = list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
     # With --config a store that another job is at work on, such as the daemon's own, is left to that one.
     ok = not any(_bad(outcome) and not (config is not None and isinstance(outcome[1], LockedError)) for outcome in outcomes)
+    _tell(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
+    """What became of the stores, or would; what was done was told as it was done, unless it is for programs."""
     if as_json:
         facts = {"ok": ok, "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
         typer.echo(json.dumps({**facts, **({"total": _total([plan for _, plan in outcomes])} if dry_run else {})}))
@@ -103,8 +110,6 @@ def command(
             typer.echo(f"in total: {_would_do(_total([plan for _, plan in outcomes]))}")
     if not outcomes and not as_json:
         typer.echo("no finished store is there yet")
-    if not ok:
-        raise typer.Exit(1)
 
 
 def _send(store: Path, to: str, options: Options, workers: int | None, scheduler: str | None, *, delete_source: bool, as_json: bool) -> None:
