@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import shardwright as sw
+from shardwright.storage import failpoints
 
 # Processes that tests start (daemons, cameras, tools) import this checkout, as the tests themselves do.
 SOURCE = str(Path(__file__).parents[1] / "src")
@@ -28,6 +29,28 @@ def short_folder():
     """A folder whose Unix sockets fit into a socket address; ``tmp_path`` can be too long for that."""
     with tempfile.TemporaryDirectory(prefix="sw-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def failing():
+    """``failing(point, error, after=n)`` makes a failpoint raise from its n-th time on."""
+    points = []
+
+    def fail(point: str, error: BaseException, after: int = 0) -> None:
+        left = [after]
+
+        def hook() -> None:
+            if left[0] > 0:
+                left[0] -= 1
+                return
+            raise error
+
+        points.append(point)
+        failpoints.set_hook(point, hook)
+
+    yield fail
+    for point in points:
+        failpoints.set_hook(point, None)
 
 
 def _answers(endpoint):

@@ -201,20 +201,3 @@ def test_an_ingest_round_that_is_stuck_shows(start, wait):
     finally:
         go_on.set()
     wait(lambda: daemon.server.snapshot()["stall_s"] < STUCK_S)
-
-
-@pytest.fixture
-def failing():
-    """``failing(point, error)``, until the end of the test."""
-    points = []
-
-    def fail(point, error):
-        def hook():
-            raise error
-
-        points.append(point)
-        failpoints.set_hook(point, hook)
-
-    yield fail
-    for point in points:
-        failpoints.set_hook(point, None)

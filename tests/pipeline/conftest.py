@@ -16,7 +16,6 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.workers import WorkerPool
-from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
@@ -139,25 +138,3 @@ def shared_pool():
 @pytest.fixture(scope="session")
 def drive_of():
     return Drive
-
-
-@pytest.fixture
-def failing():
-    """``failing(point, error, after=n)`` makes a failpoint raise from its n-th time on."""
-    points = []
-
-    def fail(point: str, error: BaseException, after: int = 0) -> None:
-        left = [after]
-
-        def hook() -> None:
-            if left[0] > 0:
-                left[0] -= 1
-                return
-            raise error
-
-        points.append(point)
-        failpoints.set_hook(point, hook)
-
-    yield fail
-    for point in points:
-        failpoints.set_hook(point, None)
