@@ -96,13 +96,15 @@ from pathlib import Path
 from shardwright.compact.manners import Manners
 Manners(idle=sys.argv[1] == "idle").be_idle()
 session = Path("/proc/self/autogroup")
+group = session.read_text().split() if session.exists() else []
 print(json.dumps({
     "nice": os.getpriority(os.PRIO_PROCESS, 0),
     "io_class": ctypes.CDLL(None).syscall(252, 1, 0) >> 13 if os.uname().machine == "x86_64" else 3,
-    "session_nice": int(session.read_text().split()[-1]) if session.exists() else None,
+    "session_nice": int(group[-1]) if group else None,
 }))
 """
-GROUPS_BY_SESSION = Path("/proc/self/autogroup").exists()
+AUTOGROUP = Path("/proc/self/autogroup")
+GROUPS_BY_SESSION = AUTOGROUP.exists() and bool(AUTOGROUP.read_text())  # empty in a control group of its own: that one shares out, no session does
 
 
 def priority(how: str, *, session: bool) -> dict[str, int | None]:
