@@ -168,7 +168,18 @@ class State:
         return self.failed_recordings + sum(each["violating_images"] for each in self.rounds)
 
     def summary(self) -> dict[str, Any]:
-        counted = ("images", "with_promise", "repeated", "unmountable", "violating_images", "failed_recordings", "entries", "flushes", "promises")
+        counted = (
+            "images",
+            "with_promise",
+            "repeated",
+            "unmountable",
+            "mounted_anew",
+            "violating_images",
+            "failed_recordings",
+            "entries",
+            "flushes",
+            "promises",
+        )
         by_filesystem: dict[str, int] = {}
         kinds: dict[str, int] = {}
         for each in self.rounds:

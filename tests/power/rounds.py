@@ -51,6 +51,7 @@ class RoundResult:
     kinds: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
     unmountable: int = 0
+    mounted_anew: int = 0  # whose first mount failed, and the second, of the same bytes through a device that had cached nothing, did not
     failed_recordings: int = 0
     violating_images: int = 0
     violations: list[str] = field(default_factory=list)
@@ -201,7 +202,7 @@ class _Run:
         else:
             self.judged[digest] = promised
             loop.drop_cache()
-            sound = self._judge_one(cut, promised, loop)
+            sound = self._judge_one(cut, promised, image, loop)
             self.progress(self.result.images)
             if not sound and self.keep is not None:
                 image.restore()
@@ -210,10 +211,16 @@ class _Run:
                 subprocess.run(["cp", "--sparse=always", str(image.path), str(self.keep / name)], check=True)
         image.restore()
 
-    def _judge_one(self, cut: Cut, promised: Promised, loop: machine.LoopDevice) -> bool:
+    def _judge_one(self, cut: Cut, promised: Promised, image: DiskImage, loop: machine.LoopDevice) -> bool:
         result = self.result
+        independently = result.images % _INDEPENDENT_EVERY == 0
         try:
-            faults = self.judge.judge(loop, promised, independently=result.images % _INDEPENDENT_EVERY == 0)
+            try:
+                faults = self.judge.judge(loop, promised, independently=independently)
+            except UnmountableError:
+                if cut.kind == "torn":
+                    raise
+                faults = self._judge_anew(cut, promised, image, independently=independently)
         except UnmountableError as error:
             if cut.kind == "torn":
                 result.unmountable += 1
@@ -228,3 +235,16 @@ class _Run:
             how = f"{cut.kind}, {len(cut.pieces)} pieces on {cut.flushed} of {cut.cut} entries, {promised}"
             result.violations += [f"{where}: {how}: {fault}" for fault in faults][: MOST_VIOLATIONS_KEPT - len(result.violations)]
         return not faults
+
+    def _judge_anew(self, cut: Cut, promised: Promised, image: DiskImage, *, independently: bool) -> list[str]:
+        """The same bytes once more, on a device of their own: whatever else reads block devices on this machine (udev, blkid) may have kept a page
+        of the image before, through ``drop_cache``, and a filesystem that finds an old superblock on a new disk does not mount."""
+        image.restore()
+        image.lay(self.recording.log, cut.pieces)
+        fresh = machine.LoopDevice(image.path)
+        try:
+            faults = self.judge.judge(fresh, promised, independently=independently)
+        finally:
+            fresh.close()
+        self.result.mounted_anew += 1
+        return faults

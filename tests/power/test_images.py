@@ -8,8 +8,11 @@ import struct
 import numpy as np
 import pytest
 
+from . import rounds
 from .images import DiskImage, Piece, draw_cut
+from .judge import UnmountableError
 from .recording import Promised, Recording, draw_cuts
+from .rounds import RoundResult
 from .scenario import FRAMES, Scenario
 from .write_log import SECTOR_BYTES, WriteLog
 
@@ -151,3 +154,38 @@ def test_a_scenario_survives_its_way_to_the_child():
         drawn = Scenario.draw(seed, "xfs")
         assert Scenario.from_json(drawn.to_json()) == drawn
         assert sorted(drawn.order) == list(range(FRAMES))
+
+
+@pytest.mark.parametrize(("kind", "failures", "judged"), [("whole", 1, "mounted anew"), ("whole", 2, "violation"), ("torn", 1, "unmountable")])
+def test_a_mount_that_fails_is_tried_once_more_with_the_same_bytes_on_a_fresh_device(image, log, monkeypatch, kind, failures, judged):
+    seen = []
+
+    class Device:
+        def __init__(self, path):
+            assert path == image.path
+
+        def drop_cache(self):
+            pass
+
+        close = drop_cache
+
+    class Judge:
+        def judge(self, loop, promised, *, independently):
+            seen.append(image.path.read_bytes())
+            image._image[:4096] = 255  # as a mount that fails half-way may leave it
+            if len(seen) <= failures:
+                raise UnmountableError
+            return []
+
+    monkeypatch.setattr(rounds.machine, "LoopDevice", Device)
+    result = RoundResult("btrfs", 1, "none", "direct")
+    run = rounds._Run(Recording.of([], log), Judge(), result, lambda _: None, None)
+    cut = draw_cut(log, 5, kind, np.random.default_rng(2))
+    run._lay_and_judge(cut, image, Device(image.path))
+    assert len(set(seen)) == 1, "the same bytes each time"
+    assert len(seen) == (1 if kind == "torn" else 2)
+    assert (result.mounted_anew, result.violating_images, result.unmountable) == {
+        "mounted anew": (1, 0, 0),
+        "violation": (0, 1, 0),
+        "unmountable": (0, 0, 1),
+    }[judged]
