@@ -18,6 +18,9 @@ from shardwright.storage import failpoints
 SOURCE = str(Path(__file__).parents[1] / "src")
 os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
 
+# Here and in what tests start, io: auto is decided by the filesystem alone: the same in every run. tests/storage/test_choose_io.py measures.
+os.environ["SHARDWRIGHT_MEASURE_IO"] = "no"
+
 # Two cores, often shared: property tests are bounded by their number of examples, never by the clock.
 settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ from shardwright.config import durability
 from shardwright.config.load import parse_config
 from shardwright.config.plan import make_plan
 from shardwright.model.errors import ConfigError
-from shardwright.storage import slot_file
+from shardwright.storage import choose_io
 from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
 
 ARRAY = """{dtype: uint16, frame_fields: [laser_mw], dimensions: [{name: t, chunk_size: 16, shard_size_chunks: 4},
@@ -69,7 +69,7 @@ def test_a_network_filesystem_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_mapping_that_a_full_disk_would_turn_into_a_sigbus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_file, "unmappable_filesystem", lambda _path: "btrfs")
+    monkeypatch.setattr(choose_io, "unmappable_filesystem", lambda _path: "btrfs")
     make_plan(parse_config(rig(tmp_path, output=", io: auto")))
     with pytest.raises(ConfigError, match=r"output\.io.* cannot be mapped: on btrfs"):
         make_plan(parse_config(rig(tmp_path, output=", io: mmap")))

@@ -13,7 +13,7 @@ from shardwright.model.errors import OutputExistsError, StorageError, StorageFul
 from shardwright.shard.index import EMPTY, INDEX_ENTRY, decode_index
 from shardwright.shard.layout import PAGE_BYTES, ShardLayout
 from shardwright.shard.open_shard import OpenShard
-from shardwright.storage.slot_file import resolve_io
+from shardwright.storage.choose_io import resolve_io
 
 MODES = ["mmap", "pwrite"]  # direct is the same but for O_DIRECT, and tmpfs has none: test_seal_direct asks for it
 SLOT_BYTES = 4 * PAGE_BYTES

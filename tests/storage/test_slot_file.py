@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.model.errors import StorageError
-from shardwright.storage import slot_file
-from shardwright.storage.slot_file import IO_MODES, SlotFile, resolve_io
+from shardwright.storage.choose_io import resolve_io
+from shardwright.storage.slot_file import IO_MODES, SlotFile
 
 
 def open_descriptors() -> int:
@@ -49,24 +49,3 @@ def test_discard_leaves_nothing(tmp_path, mode):
     SlotFile(tmp_path / "f", 8192, mode).discard()
     assert list(tmp_path.iterdir()) == []
     assert open_descriptors() == before
-
-
-def test_resolve_io_leaves_no_probe_and_keeps_what_was_asked_for(tmp_path):
-    assert resolve_io("auto", [tmp_path]) in ("direct", "mmap")
-    assert list(tmp_path.iterdir()) == []
-    assert [resolve_io(m, [tmp_path]) for m in IO_MODES[1:]] == list(IO_MODES[1:])
-
-
-def test_auto_takes_only_what_every_folder_can_take(tmp_path, monkeypatch):
-    """One folder without O_DIRECT, or one whose full disk would end the process, is enough."""
-    good, bad = tmp_path / "good", tmp_path / "bad"
-    good.mkdir()
-    bad.mkdir()
-    monkeypatch.setattr(slot_file, "_takes_direct_writes", lambda folder: folder == good)
-    assert resolve_io("auto", [good]) == "direct"
-    assert resolve_io("auto", [good, bad]) == "mmap"
-    monkeypatch.setattr(slot_file, "unmappable_filesystem", lambda folder: "btrfs" if folder == bad else None)
-    assert resolve_io("auto", [good, bad]) == "pwrite"
-    assert resolve_io("mmap", [good]) == "mmap"
-    with pytest.raises(StorageError, match="cannot be mapped: on btrfs"):
-        resolve_io("mmap", [good, bad])

@@ -20,8 +20,8 @@ def command(
 ) -> None:
     """Check this machine for a configuration: disks, memory, limits, kernel, clock, permissions, libraries; each finding with what to do.
 
-    Run it as the daemon's user. Writes nothing but a small file in each output root, which is gone afterwards. Exits with 1 when something is bad,
-    and 2 when the configuration cannot be read.
+    Run it as the daemon's user. Writes nothing but files of at most 60 MiB without a name in each output root, gone afterwards. Exits with 1 when
+    something is bad, and 2 when the configuration cannot be read.
     """
     from shardwright.config.load import load_config
     from shardwright.service.doctor.checks import examine

@@ -52,7 +52,7 @@ class Output(_Section):
     io: IoMode = Field(
         default="auto",
         description="How shards are written: direct (past the page cache), mmap (not on copy-on-write or network filesystems), pwrite; auto: the "
-        "first that this filesystem takes, in the order direct, mmap, pwrite.",
+        "first that this filesystem takes, in the order direct, mmap, pwrite, unless a short measurement there says that another is much faster.",
     )
     create: bool = Field(default=False, description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.")
     spill_root: Folder | None = Field(

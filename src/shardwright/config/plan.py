@@ -18,8 +18,8 @@ from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, StorageError
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
+from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.filesystems import nearest_folder
-from shardwright.storage.slot_file import resolve_io
 
 from .access import access_warnings
 from .descriptors import descriptors_for_acquisitions

@@ -30,10 +30,10 @@ from shardwright.shard.group_files import WORKSPACE, Placement
 from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
+from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
-from shardwright.storage.slot_file import resolve_io
 
 from .frame_table import write_frame_table
 

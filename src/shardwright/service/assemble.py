@@ -40,6 +40,7 @@ from shardwright.pipeline.limits import raise_descriptor_limit
 from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.storage.choose_io import resolve_io
 
 from .camera_needs import CameraNeeds
 from .compaction import STOP_TIMEOUT_S, CompactionService
@@ -122,6 +123,7 @@ class Daemon:
                 if self._manager is not None:
                     self._manager.starting("kernels are compiled, or loaded from their cache")
                 warm_up()
+                resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])  # measured before the first camera comes
             except BaseException:
                 self._server.close()
                 raise

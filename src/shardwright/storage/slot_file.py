@@ -5,8 +5,8 @@
     direct   the same with O_DIRECT: no page cache, durable as it goes
 
 Measured with two threads and 1 MiB pieces, final sync counted: mapped 0.6 to 1.4 GB/s at 0.9 to 2.5 CPU seconds per GB, pwrite 2.0 to 2.9 at 0.33,
-direct 2.1 to 2.8 at 0.03. Hence ``auto`` takes direct where the filesystem offers it, and mapped elsewhere; pwrite where a mapping is not
-safe: on copy-on-write filesystems preallocation covers no second write of a page, and a full disk then kills the process.
+direct 2.1 to 2.8 at 0.03. What ``auto`` means is decided in choose_io.py; a mapping is not safe on copy-on-write filesystems, where preallocation
+covers no second write of a page, and a full disk then kills the process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from shardwright.model.errors import StorageError
 
 from .failpoints import reach
 from .files import preallocate, punch_hole, storage_errors
-from .filesystems import unmappable_filesystem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 IoMode = Literal["auto", "mmap", "pwrite", "direct"]
@@ -42,7 +40,7 @@ class SlotFile:
 
     def __init__(self, path: Path, nbytes: int, mode: IoMode, *, existing: bool = False) -> None:
         """``existing``: go on with a file that was preallocated before a crash. Raises ``StorageError``, ``StorageFullError``."""
-        assert mode != "auto", "resolved by resolve_io"
+        assert mode != "auto", "resolved by choose_io.resolve_io"
         self.path = path
         self.nbytes = nbytes
         self._mapping: mmap.mmap | None = None
@@ -166,42 +164,3 @@ class SlotFile:
         self.close()
         with storage_errors("delete", self.path):
             self.path.unlink(missing_ok=True)
-
-
-def resolve_io(mode: IoMode, folders: Sequence[Path]) -> IoMode:
-    """``mode`` itself, or what ``auto`` means where all of a store's folders lie: direct where aligned O_DIRECT writes work, else mmap, else pwrite.
-
-    Raises ``StorageError`` for ``mmap`` on a filesystem where a full disk or a lost server would end the process.
-    """
-    if mode == "auto" and all(_takes_direct_writes(folder) for folder in folders):
-        return "direct"
-    unsafe = {folder: name for folder in folders if (name := unmappable_filesystem(folder)) is not None}
-    if mode == "mmap" and unsafe:
-        folder, name = next(iter(unsafe.items()))
-        raise StorageError(
-            f"shards below {folder} cannot be mapped: on {name} a full disk or a lost server would end this process by SIGBUS",
-            got="io: mmap",
-            hint="Choose io: auto, direct or pwrite: there the same failure is an error that can be handled",
-        )
-    if mode == "auto":
-        return "pwrite" if unsafe else "mmap"
-    return mode
-
-
-def _takes_direct_writes(folder: Path) -> bool:
-    """Tried with one write to a file that is gone afterwards."""
-    probe = folder / ".direct-probe"
-    try:
-        descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_DIRECT, 0o600)
-    except OSError:
-        probe.unlink(missing_ok=True)
-        return False
-    try:
-        with mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as page:
-            os.pwrite(descriptor, page, 0)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-        probe.unlink()
-    return True

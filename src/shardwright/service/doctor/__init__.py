@@ -4,5 +4,5 @@
     facts.py     all of it in one frozen object, beside what the plan needs
     checks.py    each finding is a small function of the facts: ok, warn or bad, what was found, what to do
 
-Nothing is changed but a small file in each output root, which is gone afterwards.
+Nothing is written but files without a name in each output root, to measure with, which are gone afterwards.
 """

@@ -22,8 +22,8 @@ from shardwright.pipeline.limits import DESCRIPTORS_PER_FILE, OWN_DESCRIPTORS, R
 from shardwright.pipeline.recover import is_leftover, unfinished_stores
 from shardwright.pipeline.resume import read_known_manifest
 from shardwright.service.web_child import PACKAGES
+from shardwright.storage.choose_io import UNKNOWN_CHOICE, IoChoice, choose_io, resolve_io
 from shardwright.storage.filesystems import nearest_folder
-from shardwright.storage.slot_file import resolve_io
 
 from . import measure
 
@@ -66,6 +66,8 @@ class FolderFacts:
     preallocation: Preallocation = "guaranteed"
     gives_gaps_back: bool = True
     io: str = "direct"
+    io_configured: str = "auto"
+    io_choice: IoChoice = UNKNOWN_CHOICE
     free_bytes: int = 0
     total_bytes: int = 0
     free_files: int = 0
@@ -124,7 +126,7 @@ class Facts:
 
 
 def gather(loaded: LoadedConfig) -> Facts:
-    """Ask this machine. Writes nothing but a small file in each output root, gone when this returns."""
+    """Ask this machine. Writes nothing but files without a name in each output root, gone when this returns."""
     config = loaded.config
     memory, (synchronised, error_us, clock_s) = measure.memory_facts(), measure.clock_facts()
     dirty_bytes, background_bytes = _dirty_limits(memory.get("MemAvailable", 0))
@@ -220,6 +222,8 @@ def folder_facts(field: str, path: Path, io: IoMode = "auto") -> FolderFacts:
             preallocation=measure.preallocation_of(path),
             gives_gaps_back=measure.gives_gaps_back(path),
             io=resolve_io(io, [path]),
+            io_configured=io,
+            io_choice=choose_io([path]),
             free_bytes=room.f_bavail * room.f_frsize,
             total_bytes=room.f_blocks * room.f_frsize,
             free_files=room.f_favail,

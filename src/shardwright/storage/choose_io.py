@@ -1,0 +1,256 @@
+"""What ``auto`` means where a store lies: the filesystem says which ways of writing are safe there, a short measurement which of them is fast.
+
+    direct   offered where an aligned O_DIRECT write works; the favourite: it costs a tenth of the processors' time and no page cache
+    mmap     offered where neither a full disk nor a lost server can end the process by SIGBUS
+    pwrite   offered everywhere
+
+The first that is offered is the favourite. Another takes its place only when it was ``MARGIN`` times as fast in every round, the final sync of each
+round counted: a tie and a noisy disk favour the favourite. Measured once for each filesystem in a process, with at most ``ROUND_BYTES`` for each
+way and about ``MOST_S`` in all, in files without a name, which are gone whatever happens. ``SHARDWRIGHT_MEASURE_IO=no``: the favourite, unmeasured.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from shardwright.model.errors import StorageError
+
+from .files import preallocate, storage_errors
+from .filesystems import memory_filesystem, unmappable_filesystem
+from .slot_file import DIRECT_ALIGNMENT_BYTES, IO_MODES, IoMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+FAVOURITES: tuple[IoMode, ...] = ("direct", "mmap", "pwrite")
+MARGIN = 1.5
+MOST_S = 0.3
+ROUND_BYTES = (4 << 20, 8 << 20, 16 << 20, 32 << 20)
+LEAST_FREE_BYTES = 2 << 30  # below it nothing is measured: the room belongs to whoever acquires
+VARIABLE = "SHARDWRIGHT_MEASURE_IO"
+_PIECE_BYTES = 1 << 20
+_BUFFER_BYTES = 4 << 20
+_THREADS = 4  # as many writes at once as the workers of a small machine have under way
+_MADV_POPULATE_WRITE = 23
+
+Rounds = dict[IoMode, tuple[float, ...]]
+"""Bytes a second of each way, one number a round; the same rounds for all of them."""
+
+
+@dataclass(frozen=True)
+class IoChoice:
+    """``offered``: the ways that are safe there, the favourite first; ``rates``: bytes a second of those that were measured."""
+
+    mode: IoMode
+    why: str
+    offered: tuple[IoMode, ...]
+    rates: dict[IoMode, float]
+
+    @property
+    def measured(self) -> str:
+        """``direct 2.41, mmap 1.12, pwrite 1.93 GB/s``; nothing where nothing was measured."""
+        return ", ".join(f"{mode} {rate / 1e9:.2f}" for mode, rate in self.rates.items()) + (" GB/s" if self.rates else "")
+
+
+UNKNOWN_CHOICE = IoChoice("direct", "not measured", ("direct",), {})
+
+
+def resolve_io(mode: IoMode, folders: Sequence[Path]) -> IoMode:
+    """``mode`` itself, or what ``auto`` means where all of a store's folders lie.
+
+    Raises ``StorageError`` for ``mmap`` on a filesystem where a full disk or a lost server would end the process.
+    """
+    if mode == "auto":
+        return choose_io(folders).mode
+    if mode == "mmap":
+        refuse_mapping(folders)
+    return mode
+
+
+def refuse_mapping(folders: Sequence[Path]) -> None:
+    """Raises ``StorageError`` where one of these folders must not be mapped."""
+    for folder in folders:
+        if (name := unmappable_filesystem(folder)) is not None:
+            raise StorageError(
+                f"shards below {folder} cannot be mapped: on {name} a full disk or a lost server would end this process by SIGBUS",
+                got="io: mmap",
+                hint="Choose io: auto, direct or pwrite: there the same failure is an error that can be handled",
+            )
+
+
+def choose_io(folders: Sequence[Path]) -> IoChoice:
+    """What ``auto`` means for a store in these folders: a way that all of them offer. Raises ``StorageError``."""
+    offers = [offered_io(folder) for folder in folders]
+    offered = tuple(mode for mode in FAVOURITES if all(mode in offer for offer in offers))
+    assert offered[-1] == "pwrite", "offered everywhere"
+    if len(offered) == 1:
+        return IoChoice("pwrite", "the only way that is safe here", offered, {})
+    if os.environ.get(VARIABLE) == "no":
+        return IoChoice(offered[0], f"not measured: {VARIABLE} is no", offered, {})
+    found = [_remembered(folder, offer) for folder, offer in zip(folders, offers, strict=True)]
+    if problem := next((why for _, why in found if why), ""):
+        return IoChoice(offered[0], problem, offered, {})
+    return decide(offered, [rounds for rounds, _ in found])
+
+
+def decide(offered: tuple[IoMode, ...], measured: Sequence[Rounds]) -> IoChoice:
+    """Of the ways that are ``offered``, the favourite first, by what was ``measured`` in each folder. Pure."""
+    favourite = offered[0]
+    everywhere = [mode for mode in offered if all(mode in rounds for rounds in measured)]
+    rates = {mode: min(_overall(rounds[mode]) for rounds in measured) for mode in everywhere}
+    faster = [mode for mode in everywhere if mode != favourite and all(_beats(rounds, mode, favourite) for rounds in measured)]
+    if not faster:
+        return IoChoice(favourite, f"nothing else is {MARGIN:g} times as fast", offered, rates)
+    best = max(faster, key=lambda mode: rates[mode])
+    return IoChoice(best, f"more than {MARGIN:g} times as fast as {favourite} in every round", offered, rates)
+
+
+def _beats(rounds: Rounds, mode: IoMode, favourite: IoMode) -> bool:
+    pairs = list(zip(rounds[mode], rounds.get(favourite, rounds[mode]), strict=True))
+    return len(pairs) > 1 and all(rate > MARGIN * other for rate, other in pairs)
+
+
+def _overall(rates: tuple[float, ...]) -> float:
+    """Bytes a second of all rounds together."""
+    sizes = ROUND_BYTES[: len(rates)]
+    return sum(sizes) / sum(size / rate for size, rate in zip(sizes, rates, strict=True))
+
+
+def offered_io(folder: Path) -> tuple[IoMode, ...]:
+    """The ways of writing that are safe in ``folder``, the favourite first. Raises ``StorageError``."""
+    offered: list[IoMode] = ["direct"] if _takes_direct_writes(folder) else []
+    return (*offered, "pwrite") if unmappable_filesystem(folder) else (*offered, "mmap", "pwrite")
+
+
+def _takes_direct_writes(folder: Path) -> bool:
+    """Tried with one write to a file without a name."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe, mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as page:
+            _set_direct(probe.fileno())
+            os.pwrite(probe.fileno(), page, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _set_direct(descriptor: int) -> None:
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+
+
+_found: dict[tuple[int, tuple[IoMode, ...]], tuple[Rounds, str]] = {}  # by device; for the life of the process
+_measuring = threading.Lock()
+
+
+def _remembered(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds, str]:
+    """(the rounds, why there are none) of this folder's filesystem, measured at most once."""
+    with storage_errors("look at", folder), _measuring:
+        key = (folder.stat().st_dev, offered)
+        if key not in _found:
+            _found[key] = _unless_pointless(folder, offered)
+        return _found[key]
+
+
+def forget() -> None:
+    """What was measured: the next choice measures again."""
+    with _measuring:
+        _found.clear()
+
+
+def _unless_pointless(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds, str]:
+    room = os.statvfs(folder)
+    if (name := memory_filesystem(folder)) is not None:
+        return {}, f"not measured: {name} is no disk"
+    if room.f_bavail * room.f_frsize < LEAST_FREE_BYTES:
+        return {}, f"not measured: less than {LEAST_FREE_BYTES >> 30} GiB are free"
+    try:
+        return measure_io(folder, offered), ""
+    except OSError as error:
+        return {}, f"not measured: {error.strerror or error}"
+
+
+def measure_io(folder: Path, modes: tuple[IoMode, ...], clock: Callable[[], float] = time.perf_counter) -> Rounds:
+    """Write into preallocated files, as workers do: rounds of growing size, every way in each, until the next round would take too long.
+
+    At least one round. Left out is mmap on a kernel (before 5.14) that cannot populate a mapping. Raises ``OSError`` where a way does not work
+    after all.
+    """
+    rates: dict[IoMode, list[float]] = {}
+    with ExitStack() as stack:
+        buffer = stack.enter_context(mmap.mmap(-1, _BUFFER_BYTES))  # page-aligned, as direct writes want it
+        buffer[:] = np.random.default_rng(1).bytes(_BUFFER_BYTES)  # what a filesystem that compresses cannot shrink
+        targets = {mode: stack.enter_context(_Target(folder, mode, memoryview(buffer))) for mode in modes if mode != "mmap" or _can_populate()}
+        pool = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="shardwright-measure"))  # ended before what it writes to
+        begin_s = before_s = clock()
+        for number, size in enumerate(ROUND_BYTES):
+            for mode, target in targets.items():
+                start_s = clock()
+                target.write(pool, sum(ROUND_BYTES[:number]), size)
+                rates.setdefault(mode, []).append(size / max(clock() - start_s, 1e-9))
+            now_s = clock()
+            if now_s - begin_s + 2 * (now_s - before_s) > MOST_S:  # each round is twice the one before
+                break
+            before_s = now_s
+    return {mode: tuple(found) for mode, found in rates.items()}
+
+
+def _can_populate() -> bool:
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        try:
+            page.madvise(_MADV_POPULATE_WRITE)
+        except OSError:
+            return False
+    return True
+
+
+class _Target:
+    """A preallocated file without a name, written in one way. Each byte is written once, as in a shard."""
+
+    def __init__(self, folder: Path, mode: IoMode, source: memoryview) -> None:
+        assert mode in IO_MODES[1:]
+        self._source = source
+        self._pages: mmap.mmap | None = None
+        self._file: IO[bytes] = cast("IO[bytes]", tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115  (closed in __exit__)
+        try:
+            preallocate(self._file.fileno(), sum(ROUND_BYTES))
+            if mode == "direct":
+                _set_direct(self._file.fileno())
+            elif mode == "mmap":
+                self._pages = mmap.mmap(self._file.fileno(), sum(ROUND_BYTES))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, pool: ThreadPoolExecutor, start: int, nbytes: int) -> None:
+        list(pool.map(self._piece, range(start, start + nbytes, _PIECE_BYTES)))
+        os.fdatasync(self._file.fileno())
+
+    def _piece(self, offset: int) -> None:
+        piece = self._source[offset % _BUFFER_BYTES : offset % _BUFFER_BYTES + _PIECE_BYTES]
+        if self._pages is None:
+            done = 0
+            while done < _PIECE_BYTES:
+                done += os.pwrite(self._file.fileno(), piece[done:], offset + done)
+            return
+        self._pages.madvise(_MADV_POPULATE_WRITE, offset, _PIECE_BYTES)  # where the disk fails this is an error, and a store would be a signal
+        np.frombuffer(self._pages, np.uint8, _PIECE_BYTES, offset)[:] = np.frombuffer(piece, np.uint8)  # without the GIL
+
+    def __enter__(self) -> _Target:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._source.release()
+        if self._pages is not None:
+            self._pages.close()
+        self._file.close()
