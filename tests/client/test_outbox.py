@@ -53,7 +53,7 @@ def test_frames_come_out_in_batches_with_every_field_in_its_place():
     batch = outbox.next_batch()
     assert batch is not None
     descriptors = np.frombuffer(batch.descriptors, DESCRIPTOR)
-    assert (batch.first, batch.slots, len(descriptors)) == (0, [0, 1, 2], 3)
+    assert (batch.first, batch.slots.tolist(), len(descriptors)) == (0, [0, 1, 2], 3)
     assert descriptors[["sequence", "frame_id", "position", "slot", "flags", "reserved"]].tolist() == [
         (0, 7, 42, 0, 0, 0),
         (1, -1, 1, 0, 0, 0),
@@ -88,7 +88,7 @@ def test_a_batch_that_does_not_fill_is_sealed_by_age():
     assert outbox.seal_if_older(1.0, due_s) is None
     batch = outbox.next_batch()
     assert batch is not None
-    assert (batch.first, batch.slots) == (0, [0])
+    assert (batch.first, batch.slots.tolist()) == (0, [0])
 
 
 def test_the_last_slot_taken_sends_what_waits_and_a_release_goes_on():
@@ -99,7 +99,7 @@ def test_the_last_slot_taken_sends_what_waits_and_a_release_goes_on():
     waiter.start()
     while (batch := outbox.next_batch()) is None:
         pass
-    assert batch.slots == [0, 1]
+    assert batch.slots.tolist() == [0, 1]
     assert taken == []
     outbox.release(np.array([1], np.uint32))
     waiter.join()
@@ -189,12 +189,12 @@ def test_a_dropped_frame_takes_a_number_and_is_told_of():
     assert (outbox.frames, outbox.frames_dropped) == (2, 3)
     held = outbox.next_batch()  # sealed when there was no slot left
     assert held is not None
-    assert held.slots == [0, 1]
+    assert held.slots.tolist() == [0, 1]
     outbox.release(np.array([1], np.uint32))
     add(outbox)
     outbox.finish()
     batches = list(iter(outbox.next_batch, None))
-    assert [slot for batch in batches for slot in batch.slots or []] == [NO_SLOT] * 3 + [1]
+    assert [slot for batch in batches for slot in batch.slots.tolist()] == [NO_SLOT] * 3 + [1]
     descriptors = np.concatenate([np.frombuffer(batch.descriptors or b"", DESCRIPTOR) for batch in batches])
     assert descriptors["sequence"].tolist() == [2, 3, 4, 5]
     assert descriptors["flags"].tolist() == [FRAME_DROPPED] * 3 + [0]
@@ -206,7 +206,7 @@ def test_descriptors_of_dropped_frames_are_bounded_and_all_are_counted():
     add(outbox)
     drop(outbox, MAX_TOLD_FRAMES + 1000)
     assert outbox.frames_dropped == MAX_TOLD_FRAMES + 1000
-    assert outbox.next_batch(0).slots == [0]
+    assert outbox.next_batch(0).slots.tolist() == [0]
     assert outbox.next_batch(0) is None  # no room for frames without pixels
     first, told = 1, 0
     while (batch := outbox.next_batch(64)) is not None and batch.descriptors is not None:
@@ -228,10 +228,11 @@ def test_descriptors_of_dropped_frames_are_bounded_and_all_are_counted():
 def test_who_may_not_wait_fails_and_stays_closable():
     outbox, _ = make_outbox(slot_count=1, overload="fail")
     add(outbox)
-    for _ in range(2):
-        with pytest.raises(OverloadError):
-            outbox.take_slot()
-        outbox.release(np.array([0], np.uint32))  # even when there is room again: a frame is gone
+    with pytest.raises(OverloadError):
+        outbox.take_slot()
+    outbox.release(np.array([0], np.uint32))
+    with pytest.raises(OverloadError):  # even when there is room again: a frame is gone
+        outbox.take_slot()
     outbox.finish()
     assert outbox.next_batch() is not None
     assert outbox.total_when_finished() == 1

@@ -76,6 +76,25 @@ def test_what_was_sent_is_what_is_read(start, spec_of, frames_of, endpoint: str,
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
+def test_many_frames_at_once_are_what_is_read(start, spec_of, frames_of, transport: str):
+    daemon = start()
+    frames = frames_of(700)
+    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of()) as stream:
+        first = 0
+        for count in (1, 0, 250, 3, 46, 400):
+            ids = np.arange(first, first + count)[::-1]
+            stream.append_many(frames[first : first + count][::-1], frame_ids=ids, metadata={"delta_t": ids / 100, "exposure_time": 0.5})
+            first += count
+    np.testing.assert_array_equal(read(stream.path), frames)
+    table = {name: column[:] for name, column in zarr.open_group(f"{stream.path}/frames", mode="r").arrays()}
+    order = np.argsort(table["frame_id"])
+    np.testing.assert_array_equal(table["frame_id"][order], np.arange(700))
+    np.testing.assert_array_equal(table["delta_t"][order], np.arange(700) / 100)
+    assert set(table["exposure_time"].tolist()) == {0.5}
+    assert (stream.frames_sent, stream.receipt.frames_stored) == (700, 700)
+
+
+@pytest.mark.parametrize("transport", ["shm", "message"])
 def test_out_of_order_duplicate_and_missing_frames_are_placed_and_counted(start, spec_of, frames_of, transport: str):
     daemon = start()
     frames = frames_of(40)

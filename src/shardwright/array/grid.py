@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardwright.model.errors import FrameIndexError
 from shardwright.wire.messages import MAX_POSITION
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from .spec import ArraySpec
 
 
@@ -129,6 +133,20 @@ class Grid:
                 bound = "0 or more" if axis == 0 and self.unlimited else f"0 to {count - 1}"
                 raise FrameIndexError(f"frame index outside the array along axis {axis}", expected=bound, got=index)
         return self.check_position(_ravel(tuple(index), self.counts))
+
+    def positions_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """``position_of`` for int64[n, axes] at once."""
+        first_last = self.last_position // math.prod(self.counts[1:])  # so that nothing below overflows
+        lasts = np.array([first_last if axis == 0 else count - 1 for axis, count in enumerate(self.counts)], np.int64)
+        outside = ((indices < 0) | (indices > lasts)).any(axis=1)
+        positions = np.zeros(len(indices), np.int64)
+        for axis, count in enumerate(self.counts):
+            positions = positions * count + indices[:, axis]
+        outside |= positions > self.last_position
+        if outside.any():
+            self.position_of(tuple(indices[outside.argmax()].tolist()))
+            raise AssertionError("what is outside here is outside there")
+        return positions
 
     def index_of(self, position: int) -> tuple[int, ...]:
         """The n-d frame index at a position; inverse of ``position_of``."""

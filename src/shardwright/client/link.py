@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.wire.controls import Welcome
 
-    from .outbox import Outbox, SealedBatch
+    from .batch import SealedBatch
+    from .outbox import Outbox
 
 _EVENT_OF_KIND = {Kind.ACK: ClientEvent.ACK, Kind.RECEIPT: ClientEvent.RECEIPT}
 MAX_LOSSES = 4096  # ranges that are kept for the user; the frame table has them all
@@ -232,7 +233,8 @@ class Link:
         if batch.descriptors is None:
             slots, records = np.full(batch.count, NO_SLOT, np.uint32), self._unknown(batch.first, batch.count)
         else:
-            slots, records = np.array(batch.slots, np.uint32), np.frombuffer(bytearray(batch.descriptors), self._record)
+            assert batch.slots is not None
+            slots, records = batch.slots, np.frombuffer(bytearray(batch.descriptors), self._record)
         self._in_flight.add(batch.first, slots, records)
         return self._message(slots, records)
 

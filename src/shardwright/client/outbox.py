@@ -1,29 +1,29 @@
 """What the user's threads and the I/O thread share of one stream: the ring and its free slots, the batch being filled, sealed batches, how far the
 frames are safe, and how it ended.
 
-Rules: ``_lock`` guards everything but ``_free``, whose single operations are atomic. The user's threads call ``take_slot``, ``give_back``, ``add``,
-``drop``, ``flush``, ``finish`` and ``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread calls the rest. Nobody does I/O under the
-lock except the wake-up byte, which never blocks.
+Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``give_back``, ``add`` and ``add_many``, ``drop`` and
+``drop_many``, ``flush``, ``finish`` and ``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread calls the rest. Nobody does I/O under
+the lock except the wake-up byte, which never blocks.
 
 Memory is bounded: by the ring, by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and by one run of numbers for all that are dropped beyond.
 """
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from shardwright.model.errors import ClosedError, OverloadError, ShardwrightError, TimedOutError, error_from_dict
 from shardwright.model.watermark import Watermark
-from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
+from shardwright.wire.free_slots import FreeSlots
 from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_TOLD_FRAMES
+
+from .batch import FillingBatch, SealedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,19 +35,8 @@ if TYPE_CHECKING:
 
     from .frame_ring import FrameRing
 
-_KNOWN = len(METADATA_FIELDS)
 WAIT_S = 1.0  # of one wait; the state is looked at again after it
-
-
-@dataclass
-class SealedBatch:
-    """Frames ``first`` onwards, ready to be sent: ``slots`` (``NO_SLOT``: dropped) and descriptors, or neither where those were too many to keep."""
-
-    first: int
-    count: int
-    slots: list[int] | None = None
-    descriptors: bytes | None = None
-    only_told: int = 0
+_NO_SLOTS = np.zeros(0, np.int64)
 
 
 class Outbox:
@@ -64,7 +53,7 @@ class Outbox:
         first_sequence: int = 0,
         overload: Overload = "block",
     ) -> None:
-        self._free: deque[int] = deque(range(slot_count))
+        self._free = FreeSlots(slot_count)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ring: FrameRing | None = None
@@ -73,11 +62,7 @@ class Outbox:
         self._check_position = check_position
         self._wake = wake
         self._overload = overload
-        self._record = struct.Struct(f"<QqqIIqq{len(METADATA_FIELDS)}dQ{further_fields}d")
-        assert self._record.size == descriptor_dtype(further_fields).itemsize, "the same record as wire/descriptor.py, packed without a NumPy scalar"
-        self._records = bytearray(batch_frames * self._record.size)
-        self._slots: list[int] = []  # of the batch being filled
-        self._batch_started_s = 0.0
+        self._filling = FillingBatch(batch_frames, further_fields)
         self._sealed: deque[SealedBatch] = deque()
         self._first_sequence = first_sequence
         self._sequence = first_sequence  # of the next frame
@@ -95,6 +80,11 @@ class Outbox:
     def frames(self) -> int:
         """Frames added so far, with their pixels."""
         return self._sequence - self._first_sequence - self._dropped
+
+    @property
+    def next_sequence(self) -> int:
+        """Of the frame that is added next."""
+        return self._sequence
 
     @property
     def frames_dropped(self) -> int:
@@ -116,31 +106,36 @@ class Outbox:
     def take_slot(self) -> int | None:
         """A free slot. Where there is none the policy decides: it is waited for (the back-pressure), the frame is to be dropped (None), or
         ``OverloadError``, now and from now on."""
-        if self._error is not None or self._finishing:
-            self._raise_over()
-        try:
-            return self._free.popleft()
-        except IndexError:
-            pass
         with self._changed:
-            if self._slots and self._slots[-1] != NO_SLOT:
-                self._seal()  # what nobody has sent would never come back; dropped frames may wait for more of their kind
-            while True:
-                if self._error is not None or self._finishing:
-                    self._raise_over()
-                if self._free:
-                    return self._free.popleft()
-                if self._overload == "drop":
-                    return None
-                if self._overload == "fail":
-                    hint = "Close the stream: what it has sent is sealed"
-                    self._error = OverloadError("the daemon could not keep up, and this stream's policy is to fail", hint=hint)
-                    self._raise_over()
-                self._changed.wait(WAIT_S)
+            return self._free.take_one() if self._wait_for_slots() else None
 
-    def give_back(self, slot: int) -> None:
-        """A slot that was taken and not used."""
-        self._free.appendleft(slot)
+    def take_slots(self, most: int) -> npt.NDArray[np.int64]:
+        """Free slots for up to ``most`` frames, never more than a batch's, so that one is on its way while the next is copied; as ``take_slot``, none
+        where frames are to be dropped."""
+        with self._changed:
+            return self._free.take(min(most, self.batch_frames)) if self._wait_for_slots() else _NO_SLOTS
+
+    def _wait_for_slots(self) -> bool:
+        """Until at least one is free; False when the frame is to be dropped. Under the lock."""
+        while True:
+            self._check_open()
+            if self._free:
+                return True
+            if self._filling.ends_with_pixels:
+                self._seal()  # what nobody has sent would never come back; dropped frames may wait for more of their kind
+            if self._overload == "drop":
+                return False
+            if self._overload == "fail":
+                hint = "Close the stream: what it has sent is sealed"
+                self._error = OverloadError("the daemon could not keep up, and this stream's policy is to fail", hint=hint)
+                self._raise_over()
+            self._changed.wait(WAIT_S)
+
+    def give_back(self, slots: int | npt.NDArray[np.int64]) -> None:
+        """Slots that were taken and not used."""
+        with self._changed:
+            self._free.give_back_first(np.atleast_1d(slots))
+            self._changed.notify_all()
 
     def add(self, ring: FrameRing | None, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> FrameRing | None:
         """The frame in ``slot`` of ``ring`` is complete. ``position`` None: its own count. ``metadata``: the known fields, then the array's own.
@@ -148,58 +143,88 @@ class Outbox:
         Returns None, or the ring that has taken the place of ``ring``: the frame is to be copied there and added again.
         """
         with self._lock:
-            if self._error is not None or self._finishing:
-                self._raise_over()
+            self._check_open()
             if ring is not self._ring:
                 return self._ring
-            self._append(slot, 0, position, frame_id, metadata)
+            self._append(slot, position, frame_id, metadata)
             self._slot_added[slot] = 1
+        return None
+
+    def add_many(self, ring: FrameRing | None, slots: npt.NDArray[np.int64], records: npt.NDArray[np.void], *, counted: bool) -> FrameRing | None:
+        """As ``add``, of frames in ``slots`` with a descriptor for each in ``records``: complete but for sequence, flags and times; if ``counted``,
+        each goes to its own count. All of them, or an error and none."""
+        with self._lock:
+            self._check_open()
+            if ring is not self._ring:
+                return self._ring
+            self._append_many(slots, records, counted=counted)
+            np.frombuffer(self._slot_added, np.uint8)[slots] = 1
         return None
 
     def drop(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
         """A frame for which there was no slot: it is counted and told of."""
         with self._lock:
-            if self._error is not None or self._finishing:
-                self._raise_over()
+            self._check_open()
             if self._told_held < MAX_TOLD_FRAMES:
-                self._append(NO_SLOT, FRAME_DROPPED, position, frame_id, metadata)
+                self._append(NO_SLOT, position, frame_id, metadata)
                 self._told_held += 1
             else:
-                self._count_only(position)
+                self._count_only(1, counted=position is None)
             self._dropped += 1
 
-    def _append(self, slot: int, flags: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        camera_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
-        sequence, row = self._sequence, len(self._slots)
+    def drop_many(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
+        """As ``drop``, of as many frames as there are ``records``, which are those of ``add_many``."""
+        with self._lock:
+            self._check_open()
+            self._check_position(self._sequence + len(records) - 1 if counted else 0)
+            told = min(len(records), MAX_TOLD_FRAMES - self._told_held)
+            if told:
+                self._append_many(None, records[:told], counted=counted)
+                self._told_held += told
+            if told < len(records):
+                self._count_only(len(records) - told, counted=counted)
+            self._dropped += len(records)
+
+    def _append(self, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+        sequence = self._sequence
         if position is None:
             position = self._check_position(sequence)
-        known, further = (metadata[:_KNOWN], metadata[_KNOWN:]) if len(metadata) > _KNOWN else (metadata, ())
-        start = row * self._record.size
-        self._record.pack_into(self._records, start, sequence, frame_id, position, 0, flags, camera_ns, monotonic_ns, *known, 0, *further)
-        self._slots.append(slot)
+        begins = self._filling.count == 0
+        self._filling.add(slot, sequence, position, frame_id, metadata)
         self._sequence = sequence + 1
-        if row + 1 == self.batch_frames:
+        self._seal_if_full(begins=begins)
+
+    def _append_many(self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool) -> None:
+        self._check_position(self._sequence + len(records) - 1 if counted else 0)
+        done = 0
+        while done < len(records):
+            begins = self._filling.count == 0
+            part = slice(done, done + min(len(records) - done, self._filling.room))
+            self._filling.add_many(None if slots is None else slots[part], self._sequence, records[part], counted=counted)
+            self._sequence += part.stop - done
+            done = part.stop
+            self._seal_if_full(begins=begins)
+
+    def _seal_if_full(self, *, begins: bool) -> None:
+        if not self._filling.room:
             self._seal()
-        elif row == 0:
-            self._batch_started_s = time.monotonic()
+        elif begins:
             self._wake()  # the I/O thread sets its flush timer
 
-    def _count_only(self, position: int | None) -> None:
-        if position is None:
-            self._check_position(self._sequence)
+    def _count_only(self, count: int, *, counted: bool) -> None:
+        self._check_position(self._sequence + count - 1 if counted else 0)
         self._seal()
         if self._sealed and self._sealed[-1].descriptors is None:
-            self._sealed[-1].count += 1
+            self._sealed[-1].count += count
         else:
-            self._sealed.append(SealedBatch(self._sequence, 1))
-        self._sequence += 1
+            self._sealed.append(SealedBatch(self._sequence, count))
+        self._sequence += count
 
     def flush(self, timeout_s: float | None) -> None:
         """Waits until everything added before is durable. Raises ``TimedOutError``, or what ended the session."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            if self._error is not None or self._finishing:
-                self._raise_over()
+            self._check_open()
             self._seal()
             target = self._sequence
             self._flush_to = max(self._flush_to, target)
@@ -232,7 +257,11 @@ class Outbox:
             assert self._receipt is not None
             return self._receipt
 
-    def _raise_over(self) -> None:
+    def _check_open(self) -> None:
+        if self._error is not None or self._finishing:
+            self._raise_over()
+
+    def _raise_over(self) -> NoReturn:
         if self._error is not None:
             raise error_from_dict(self._error.to_dict())  # a fresh one for each caller: exceptions collect tracebacks
         raise ClosedError("this stream has ended", hint="Acquire a new one for more frames")
@@ -241,11 +270,9 @@ class Outbox:
 
     def _seal(self) -> None:
         """Turns the frames added so far into a batch. Under the lock."""
-        count = len(self._slots)
-        if count:
-            records = bytes(memoryview(self._records)[: count * self._record.size])
-            self._sealed.append(SealedBatch(self._sequence - count, count, self._slots, records, self._slots.count(NO_SLOT)))
-            self._slots = []
+        batch = self._filling.seal(self._sequence)
+        if batch is not None:
+            self._sealed.append(batch)
             self._wake()
 
     # The ring's thread ----------------------------------------------------------------------------------------------------------------------
@@ -265,9 +292,9 @@ class Outbox:
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
         """Seals a batch that has waited for ``age_s``; returns when the one being filled will be due, None when it is empty."""
         with self._lock:
-            if not self._slots:
+            if not self._filling.count:
                 return None
-            due_s = self._batch_started_s + age_s
+            due_s = self._filling.started_s + age_s
             if due_s > now_s:
                 return due_s
             self._seal()
@@ -310,7 +337,7 @@ class Outbox:
         with self._changed:
             self._told_held -= len(slots) - len(with_pixels)
             np.frombuffer(self._slot_added, np.uint8)[with_pixels] = 0
-            self._free.extend(with_pixels.tolist())
+            self._free.give_back(with_pixels)
             self._changed.notify_all()
 
     def advance_watermark(self, stored: int | None = None, durable: int | None = None) -> None:

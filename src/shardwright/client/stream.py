@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.array.describe import checked_stack, described
 from shardwright.array.grid import Grid
 from shardwright.model.errors import ClosedError, FrameDtypeError, FrameIndexError, FrameShapeError, SessionLostError, ShardwrightError
 from shardwright.wire.messages import MAX_POSITION
@@ -140,6 +141,48 @@ class Stream:
                     return
         except BaseException:
             self._outbox.give_back(slot)
+            raise
+
+    def append_many(
+        self,
+        frames: npt.ArrayLike,
+        *,
+        indices: npt.ArrayLike | None = None,
+        frame_ids: npt.ArrayLike | None = None,
+        metadata: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> None:
+        """As ``append`` for each of ``frames`` (count, rows, columns) in turn, with one copy and no Python for each: for small frames that come by
+        the thousand. It may return while the last of them wait to be sent, and waits, drops or fails as ``append`` does.
+
+        ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one number for all, or one for each.
+        Raises as ``append`` does. What is wrong with one frame is said before any of them is sent.
+        """
+        pixels = checked_stack(frames, self._shape, self._dtype)
+        records = described(self.spec, self._grid, len(pixels), indices, frame_ids, metadata)
+        counted = indices is None and frame_ids is None
+        if counted and len(pixels):
+            self._grid.check_position(self._outbox.next_sequence + len(pixels) - 1)
+        done = 0
+        while done < len(pixels):
+            slots = self._outbox.take_slots(len(pixels) - done)
+            part = slice(done, done + (len(slots) or self._outbox.batch_frames))
+            if len(slots):
+                self._add(slots, pixels[part], records[part], counted=counted)
+            else:
+                self._outbox.drop_many(records[part], counted=counted)
+            done = part.stop
+
+    def _add(self, slots: npt.NDArray[np.int64], pixels: npt.NDArray[Any], records: npt.NDArray[np.void], *, counted: bool) -> None:
+        try:
+            ring = self._outbox.ring
+            while True:
+                if ring is not None:
+                    ring.frames[slots] = pixels
+                ring = self._outbox.add_many(ring, slots, records, counted=counted)
+                if ring is None:
+                    return
+        except BaseException:
+            self._outbox.give_back(slots)
             raise
 
     def _position(self, index: Sequence[int] | None, frame_id: int | None) -> int | None:

@@ -1,0 +1,71 @@
+"""Free slots of a ring or of the staging area, as numbers in one array: taken and given back in batches, no Python object a slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class FreeSlots:
+    """A queue of at most ``slot_count`` different slots: what was given back first is taken first, so that neighbours stay together. Not
+    synchronized."""
+
+    def __init__(self, slot_count: int, slots: npt.ArrayLike | None = None) -> None:
+        """``slots``: which are free; None for all of them."""
+        self._queue = np.arange(slot_count, dtype=np.int64)
+        self._first = 0
+        self._free = slot_count
+        if slots is not None:
+            self._free = 0
+            self.give_back(np.asarray(slots, np.int64))
+
+    def __len__(self) -> int:
+        return self._free
+
+    def __iter__(self) -> Iterator[int]:
+        """In the order in which they will be taken."""
+        order = (self._first + np.arange(self._free)) % max(1, self._queue.size)
+        yield from self._queue[order].tolist()
+
+    def take_one(self) -> int:
+        """The next one; there must be one."""
+        assert self._free, "asked for only where there is one"
+        slot: int = self._queue.item(self._first)
+        self._first += 1
+        if self._first == self._queue.size:
+            self._first = 0
+        self._free -= 1
+        return slot
+
+    def take(self, most: int) -> npt.NDArray[np.int64]:
+        """The next ones, as many as there are, at most ``most``; an array of the caller's own."""
+        count = min(most, self._free)
+        end = self._first + count
+        if end <= self._queue.size:
+            slots = self._queue[self._first : end].copy()
+        else:
+            slots = np.concatenate((self._queue[self._first :], self._queue[: end - self._queue.size]))
+        self._first = end % max(1, self._queue.size)
+        self._free -= count
+        return slots
+
+    def give_back(self, slots: npt.NDArray[np.integer]) -> None:
+        """Behind those that are free already."""
+        self._put((self._first + self._free) % max(1, self._queue.size), slots)
+
+    def give_back_first(self, slots: npt.NDArray[np.integer]) -> None:
+        """Before those that are free already: they were taken and not used."""
+        self._first = (self._first - slots.size) % max(1, self._queue.size)
+        self._put(self._first, slots)
+
+    def _put(self, place: int, slots: npt.NDArray[np.integer]) -> None:
+        assert self._free + slots.size <= self._queue.size, "a slot is free once"
+        until_end = min(slots.size, self._queue.size - place)
+        self._queue[place : place + until_end] = slots[:until_end]
+        self._queue[: slots.size - until_end] = slots[until_end:]
+        self._free += slots.size
