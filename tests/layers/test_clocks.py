@@ -15,7 +15,7 @@ FILE_TIMES = {"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "st_atime", 
 
 # (file, what is called): why it is harmless. Recorded means: written down for people, and never read back by this code.
 ARGUED = {
-    ("client/outbox.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
+    ("client/batch.py", "time.time_ns"): "recorded: camera_ns, when the camera's side took the frame",
     ("compact/claim.py", "datetime.now"): "recorded: since when a claim is held, in the message that names its holder",
     ("compact/finished.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard after it was recorded as finished",
     ("compact/move.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a file after it was sent",
