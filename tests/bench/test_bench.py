@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import compaction, compaction_report, page
+from benchmarks import compaction, compaction_report, json_process, page
 from benchmarks.case import Case
-from benchmarks.parent import Child, Result, compare, frames_file
+from benchmarks.parent import Child, Entry, Result, compare, entries, frames_file
 from benchmarks.peers import CONTENDERS
 from benchmarks.report import summary, table, verdicts
 
@@ -20,15 +21,41 @@ CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 9
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
     with frames_file(CASE) as frames:
-        child = Child(name, CASE, frames, tmp_path / name)
+        child = Child(Entry(name, name, CASE), frames, tmp_path / name)
         try:
             child.round(timed=True)
             child.verify()
+            assert any((tmp_path / name).iterdir()) is (child.result.kind != "core" and name != "floor-kernel")
+            child.clear()
+            assert not [path for path in (tmp_path / name).iterdir() if path.is_dir()]
         finally:
             child.close()
     result = child.result
     assert len(result.seconds) == len(result.cpu_seconds) == 1
     assert result.stored_bytes > 0
+
+
+UNCOMPRESSED = ("shardwright", "shardwright-mmap", "shardwright-pwrite", "daemon-shm", "acquire-zarr", "tensorstore", "zarrs", "zarr-python")
+
+
+@pytest.mark.parametrize("name", [*UNCOMPRESSED, "floor-kernel", "floor-direct"])
+def test_contender_writes_uncompressed_and_small_chunks(name, tmp_path):
+    """Without a compressor what is stored has the size of the frames; the readers that verify it prove that the layout is the one asked for."""
+    case = replace(CASE, cname="none", chunk=(2, 32, 32))  # of one page
+    (result,) = compare([Entry(name, name, case)], 1, tmp_path / "work", lambda _: None)
+    assert result.error is None
+    assert case.raw_bytes <= result.stored_bytes < 4 * case.raw_bytes
+
+
+def test_a_contender_that_hangs_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_process, "ANSWER_LIMIT_S", 0.0)
+    (result,) = compare(entries(["zarr-python"], CASE), 1, tmp_path / "work", lambda _: None)
+    assert "no answer within" in result.error
+
+
+def test_frames_must_be_the_same_for_all(tmp_path):
+    with pytest.raises(AssertionError, match="the same frames"):
+        compare([*entries(["zarr-python"], CASE), *entries(["zarrs"], replace(CASE, seed=8))], 1, tmp_path / "work", lambda _: None)
 
 
 def test_both_scenes_draw_distinct_frames():
@@ -56,7 +83,7 @@ def test_verification_fails_on_a_wrong_pixel(tmp_path):
 def test_a_contender_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch):
     monkeypatch.setitem(CONTENDERS, "broken", ("no_such_module", "Nothing"))
     said = []
-    broken, right = compare(["broken", "zarr-python"], CASE, 1, tmp_path / "work", said.append)
+    broken, right = compare(entries(["broken", "zarr-python"], CASE), 1, tmp_path / "work", said.append)
     assert broken.error is not None
     assert right.error is None
     assert len(right.seconds) == 1

@@ -1,7 +1,8 @@
 """One contender in its own process: reads commands as lines of JSON, answers each with one line.
 
-{"do": "round", "path": P}   -> {"seconds": S, "stored_bytes": N}     the time includes the final sync
-{"do": "verify", "path": P}  -> {}                                    of the last round's output
+{"do": "round", "name": N}   -> {"seconds": S, "stored_bytes": N}     the time includes the final sync
+{"do": "verify", "name": N}  -> {}                                    of the last round's output
+{"do": "clear", "name": N}   -> {}                                    deletes it, and waits until the disk is at rest
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ def serve(contender: Contender, folder: Path, answers: TextIO) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         path = folder / command["name"]
+        answer: dict[str, Any] = {}
         if command["do"] == "round":
+            answer = timed_round(contender, path, folder)
+        elif command["do"] == "verify":
+            contender.verify(path)
+        else:
             for old in folder.iterdir():
                 shutil.rmtree(old)
-            answer = timed_round(contender, path, folder)
-        else:
-            contender.verify(path)
-            answer = {}
+            os.sync()
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from .case import Case
+from .json_process import JsonProcess, cpu_seconds, unreclaimable_bytes
 
-SAMPLE_INTERVAL_S = 0.02
-TOOLS = Path(__file__).resolve().parents[1]
+
+@dataclass(frozen=True)
+class Entry:
+    """Who takes part: ``contender`` writes ``case``, and is called ``label`` in what is reported."""
+
+    label: str
+    contender: str
+    case: Case
 
 
 @dataclass
@@ -39,65 +40,42 @@ class Result:
 class Child:
     """A contender's process, seen from here."""
 
-    def __init__(self, name: str, case: Case, frames: Path, folder: Path) -> None:
-        self._log = (folder.parent / f"{name}.log").open("w+", encoding="utf-8")
-        arguments = [sys.executable, "-m", "benchmarks.child", name, str(frames), str(folder), case.to_json()]
-        self._process = subprocess.Popen(arguments, cwd=TOOLS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True)
+    def __init__(self, entry: Entry, frames: Path, folder: Path) -> None:
+        arguments = [entry.contender, str(frames), str(folder), entry.case.to_json()]
+        self._process = JsonProcess("benchmarks.child", arguments, folder.parent / f"{folder.name}.log")
         self._rounds = 0
         try:
-            ready = self._answer()
+            ready = self._process.answer()
         except BaseException:
             self.close()
             raise
         self._pids: list[int] = ready["pids"]
         self._frames_held_bytes: int = ready["frames_held_bytes"]
-        self.result = Result(name, ready["kind"], ready["planned_memory_bytes"])
+        self.result = Result(entry.label, ready["kind"], ready["planned_memory_bytes"])
 
     def round(self, timed: bool) -> None:
-        """One round; the first, which warms up, is not timed."""
+        """One round; the first, which warms up, is not timed. What it wrote stays until ``clear``."""
         self._rounds += 1
         cpu_before = self._cpu_seconds()
-        self._say("round")
-        answer = self._answer(self._sample_memory)
+        answer = self._process.ask({"do": "round", "name": self._name}, self._sample_memory)
         self.result.stored_bytes = answer["stored_bytes"]
         if timed:
             self.result.seconds.append(answer["seconds"])
             self.result.cpu_seconds.append(self._cpu_seconds() - cpu_before)
 
     def verify(self) -> None:
-        self._say("verify")
-        self._answer()
+        self._process.ask({"do": "verify", "name": self._name})
+
+    def clear(self) -> None:
+        """Delete what was written and wait until the disk has nothing left to do, so that the next one starts on a quiet machine."""
+        self._process.ask({"do": "clear", "name": self._name})
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
+        self._process.close()
 
-    def _say(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": command, "name": f"round-{self._rounds}"}) + "\n")
-        self._process.stdin.flush()
-
-    def _answer(self, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while not selector.select(SAMPLE_INTERVAL_S):
-                meanwhile()
-        line = self._process.stdout.readline()
-        if not line:
-            self._log.seek(0)
-            raise RuntimeError("".join(self._log.readlines()[-8:]).strip() or "the process ended without a word")
-        answer = json.loads(line)
-        assert isinstance(answer, dict)
-        return answer
+    @property
+    def _name(self) -> str:
+        return f"round-{self._rounds}"
 
     def _sample_memory(self) -> None:
         held = unreclaimable_bytes(self._pids[0]) - self._frames_held_bytes
@@ -105,18 +83,6 @@ class Child:
 
     def _cpu_seconds(self) -> float:
         return sum(cpu_seconds(pid) for pid in self._pids)
-
-
-def unreclaimable_bytes(pid: int) -> int:
-    """Anonymous and shared memory of a process; pages of files are the page cache's and not counted."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -128,41 +94,57 @@ def frames_file(case: Case) -> Iterator[Path]:
         yield Path(file.name)
 
 
-def compare(names: list[str], case: Case, rounds: int, folder: Path, say: Callable[[str], None]) -> list[Result]:
-    """Every contender's result, in the order of ``names``. One that fails says so in its result and does not stop the others."""
+def entries(names: Sequence[str], case: Case) -> list[Entry]:
+    """Contenders that all write the same case, called by their own names."""
+    return [Entry(name, name, case) for name in names]
+
+
+def compare(taking_part: Sequence[Entry], rounds: int, folder: Path, say: Callable[[str], None]) -> list[Result]:
+    """Every contender's result, in the order given. One that fails says so in its result and does not stop the others.
+
+    The order turns from round to round: whoever comes after a slow one is never the same.
+    """
+    case = taking_part[0].case
+    assert all(entry.case.pixels == case.pixels for entry in taking_part), "they all write the same frames"
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    results = {name: Result(name, "", None) for name in names}
+    results = {entry.label: Result(entry.label, "", None) for entry in taking_part}
     children: dict[str, Child] = {}
 
-    def attempt(name: str, action: Callable[[], None]) -> None:
+    def attempt(label: str, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:  # noqa: BLE001  (whatever breaks a peer is its result)
-            results[name].error = str(error)
-            say(f"{name} failed: {error}")
-            if name in children:
-                children.pop(name).close()
+            results[label].error = str(error).replace(str(folder), "FOLDER")
+            say(f"{label} failed: {error}")
+            if label in children:
+                children.pop(label).close()
 
     def close_all() -> None:
         for child in children.values():
             child.close()
 
-    def start(name: str, frames: Path) -> None:
-        child = children[name] = Child(name, case, frames, folder / name)
-        results[name] = child.result
+    def start(entry: Entry, frames: Path) -> None:
+        child = children[entry.label] = Child(entry, frames, folder / entry.label)
+        results[entry.label] = child.result
         child.round(timed=False)
         child.verify()
+        child.clear()
+
+    def timed_round(child: Child) -> None:
+        child.round(timed=True)
+        child.clear()
 
     with frames_file(case) as frames, ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
         stack.callback(close_all)
-        for name in names:
-            say(f"warming up and verifying {name}")
-            attempt(name, partial(start, name, frames))
+        for entry in taking_part:
+            say(f"warming up and verifying {entry.label}")
+            attempt(entry.label, partial(start, entry, frames))
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
-            for name, child in list(children.items()):
-                attempt(name, partial(child.round, timed=True))
+            first = number % max(1, len(children))
+            for label, child in [*list(children.items())[first:], *list(children.items())[:first]]:
+                attempt(label, partial(timed_round, child))
     return list(results.values())

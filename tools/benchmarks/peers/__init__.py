@@ -9,6 +9,8 @@ from benchmarks.contender import Contender
 CONTENDERS = {
     "shardwright": ("ours", "InProcess"),
     "shardwright-mmap": ("ours", "InProcessMapped"),
+    "shardwright-pwrite": ("ours", "InProcessPwrite"),
+    "shardwright-direct": ("ours", "InProcessDirect"),
     "daemon-shm": ("daemon", "DaemonSharedMemory"),
     "daemon-message": ("daemon", "DaemonMessage"),
     "acquire-zarr": ("acquire", "AcquireZarr"),

@@ -20,10 +20,11 @@ class AcquireZarr(Contender):
             aqz.Dimension(name=n, kind=kind, array_size_px=size, chunk_size_px=c, shard_size_chunks=s // c)
             for n, kind, size, c, s in zip("tyx", kinds, (0, *case.shape), case.chunk, case.shard, strict=True)
         ]
-        compression = aqz.CompressionSettings(
-            compressor=aqz.Compressor.BLOSC1, codec=COMPRESSION[case.cname], level=case.clevel, shuffle=SHUFFLE[case.shuffle]
-        )
-        array = aqz.ArraySettings(output_key="0", dimensions=dimensions, data_type=aqz.DataType.UINT16, compression=compression)
+        array = aqz.ArraySettings(output_key="0", dimensions=dimensions, data_type=aqz.DataType.UINT16)
+        if case.compressed:
+            array.compression = aqz.CompressionSettings(
+                compressor=aqz.Compressor.BLOSC1, codec=COMPRESSION[case.cname], level=case.clevel, shuffle=SHUFFLE[case.shuffle]
+            )
         settings = aqz.StreamSettings(store_path=str(path), max_threads=case.threads, overwrite=False)
         settings.arrays = [array]
         stream = aqz.ZarrStream(settings)

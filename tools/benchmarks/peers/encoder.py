@@ -25,6 +25,7 @@ class SlabKernel:
         grid = Grid.of(spec.model_copy(update={"dimensions": (spec.dimensions[0], *plane)}))
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.frames = frames
+        self._compressed = case.compressed
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, index_at_start=False)
         self.chunks = len(self.layout.plane.geometry)
         self._codec, self._block_bytes = codec.as_array(), codec.block_bytes
@@ -64,4 +65,6 @@ class SlabKernel:
     def decoded(self, chunk: int) -> npt.NDArray[np.uint16]:
         """One encoded chunk of the slab as numcodecs reads it."""
         encoded = self.slots[chunk, : self.nbytes[chunk]]
+        if not self._compressed:
+            return encoded.view(np.uint16)
         return np.frombuffer(Blosc().decode(encoded.tobytes()), np.uint16)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import shardwright as sw
 from benchmarks.contender import Contender, check_last_shard
 from shardwright.pipeline.limits import Limits, default_threads
+from shardwright.storage.slot_file import IoMode
 
 
 class InProcess(Contender):
     kind = "ours"
-    io: Literal["auto", "mmap"] = "auto"
+    io: IoMode = "auto"
 
     def write(self, path: Path) -> int:
         with sw.create(path, self.case.spec(), io=self.io) as writer:
@@ -32,3 +32,11 @@ class InProcessMapped(InProcess):
     """Through the page cache, as peers that do not use O_DIRECT."""
 
     io = "mmap"
+
+
+class InProcessPwrite(InProcess):
+    io = "pwrite"
+
+
+class InProcessDirect(InProcess):
+    io = "direct"

@@ -18,7 +18,8 @@ class ZarrPython(Contender):
 
     def write(self, path: Path) -> int:
         case = self.case
-        blosc = BloscCodec.from_dict(case.codecs()[0]["configuration"]["codecs"][1])
+        entry = case.blosc()
+        blosc = None if entry is None else BloscCodec.from_dict(entry)
         array = zarr.create_array(
             path, shape=case.shape_of_array, dtype="uint16", chunks=case.chunk, shards=case.shard, compressors=blosc, filters=None, fill_value=0
         )

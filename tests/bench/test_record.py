@@ -1,0 +1,361 @@
+"""The record: its table, what it says of invented rounds, its file, its chart and the README's digest; and its machinery on a tiny case."""
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from benchmarks import chart, digest, figures, machine, record, record_table, run_record
+from benchmarks.figures import ASKED, COMPARISONS, DISK_FLOORS, KERNEL_FLOOR, LIMITS, PARTS, PEERS, PLACES, SMALL, SMALL_CHUNK, Comparison
+from benchmarks.outcomes import outcomes_of, outcomes_of_part, rows_of
+from benchmarks.parent import Result
+from benchmarks.part_command import PARTS as MEASURED_PARTS
+from benchmarks.peers import CONTENDERS
+from benchmarks.record import Machine, Record, RecordError
+
+ROOT = Path(__file__).parents[2]
+CASE = {comparison.name: comparison for comparison in COMPARISONS}
+TINY = {"distinct": 4, "shape": (96, 64), "chunk": (2, 32, 64), "shard": (4, 96, 64)}
+GB = 64 * 2048 * 2048 * 2 / 1e9  # of the invented rounds
+
+
+def invented(comparison, **seconds):
+    """Rows of invented rounds: how many seconds each contender took for 64 frames, or that, its CPU seconds and its memory."""
+    taking_part = [entry for entry in comparison.entries(64) if entry.label in seconds]
+    results = []
+    for entry in taking_part:
+        given = seconds[entry.label]
+        rounds, cpu, memory = given if isinstance(given, tuple) else (given, [1.0] * len(given), 100)
+        kind = "floor" if entry.label.startswith("floor") else "peer" if entry.label in PEERS else "ours"
+        results.append(Result(entry.label, kind, 120 if kind == "ours" else None, rounds, cpu, 1000, memory))
+    return rows_of(results, taking_part)
+
+
+def outcome(found, name, against=None):
+    (one,) = [outcome for outcome in found if outcome.name == name and against in (None, outcome.against)]
+    return one
+
+
+def whole(outcomes=(), comparisons=None, parts=None, **further):
+    """A record as it is kept, of invented numbers."""
+    facts = {"cpu": "Test CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6.1", "filesystem": "ext4", "python": "3.11"}
+    names = {c.name: {"rounds": 1, "case": {"frames": 64}, "rows": []} for c in COMPARISONS} if comparisons is None else comparisons
+    return Record(
+        date="2030-01-02T03:04:05+00:00",
+        commit="0123456789abcdef",
+        dirty=False,
+        machine=Machine(**facts),
+        software={"numpy": "2.0"},
+        quick=further.get("quick", False),
+        comparisons=names,
+        parts={part: {"rows": []} for part in PARTS} if parts is None else parts,
+        outcomes=list(outcomes),
+        notes=["a note"],
+    )
+
+
+def test_every_figure_that_is_asked_has_a_comparison_that_proves_it():
+    for asked in ASKED:
+        for place in PLACES:
+            headline = CASE[f"{asked.case}/spots/{place}"]
+            assert set(asked.ours) & set(headline.contenders), f"{asked.name}: nobody of {asked.ours} in {headline.name}"
+            if place == "disk":
+                assert set(asked.against) <= {*headline.contenders, "plan"}, f"{asked.name}: {headline.name} lacks some of {asked.against}"
+
+
+def test_the_table_asks_what_was_promised():
+    """The limits themselves, so that none is lowered in passing."""
+    asked = {(one.name, one.measure): one.limit for one in ASKED}
+    assert asked == {
+        ("in process", "gb_per_s"): 4.0,
+        ("in process, of its floor", "gb_per_s"): 0.85,
+        ("daemon, shared memory", "gb_per_s"): 0.85,
+        ("daemon, pixels in messages", "gb_per_s"): 1.5,
+        ("zstd-1", "gb_per_s"): 3.0,
+        ("uncompressed", "gb_per_s"): 2.0,
+        ("uncompressed, of its floor", "gb_per_s"): 0.85,
+        ("inner chunks of 64 KiB", "gb_per_s"): 0.6,
+        ("CPU seconds per GB, in process", "cpu_s_per_gb"): 1.0,
+        ("CPU seconds per GB, daemon and camera", "cpu_s_per_gb"): 1.0,
+        ("peak memory, in process", "memory_bytes"): 1.0,
+        ("peak memory, daemon", "memory_bytes"): 1.0,
+    }
+    assert {(limit.measure, limit.least, limit.most) for limit in LIMITS} == {
+        ("p99_9_of_period", None, 1.0),
+        ("worst_rollover_of_median", None, 2.0),
+        ("rate_of_asked", 0.99, None),
+        ("frames_lost", None, 0.0),
+        ("of_one_stream", 0.9, None),
+        ("time_of_young", None, 1.05),
+        ("cpu_of_young", None, 1.05),
+        ("memory_of_young", None, 1.05),
+    }
+    assert set(PARTS) == set(MEASURED_PARTS)
+
+
+def test_both_scenes_and_both_places_are_compared_and_every_contender_exists():
+    for case in ("lz4", "zstd", "small-chunks"):
+        assert {f"{case}/{scene}/{place}" for scene in ("spots", "camera") for place in PLACES} <= set(CASE)
+    for comparison in COMPARISONS:
+        for entry in comparison.entries():
+            assert entry.contender in CONTENDERS
+            assert entry.case.frames == comparison.frames
+    assert set(PEERS) <= set(CASE["lz4/spots/disk"].contenders)
+
+
+def test_small_chunks_are_64_kib_in_the_same_shard_and_in_the_same_run():
+    by_label = {entry.label: entry.case for entry in CASE["small-chunks/spots/disk"].entries()}
+    small, large = by_label["shardwright" + SMALL], by_label["shardwright"]
+    assert (small.chunk_bytes, large.chunk_bytes) == (64 << 10, 2 << 20)
+    assert small.chunk == SMALL_CHUNK
+    assert small.shard == large.shard
+    assert small.pixels == large.pixels
+
+
+def test_only_chooses_by_the_beginning_of_a_name():
+    assert [c.name for c in figures.chosen_comparisons(["zstd/spots"])] == ["zstd/spots/disk", "zstd/spots/no-disk"]
+    assert figures.chosen_comparisons(["flat"]) == []
+    assert figures.chosen_parts(["flat", "lz4"]) == ["flat"]
+    assert len(figures.chosen_comparisons(None)) == len(COMPARISONS)
+    assert figures.chosen_parts(None) == list(PARTS)
+
+
+def test_a_figure_is_the_median_of_ratios_within_rounds():
+    rows = invented(CASE["lz4/spots/disk"], shardwright=[1.0, 2.0, 1.0], **{"acquire-zarr": [5.0, 20.0, 2.0]})
+    one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
+    assert (one.value, one.least, one.most) == pytest.approx((5.0, 2.0, 10.0), rel=1e-4)
+    assert one.reached
+    assert one.headline
+    assert rows[0]["gb_per_s"]["median"] == pytest.approx(GB, abs=1e-3)
+
+
+def test_the_best_backend_is_one_for_all_rounds():
+    rows = invented(CASE["lz4/spots/disk"], **{"shardwright": [1.0, 1.0, 1.0], "shardwright-mmap": [0.5, 2.0, 2.0], "acquire-zarr": [4.0] * 3})
+    one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
+    assert one.ours == "shardwright"
+    assert one.most == pytest.approx(4.0, rel=1e-4), "mmap's lucky round counts for nothing"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "disk", "words"),
+    [
+        (0.5, 0.1, "floor-kernel binds: it is itself only 2.00x, and ours is 50% of floor-kernel"),
+        (0.1, 0.8, "floor-direct binds: it is itself only 1.25x"),
+        (0.1, 0.2, "no floor binds: floor-direct would allow 5.00x"),
+    ],
+)
+def test_what_is_not_reached_names_the_floor_that_binds(kernel, disk, words):
+    rows = invented(
+        CASE["lz4/spots/disk"],
+        **{"shardwright": ([1.0] * 3, [0.1] * 3, 100), "acquire-zarr": [1.0] * 3, KERNEL_FLOOR: [kernel] * 3, "floor-direct": [disk] * 3},
+    )
+    one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
+    assert not one.reached
+    assert one.verdict.startswith("not reached")
+    assert words in one.verdict
+
+
+def test_busy_processors_are_said_to_bind(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    rows = invented(CASE["lz4/spots/disk"], **{"shardwright": ([1.0] * 3, [1.9] * 3, 100), "acquire-zarr": [1.0] * 3})
+    assert "the processors bind (1.90 of 2 in use)" in outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process").verdict
+
+
+def test_the_lower_floor_is_the_lower_of_the_kernel_and_the_best_disk_floor():
+    seconds = {"shardwright": [1.0] * 3, KERNEL_FLOOR: [0.5] * 3, "floor-direct": [0.9, 0.9, 0.9], "floor-mmap": [3.0] * 3}
+    one = outcome(outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process, of its floor")
+    assert (one.against, one.reached) == ("floor-direct", True)
+    assert one.value == pytest.approx(0.9, rel=1e-4)
+    # Where the disk is the faster one in a round, that round is held against the kernel.
+    seconds["floor-direct"] = [0.9, 0.1, 0.1]
+    one = outcome(outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process, of its floor")
+    assert one.against == KERNEL_FLOOR
+    assert (one.value, one.most) == pytest.approx((0.5, 0.9), rel=1e-4)
+
+
+def test_cpu_is_held_against_each_peer_and_less_is_better():
+    seconds = {"shardwright": ([1.0] * 3, [0.5] * 3, 100), "acquire-zarr": ([1.0] * 3, [1.0] * 3, 100), "zarrs": ([1.0] * 3, [0.4] * 3, 100)}
+    found = outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"])
+    assert outcome(found, "CPU seconds per GB, in process", "acquire-zarr").reached
+    assert not outcome(found, "CPU seconds per GB, in process", "zarrs").reached
+
+
+def test_memory_is_held_against_the_plan_and_a_peer_and_not_where_files_are_memory():
+    seconds = {"shardwright": ([1.0], [1.0], 130), "acquire-zarr": ([1.0], [1.0], 140)}
+    found = outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"])
+    assert not outcome(found, "peak memory, in process", "plan").reached
+    assert outcome(found, "peak memory, in process", "acquire-zarr").reached
+    in_memory = outcomes_of(invented(CASE["lz4/spots/no-disk"], **seconds), CASE["lz4/spots/no-disk"])
+    assert not [one for one in in_memory if one.name.startswith("peak memory")]
+
+
+def test_who_failed_proves_nothing_and_stops_nobody():
+    comparison = CASE["lz4/spots/disk"]
+    rows = invented(comparison, shardwright=[1.0], zarrs=[2.0])
+    rows.append({"name": "acquire-zarr", "kind": "peer", "error": "no such codec"})
+    names = [one.name for one in outcomes_of(rows, comparison)]
+    assert "in process" not in names
+    assert "CPU seconds per GB, in process" in names
+    assert "failed: no such codec" in "\n".join(record_table.comparison_lines(rows))
+
+
+def test_a_part_is_held_against_its_limits():
+    rows = [
+        {"name": "one", "headline": True, "rate_of_asked": 1.0, "frames_lost": 0, "says": {}},
+        {"name": "two", "headline": False, "rate_of_asked": 0.98, "frames_lost": 1, "says": {"frames_lost": "1 of 100 frames"}},
+    ]
+    held, not_held, none, lost = outcomes_of_part("small", rows)
+    assert (held.reached, not_held.reached, none.reached, lost.reached) == (True, False, True, False)
+    assert lost.verdict == "not reached: 1 of 100 frames"
+
+
+def test_records_are_appended_and_loaded_again(tmp_path):
+    path = tmp_path / "RECORD.jsonl"
+    first, second = whole(), whole(quick=True)
+    record.append(first, path)
+    record.append(second, path)
+    assert record.load(path) == [first, second]
+    assert record.newest(path) == first, "a trial is no measurement"
+    assert [json.loads(line)["quick"] for line in path.read_text().splitlines()] == [False, True]
+    record.append(whole(comparisons={}), path)
+    assert record.newest(path) == first, "nor is a part the whole"
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path):
+    path = tmp_path / "RECORD.jsonl"
+    record.append(whole(), path)
+    with path.open("a") as file:
+        file.write(json.dumps({**json.loads(path.read_text()), "extra": 1}) + "\n")
+    with pytest.raises(RecordError, match="line 2 is no record of version 1"):
+        record.load(path)
+    with pytest.raises(RecordError, match="tools/bench record"):
+        record.load(tmp_path / "nothing.jsonl")
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(RecordError, match="is empty"):
+        record.newest(tmp_path / "empty.jsonl")
+
+
+def test_the_top_level_is_fixed():
+    names = ["version", "date", "commit", "dirty", "machine", "software", "quick", "comparisons", "parts", "outcomes", "notes"]
+    assert list(json.loads(whole().model_dump_json())) == names
+    assert all(f"    {name}" in record.__doc__ or name in record.__doc__ for name in names)
+
+
+def drawn(made):
+    return ET.fromstring(chart.draw(made))
+
+
+def test_the_chart_draws_who_ran_fastest_first_and_floors_last():
+    comparison = CASE["lz4/spots/disk"]
+    rows = invented(comparison, **{"shardwright": [1.0, 2.0], "acquire-zarr": [0.5, 0.6], "zarrs": [4.0, 5.0], KERNEL_FLOOR: [0.1, 0.1]})
+    rows.append({"name": "zarr-python", "kind": "peer", "error": "broken"})
+    made = whole(comparisons={comparison.name: {"rounds": 2, "case": {"frames": 64}, "rows": rows}})
+    svg = drawn(made)
+    space = "{http://www.w3.org/2000/svg}"
+    names = [element.text for element in svg.iter(f"{space}text") if element.get("text-anchor") == "end"]
+    assert names == ["acquire-zarr", "shardwright", "zarrs", KERNEL_FLOOR]
+    widths = [float(element.get("width")) for element in svg.iter(f"{space}rect")][3:]  # after the legend's
+    medians = [next(row for row in rows if row["name"] == name)["gb_per_s"]["median"] for name in names]
+    assert [width / widths[0] for width in widths] == pytest.approx([median / medians[0] for median in medians], rel=0.01)
+    assert len(list(svg.iter(f"{space}line"))) == len(names), "a whisker each"
+    assert "prefers-color-scheme: dark" in chart.draw(made)
+    assert "Test CPU" in svg.find(f"{space}title").text
+
+
+def test_a_record_without_comparisons_has_no_chart(tmp_path):
+    with pytest.raises(RecordError, match="no comparison to draw"):
+        chart.draw(whole())
+
+
+def test_a_whisker_reaches_from_the_least_to_the_most():
+    rows = invented(CASE["zstd/spots/disk"], shardwright=[1.0, 2.0, 4.0])
+    svg = drawn(whole(comparisons={"zstd/spots/disk": {"rounds": 3, "case": {"frames": 64}, "rows": rows}}))
+    (line,) = svg.iter("{http://www.w3.org/2000/svg}line")
+    _, _, _, bar = svg.iter("{http://www.w3.org/2000/svg}rect")
+    left, right = float(line.get("x1")) - float(bar.get("x")), float(line.get("x2")) - float(bar.get("x"))
+    assert right / left == pytest.approx(4, rel=0.01)
+    assert float(bar.get("width")) / left == pytest.approx(2, rel=0.01)
+
+
+def some_outcomes():
+    found = []
+    for place, slow in (("disk", 3.0), ("no-disk", 9.0)):
+        comparison = CASE[f"lz4/spots/{place}"]
+        found += outcomes_of(invented(comparison, **{"shardwright": [1.0], "acquire-zarr": [slow]}), comparison)
+    return [one.to_dict() for one in found]
+
+
+def test_the_digest_shows_what_is_asked_with_the_disk_and_without():
+    text = digest.digest(whole(some_outcomes()))
+    (row,) = [line for line in text.splitlines() if line.startswith("| in process /")]
+    assert [cell.strip() for cell in row.split("|")[1:5]] == ["in process / acquire-zarr", "at least 4x acquire-zarr", "3.00", "9.00"]
+    assert "not reached" in row
+    assert "Test CPU, 2 cores, 16 GiB, ext4, Linux 6.1; 2030-01-02, commit 012345678" in text
+
+
+def test_the_digest_takes_its_place_in_the_readme(tmp_path):
+    readme, source = tmp_path / "README.md", tmp_path / "RECORD.jsonl"
+    record.append(whole(some_outcomes()), source)
+    readme.write_text(f"before\n{digest.BEGIN}\nold\n{digest.END}\nafter\n")
+    digest.renew(readme, source)
+    once = readme.read_text()
+    digest.renew(readme, source)
+    assert readme.read_text() == once
+    assert once.startswith("before\n")
+    assert once.endswith("\nafter\n")
+    assert digest.digest_of(once) == digest.digest(whole(some_outcomes()))
+    readme.write_text("no marks")
+    with pytest.raises(RecordError, match="no place for the digest"):
+        digest.renew(readme, source)
+
+
+def test_what_is_committed_is_the_newest_record():
+    """RECORD.jsonl, chart.svg and the README tell the same."""
+    newest = record.newest()
+    assert chart.PATH.read_text(encoding="utf-8") == chart.draw(newest)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert digest.digest_of(readme) == digest.digest(newest)
+    assert f"]({chart.PATH.relative_to(ROOT)})" in readme
+
+
+def test_records_name_no_folder_of_the_machine():
+    text = record.PATH.read_text(encoding="utf-8")
+    assert not re.search(r"/(?:root|home|tmp|work|dev)/", text)
+
+
+def test_a_tiny_run_makes_a_record(tmp_path, monkeypatch, capsys):
+    tiny = Comparison("lz4", "spots", "disk", ("shardwright", "acquire-zarr", KERNEL_FLOOR, DISK_FLOORS[0]), 8, 2, TINY)
+    in_memory = replace(tiny, place="no-disk", contenders=("shardwright",), rounds=1)
+    monkeypatch.setattr(run_record, "chosen_comparisons", lambda only: [tiny, in_memory])
+    monkeypatch.setitem(run_record.PARTS, "flat", (lambda *_: (_ for _ in ()).throw(OSError(f"{tmp_path}/record broke")), None, None))
+    to = tmp_path / "made.jsonl"
+    code = run_record.main(["--only", "flat", "--to", str(to), "--folder", str(tmp_path), "--json"], tmp_path)
+    assert code == 1, "a part failed"
+    (made,) = record.load(to)
+    assert json.loads(capsys.readouterr().out) == json.loads(to.read_text())
+    assert set(made.comparisons) == {"lz4/spots/disk", "lz4/spots/no-disk"}
+    rows = made.comparisons["lz4/spots/disk"]["rows"]
+    assert [len(row["gb_per_s"]["rounds"]) for row in rows] == [2] * 4
+    assert {one["name"] for one in made.outcomes} >= {"in process", "in process, of its floor", "peak memory, in process"}
+    assert made.parts["flat"]["error"] == "FOLDER broke"
+    assert not made.is_whole
+    assert not (tmp_path / "record").exists()
+    assert "failed: FOLDER broke" in record_table.text(made)
+
+
+def test_the_folder_in_memory_must_be_one(tmp_path):
+    if machine.filesystem_of(tmp_path) in ("tmpfs", "ramfs"):
+        pytest.skip("the tests' own folder is in memory here")
+    with pytest.raises(SystemExit, match="is on a disk"):
+        run_record.main(["--only", "flat", "--folder", str(tmp_path), "--memory-folder", str(tmp_path)], tmp_path)
+
+
+def test_the_filesystem_is_that_of_the_deepest_mount():
+    assert machine.filesystem_of(Path("/proc/self")) == "proc"
+    assert machine.filesystem_of(Path("/dev/shm")) == "tmpfs"

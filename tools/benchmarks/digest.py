@@ -1,0 +1,55 @@
+"""The record's digest in the README: a table of what is asked and what the newest whole record measured, between two marks. ``renew`` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from . import record
+from .record import Record, RecordError
+from .record_table import measured
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BEGIN, END = "<!-- record: written by tools/bench chart -->", "<!-- /record -->"
+
+
+def digest(made: Record) -> str:
+    """Markdown: where it was measured, then one row for each figure on the disk in the headline scene, with its value without a disk beside it."""
+    machine = made.machine
+    where = f"{machine.cpu.replace('(R)', '')}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, {machine.filesystem}, "
+    where += f"Linux {machine.kernel}; {made.date[:10]}, commit {(made.commit or 'none')[:9]}."
+    lines = [where, "", "| | asked | measured | no disk | |", "|---|---|---|---|---|"]
+    shown = [one for one in made.outcomes if one["headline"]]
+    lines += [f"| {_what(one)} | {one['asked']} | {measured(one)} | {_no_disk(made, one)} | {one['verdict']} |" for one in shown]
+    return "\n".join(lines)
+
+
+def _what(one: dict[str, Any]) -> str:
+    """The figure; with whom it was compared where it is asked of several, the way where a part has several."""
+    part = one["measured_in"].partition("/")[0]
+    if part == one["against"]:  # a part: its rows are ways to write
+        return f"{part}, {one['ours'].removesuffix(' disk')}"
+    return f"{one['name']} / {one['against']}"
+
+
+def _no_disk(made: Record, one: dict[str, Any]) -> str:
+    """The same figure in memory, where it has one; the best backend or floor may be another there."""
+    where = one["measured_in"].replace("disk", "no-disk")
+    twins = [other for other in made.outcomes if other["name"] == one["name"] and other["measured_in"] == where]
+    same = [other for other in twins if other["against"] == one["against"]] or (twins if len(twins) == 1 else [])
+    return f"{same[0]['value']:.2f}" if same else ""
+
+
+def renew(readme: Path = README, source: Path = record.PATH) -> None:
+    """Write the digest of the newest whole record between the marks. Raises ``RecordError``."""
+    text = readme.read_text(encoding="utf-8")
+    before, found, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise RecordError(f"{readme.name} has no place for the digest: put {BEGIN} and {END} on lines of their own")
+    readme.write_text(f"{before}{BEGIN}\n\n{digest(record.newest(source))}\n\n{END}{after}", encoding="utf-8")
+
+
+def digest_of(readme_text: str) -> str:
+    """What stands between the marks."""
+    return readme_text.partition(BEGIN)[2].partition(END)[0].strip()

@@ -1,0 +1,100 @@
+"""The record: a file of one JSON object a line, each a run of the table with its date, machine and commit. Lines are appended, never changed.
+
+version       of this format
+date          when the run ended, UTC, to the second
+commit, dirty the checkout's commit, and whether what is measured differed from it
+machine       processors, memory, kernel, filesystem
+software      versions of the writers and of what they stand on; null: not installed
+quick         whether sizes were cut for a trial: such a run is no measurement
+comparisons   name -> frames, rounds, settings and one row a contender: medians, spread, rounds
+parts         name (latency, small, cameras, flat) -> what was set, and one row for each way
+outcomes      each figure that is asked: measured, its spread, reached or what binds
+notes         what a reader should know, such as who could not take part
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .figures import COMPARISONS, PARTS
+
+PATH = Path(__file__).resolve().parent / "RECORD.jsonl"
+VERSION: Literal[1] = 1
+
+
+class RecordError(Exception):
+    """A line that is no record, or a file that holds none of the kind that is wanted."""
+
+
+class Machine(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cpu: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+    filesystem: str
+    python: str
+
+
+class Record(BaseModel):
+    """One run. The names of this level are fixed; what is below is as the parts wrote it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    version: Literal[1] = VERSION
+    date: str
+    commit: str | None
+    dirty: bool
+    machine: Machine
+    software: dict[str, str | None]
+    quick: bool
+    comparisons: dict[str, dict[str, Any]]
+    parts: dict[str, dict[str, Any]]
+    outcomes: list[dict[str, Any]]
+    notes: list[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Every comparison and every part was run, at full size."""
+        return not self.quick and set(self.comparisons) >= {c.name for c in COMPARISONS} and set(self.parts) >= set(PARTS)
+
+    def headline(self, name: str) -> list[dict[str, Any]]:
+        """The outcomes of one figure on the disk, in the headline scene."""
+        return [outcome for outcome in self.outcomes if outcome["name"] == name and outcome["headline"]]
+
+
+def append(record: Record, path: Path = PATH) -> None:
+    """One write of one line, so that a file that is read meanwhile never holds half of it."""
+    line = record.model_dump_json() + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        written = os.write(descriptor, line.encode())
+        assert written == len(line.encode()), "a regular file takes the whole line"
+    finally:
+        os.close(descriptor)
+
+
+def load(path: Path = PATH) -> list[Record]:
+    """Every record, oldest first. Raises ``RecordError`` naming the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}. Make one with tools/bench record") from error
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(Record.model_validate_json(line))
+        except ValidationError as error:
+            raise RecordError(f"{path}, line {number} is no record of version {VERSION}: {error.errors()[0]['msg']}. Take the line out.") from error
+    return records
+
+
+def newest(path: Path = PATH) -> Record:
+    """The last whole record, else the last one. Raises ``RecordError``."""
+    records = load(path)
+    if not records:
+        raise RecordError(f"{path} is empty. Make a record with tools/bench record")
+    return next((record for record in reversed(records) if record.is_whole), records[-1])
