@@ -12,9 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from benchmarks import chart, digest, figures, machine, record, record_table, run_record
+from benchmarks.case import Case
 from benchmarks.figures import ASKED, COMPARISONS, DISK_FLOORS, KERNEL_FLOOR, LIMITS, PARTS, PEERS, PLACES, SMALL, SMALL_CHUNK, Comparison
 from benchmarks.outcomes import outcomes_of, outcomes_of_part, rows_of
-from benchmarks.parent import Result
+from benchmarks.parent import Entry, Result, compare
 from benchmarks.part_command import PARTS as MEASURED_PARTS
 from benchmarks.peers import CONTENDERS
 from benchmarks.record import Machine, Record, RecordError
@@ -22,6 +23,7 @@ from benchmarks.record import Machine, Record, RecordError
 ROOT = Path(__file__).parents[2]
 CASE = {comparison.name: comparison for comparison in COMPARISONS}
 TINY = {"distinct": 4, "shape": (96, 64), "chunk": (2, 32, 64), "shard": (4, 96, 64)}
+SMALL_CASE = Case(frames=4, **TINY)
 GB = 64 * 2048 * 2048 * 2 / 1e9  # of the invented rounds
 
 
@@ -225,6 +227,37 @@ def test_records_are_appended_and_loaded_again(tmp_path):
     assert [json.loads(line)["quick"] for line in path.read_text().splitlines()] == [False, True]
     record.append(whole(comparisons={}), path)
     assert record.newest(path) == first, "nor is a part the whole"
+
+
+def test_a_record_in_several_pieces(tmp_path, monkeypatch):
+    """What is run again replaces what was there, the rest is taken over; in the table's order, and only within a commit."""
+
+    def of(name, value):
+        return {"name": value, "measured_in": name, "headline": True}
+
+    earlier = whole([of("zstd/spots/disk", 1), of("flat/in-process", 2)], {"zstd/spots/disk": {"rows": [1]}}, {"flat": {"rows": [1]}})
+    later = whole([of("lz4/spots/disk", 3), of("flat/in-process", 4)], {"lz4/spots/disk": {"rows": [2]}}, {"flat": {"rows": [2]}})
+    both = record.joined(earlier, later)
+    assert list(both.comparisons) == ["lz4/spots/disk", "zstd/spots/disk"]
+    assert both.parts == later.parts
+    assert [one["name"] for one in both.outcomes] == [3, 1, 4]
+
+    to = tmp_path / "RECORD.jsonl"
+    options = run_record.parse(["--continue", "--to", str(to)], tmp_path)
+    with pytest.raises(SystemExit, match="nothing to go on with"):
+        run_record.last_to_go_on_with(options)
+    record.append(earlier, to)
+    monkeypatch.setattr(run_record, "commit", lambda: ("another", False))
+    with pytest.raises(SystemExit, match="another commit"):
+        run_record.last_to_go_on_with(options)
+    monkeypatch.setattr(run_record, "commit", lambda: (earlier.commit, False))
+    assert run_record.last_to_go_on_with(options) == earlier
+
+
+def test_slow_peers_take_part_in_the_first_rounds(tmp_path):
+    taking_part = [Entry("often", "zarr-python", SMALL_CASE), Entry("seldom", "zarr-python", SMALL_CASE, most_rounds=1)]
+    often, seldom = compare(taking_part, 2, tmp_path / "work", lambda _: None)
+    assert (len(often.seconds), len(seldom.seconds)) == (2, 1)
 
 
 def test_a_line_that_is_no_record_is_named(tmp_path):

@@ -38,7 +38,8 @@ def serve(contender: Contender, folder: Path, answers: TextIO) -> None:
             contender.verify(path)
         else:
             for old in folder.iterdir():
-                shutil.rmtree(old)
+                if old.is_dir():  # a daemon keeps files of its own beside its stores
+                    shutil.rmtree(old)
             os.sync()
         print(json.dumps(answer), file=answers, flush=True)
 

@@ -26,6 +26,7 @@ BACKENDS = ("shardwright", "shardwright-mmap", "shardwright-pwrite")  # the firs
 DISK_FLOORS = ("floor-direct", "floor-pwrite", "floor-mmap")
 KERNEL_FLOOR = "floor-kernel"
 PEERS = ("acquire-zarr", "tensorstore", "zarrs", "zarr-python")
+SLOW_ROUNDS = {"zarrs": 2, "zarr-python": 2}  # they take half of all time, and are far from every limit
 SMALL_CHUNK = (8, 64, 64)
 SMALL = "-64KiB"  # after the name of a contender that writes chunks of SMALL_CHUNK in the same run
 _FLOORS = (KERNEL_FLOOR, *DISK_FLOORS)
@@ -55,7 +56,9 @@ class Comparison:
         """Who takes part; ``frames`` in place of this comparison's own."""
         case = Case(**{"frames": frames or self.frames, "scene": self.scene, **self.settings})
         small = replace(case, chunk=_at_most(SMALL_CHUNK, case.chunk))
-        return [Entry(label, label.removesuffix(SMALL), small if label.endswith(SMALL) else case) for label in self.contenders]
+        return [
+            Entry(label, label.removesuffix(SMALL), small if label.endswith(SMALL) else case, SLOW_ROUNDS.get(label)) for label in self.contenders
+        ]
 
 
 def _at_most(chunk: tuple[int, int, int], most: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -16,11 +16,12 @@ from .json_process import JsonProcess, cpu_seconds, unreclaimable_bytes
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: ``contender`` writes ``case``, and is called ``label`` in what is reported."""
+    """Who takes part: ``contender`` writes ``case``, and is called ``label`` in what is reported; in no more than ``most_rounds``."""
 
     label: str
     contender: str
     case: Case
+    most_rounds: int | None = None
 
 
 @dataclass
@@ -144,7 +145,8 @@ def compare(taking_part: Sequence[Entry], rounds: int, folder: Path, say: Callab
             attempt(entry.label, partial(start, entry, frames))
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
-            first = number % max(1, len(children))
-            for label, child in [*list(children.items())[first:], *list(children.items())[:first]]:
-                attempt(label, partial(timed_round, child))
+            labels = [entry.label for entry in taking_part if entry.label in children and number < (entry.most_rounds or rounds)]
+            first = number % max(1, len(labels))
+            for label in labels[first:] + labels[:first]:
+                attempt(label, partial(timed_round, children[label]))
     return list(results.values())

@@ -66,6 +66,26 @@ class Record(BaseModel):
         return [outcome for outcome in self.outcomes if outcome["name"] == name and outcome["headline"]]
 
 
+def joined(earlier: Record, later: Record) -> Record:
+    """``later`` with what only ``earlier`` has: comparisons, parts and what they prove, in the order of the table. Both are of the same commit."""
+    comparisons = {**earlier.comparisons, **later.comparisons}
+    parts = {**earlier.parts, **later.parts}
+    again = {*later.comparisons, *later.parts}
+
+    def of_run(outcome: dict[str, Any]) -> bool:
+        return outcome["measured_in"] in again or outcome["measured_in"].partition("/")[0] in again
+
+    found = [*(outcome for outcome in earlier.outcomes if not of_run(outcome)), *later.outcomes]
+    order = [*(c.name for c in COMPARISONS), *PARTS]
+    return later.model_copy(
+        update={
+            "comparisons": {name: comparisons[name] for name in sorted(comparisons, key=order.index)},
+            "parts": {name: parts[name] for name in sorted(parts, key=order.index)},
+            "outcomes": sorted(found, key=lambda one: [one["measured_in"].startswith(name) for name in order].index(True)),
+        }
+    )
+
+
 def append(record: Record, path: Path = PATH) -> None:
     """One write of one line, so that a file that is read meanwhile never holds half of it."""
     line = record.model_dump_json() + "\n"

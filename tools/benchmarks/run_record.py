@@ -19,7 +19,7 @@ from .machine import commit, machine_facts, software_versions
 from .outcomes import outcomes_of, outcomes_of_part, rows_of
 from .parent import compare
 from .part_command import PARTS, add_places, places_of, remove
-from .record import Machine, Record
+from .record import Machine, Record, RecordError
 from .rig import Places
 
 Say = Callable[[str], None]
@@ -36,6 +36,9 @@ def parse(arguments: list[str], folder: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools/bench record", description="The whole table, appended to the record.")
     parser.add_argument("--only", action="append", choices=names_to_choose(), metavar="NAME", help="repeatable: a case, CASE/SCENE/PLACE, or a part")
     parser.add_argument("--list", action="store_true", help="print the names that --only takes, and stop")
+    parser.add_argument(
+        "--continue", action="store_true", dest="goes_on", help="take over from the last record what is not run now: one record in several pieces"
+    )
     parser.add_argument("--quick", action="store_true", help="a trial of everything at a fraction of the size; no measurement")
     add_places(parser, folder)
     parser.add_argument("--to", type=Path, default=record.PATH, help="the record to append to; only with the default are chart and README renewed")
@@ -49,7 +52,10 @@ def main(arguments: list[str], folder: Path) -> int:
     if options.list:
         print("\n".join(names_to_choose()))
         return 0
+    last = last_to_go_on_with(options) if options.goes_on else None
     made = run(options, lambda text: print(text, file=sys.stderr, flush=True))
+    if last is not None:
+        made = record.joined(last, made)
     record.append(made, options.to)
     if options.to == record.PATH and not made.quick:
         chart.draw_newest()
@@ -57,6 +63,17 @@ def main(arguments: list[str], folder: Path) -> int:
     print(made.model_dump_json() if options.json else record_table.text(made))
     failed = [row for part in (*made.comparisons.values(), *made.parts.values()) for row in part.get("rows", []) if "error" in row]
     return 1 if failed or any("error" in part for part in made.parts.values()) else 0
+
+
+def last_to_go_on_with(options: argparse.Namespace) -> Record:
+    """Asked for before anything is measured. Ends the program where there is none, or it is of another commit."""
+    try:
+        last = record.load(options.to)[-1]
+    except (RecordError, IndexError) as error:
+        raise SystemExit(f"tools/bench record --continue: there is nothing to go on with: {error}") from error
+    if (last.commit, last.dirty, last.quick) != (*commit(), options.quick):
+        raise SystemExit("tools/bench record --continue: the last record is of another commit or size; begin a new one without --continue")
+    return last
 
 
 def run(options: argparse.Namespace, say: Say) -> Record:
