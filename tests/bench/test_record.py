@@ -123,6 +123,8 @@ def test_small_chunks_are_64_kib_in_the_same_shard_and_in_the_same_run():
 def test_only_chooses_by_the_beginning_of_a_name():
     assert [c.name for c in figures.chosen_comparisons(["zstd/spots"])] == ["zstd/spots/disk", "zstd/spots/no-disk"]
     assert figures.chosen_comparisons(["flat"]) == []
+    assert all(figures.chosen_comparisons([name]) or figures.chosen_parts([name]) for name in figures.names_to_choose())
+    assert {"lz4", "zstd/spots", "zstd/spots/disk", "flat"} <= set(figures.names_to_choose())
     assert figures.chosen_parts(["flat", "lz4"]) == ["flat"]
     assert len(figures.chosen_comparisons(None)) == len(COMPARISONS)
     assert figures.chosen_parts(None) == list(PARTS)

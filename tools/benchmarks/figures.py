@@ -186,4 +186,5 @@ def chosen_parts(only: list[str] | None) -> list[str]:
 
 def names_to_choose() -> list[str]:
     """What ``--only`` takes."""
-    return [*dict.fromkeys(c.case for c in COMPARISONS), *(c.name for c in COMPARISONS), *PARTS]
+    levels = (*(c.case for c in COMPARISONS), *(f"{c.case}/{c.scene}" for c in COMPARISONS), *(c.name for c in COMPARISONS))
+    return [*dict.fromkeys(levels), *PARTS]
