@@ -23,6 +23,7 @@ def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
     with frames_file(CASE) as frames:
         child = Child(Entry(name, name, CASE), frames, tmp_path / name)
         try:
+            child.wait_until_ready()
             child.round(timed=True)
             child.verify()
             assert any((tmp_path / name).iterdir()) is (child.result.kind != "core" and name != "floor-kernel")

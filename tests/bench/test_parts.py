@@ -96,7 +96,7 @@ def test_four_cameras_send_as_many_frames_as_one(places, monkeypatch):
     counted = []
     at_once = cameras._at_once
     monkeypatch.setattr(cameras, "_at_once", lambda some, each, case: counted.append((len(some), each)) or at_once(some, each, case))
-    part = cameras.measure(places, True, lambda _: None, cases=(CASE,), shards=2)
+    part = cameras.measure(places, True, lambda _: None, ways=[(CASE, "disk"), (CASE, "no-disk")], shards=2)
     assert counted == 4 * [(1, 32), (4, 8)]  # the first of two rounds warms up, in both places
     assert [row["name"] for row in part["rows"]] == ["96x64 disk", "96x64 no-disk"]
     assert len(outcomes_of_part("cameras", part["rows"])) == 2

@@ -24,8 +24,8 @@ SHARD_FRAMES = 1000
 AGE_SHARDS = 1000
 FIRST_SHARDS = 20
 LEAD_IN_SHARDS = 10
-WINDOW_SHARDS = 50
-ROUNDS = 10
+WINDOW_SHARDS = 40
+ROUNDS = 6
 SAMPLES = 20  # of the memory while the old one grows old
 WAYS = ("in-process", "daemon-shm")
 CASE = Case(frames=SHARD_FRAMES, distinct=500, shape=(32, 32), chunk=(100, 32, 32), shard=(SHARD_FRAMES, 32, 32))

@@ -45,14 +45,16 @@ class Child:
         arguments = [entry.contender, str(frames), str(folder), entry.case.to_json()]
         self._process = JsonProcess("benchmarks.child", arguments, folder.parent / f"{folder.name}.log")
         self._rounds = 0
-        try:
-            ready = self._process.answer()
-        except BaseException:
-            self.close()
-            raise
-        self._pids: list[int] = ready["pids"]
-        self._frames_held_bytes: int = ready["frames_held_bytes"]
-        self.result = Result(entry.label, ready["kind"], ready["planned_memory_bytes"])
+        self._pids: list[int] = []
+        self._frames_held_bytes = 0
+        self.result = Result(entry.label, "", None)
+
+    def wait_until_ready(self) -> None:
+        """Imported, compiled, its daemon up. Several may get ready at the same time."""
+        ready = self._process.answer()
+        self._pids = ready["pids"]
+        self._frames_held_bytes = ready["frames_held_bytes"]
+        self.result.kind, self.result.planned_memory_bytes = ready["kind"], ready["planned_memory_bytes"]
 
     def round(self, timed: bool) -> None:
         """One round; the first, which warms up, is not timed. What it wrote stays until ``clear``."""
@@ -100,53 +102,75 @@ def entries(names: Sequence[str], case: Case) -> list[Entry]:
     return [Entry(name, name, case) for name in names]
 
 
-def compare(taking_part: Sequence[Entry], rounds: int, folder: Path, say: Callable[[str], None]) -> list[Result]:
-    """Every contender's result, in the order given. One that fails says so in its result and does not stop the others.
+class _Contest:
+    """Children by label, and what became of each: one that fails leaves, says so in its result, and does not stop the others."""
 
-    The order turns from round to round: whoever comes after a slow one is never the same.
-    """
+    def __init__(self, taking_part: Sequence[Entry], folder: Path, say: Callable[[str], None]) -> None:
+        self.children: dict[str, Child] = {}
+        self.results = {entry.label: Result(entry.label, "", None) for entry in taking_part}
+        self._taking_part = taking_part
+        self._folder = folder
+        self._say = say
+
+    def start(self, frames: Path) -> None:
+        self._say(f"starting {len(self._taking_part)} processes")
+        for entry in self._taking_part:
+            self._attempt(entry.label, partial(self._spawn, entry, frames))
+        for label, child in list(self.children.items()):
+            self._attempt(label, child.wait_until_ready)
+        for label, child in list(self.children.items()):
+            self._say(f"warming up and verifying {label}")
+            self._attempt(label, partial(self._warm_up, child))
+
+    def round(self, number: int, rounds: int) -> None:
+        """The order turns from round to round: whoever comes after a slow one is never the same."""
+        self._say(f"round {number + 1} of {rounds}")
+        labels = [one.label for one in self._taking_part if one.label in self.children and number < (one.most_rounds or rounds)]
+        first = number % max(1, len(labels))
+        for label in labels[first:] + labels[:first]:
+            self._attempt(label, partial(self._timed_round, self.children[label]))
+
+    def close(self) -> None:
+        for child in self.children.values():
+            child.close()
+
+    def _spawn(self, entry: Entry, frames: Path) -> None:
+        child = self.children[entry.label] = Child(entry, frames, self._folder / entry.label)
+        self.results[entry.label] = child.result
+
+    @staticmethod
+    def _warm_up(child: Child) -> None:
+        child.round(timed=False)
+        child.verify()
+        child.clear()
+
+    @staticmethod
+    def _timed_round(child: Child) -> None:
+        child.round(timed=True)
+        child.clear()
+
+    def _attempt(self, label: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  (whatever breaks a peer is its result)
+            self.results[label].error = str(error).replace(str(self._folder), "FOLDER")
+            self._say(f"{label} failed: {error}")
+            if label in self.children:
+                self.children.pop(label).close()
+
+
+def compare(taking_part: Sequence[Entry], rounds: int, folder: Path, say: Callable[[str], None]) -> list[Result]:
+    """Every contender's result, in the order given."""
     case = taking_part[0].case
     assert all(entry.case.pixels == case.pixels for entry in taking_part), "they all write the same frames"
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    results = {entry.label: Result(entry.label, "", None) for entry in taking_part}
-    children: dict[str, Child] = {}
-
-    def attempt(label: str, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001  (whatever breaks a peer is its result)
-            results[label].error = str(error).replace(str(folder), "FOLDER")
-            say(f"{label} failed: {error}")
-            if label in children:
-                children.pop(label).close()
-
-    def close_all() -> None:
-        for child in children.values():
-            child.close()
-
-    def start(entry: Entry, frames: Path) -> None:
-        child = children[entry.label] = Child(entry, frames, folder / entry.label)
-        results[entry.label] = child.result
-        child.round(timed=False)
-        child.verify()
-        child.clear()
-
-    def timed_round(child: Child) -> None:
-        child.round(timed=True)
-        child.clear()
-
+    contest = _Contest(taking_part, folder, say)
     with frames_file(case) as frames, ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
-        stack.callback(close_all)
-        for entry in taking_part:
-            say(f"warming up and verifying {entry.label}")
-            attempt(entry.label, partial(start, entry, frames))
+        stack.callback(contest.close)
+        contest.start(frames)
         for number in range(rounds):
-            say(f"round {number + 1} of {rounds}")
-            labels = [entry.label for entry in taking_part if entry.label in children and number < (entry.most_rounds or rounds)]
-            first = number % max(1, len(labels))
-            for label in labels[first:] + labels[:first]:
-                attempt(label, partial(timed_round, children[label]))
-    return list(results.values())
+            contest.round(number, rounds)
+    return list(contest.results.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,8 +89,10 @@ def run(options: argparse.Namespace, say: Say) -> Record:
             outcomes += found
         for part in chosen_parts(options.only):
             say(f"--- {part}")
+            begin_s = time.monotonic()
             try:
                 parts[part] = PARTS[part][0](places, options.quick, say)
+                parts[part]["took_s"] = round(time.monotonic() - begin_s)
             except Exception as error:  # noqa: BLE001  (an hour of other measurements must not be lost with it)
                 parts[part] = {"rows": [], "error": str(error).replace(str(places.disk), "FOLDER").replace(str(places.memory), "FOLDER")}
                 say(f"{part} failed: {error}")
@@ -112,9 +115,10 @@ def run(options: argparse.Namespace, say: Say) -> Record:
 
 def compared(comparison: Comparison, places: Places, quick: bool, say: Say) -> tuple[dict[str, Any], list[Any]]:
     """One comparison as the record keeps it, and what it proves."""
+    begin_s = time.monotonic()
     folder = places.disk if comparison.place == "disk" else places.memory
     taking_part = comparison.entries(QUICK_FRAMES if quick else None)
     rounds = QUICK_ROUNDS if quick else comparison.rounds
     rows = rows_of(compare(taking_part, rounds, folder / "work", say), taking_part)
-    kept = {"rounds": rounds, "case": json.loads(taking_part[0].case.to_json()), "rows": rows}
+    kept = {"took_s": round(time.monotonic() - begin_s), "rounds": rounds, "case": json.loads(taking_part[0].case.to_json()), "rows": rows}
     return kept, outcomes_of(rows, comparison)
