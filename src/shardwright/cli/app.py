@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "serve": ("shardwright.cli.serve", "Run the daemon that takes frames from cameras."),
     "check": ("shardwright.cli.check", "Print what a configuration will need, or what is wrong with it."),
+    "plan": ("shardwright.cli.plan", "Say whether this machine can hold the cameras' rates, by measuring it."),
     "doctor": ("shardwright.cli.doctor", "Check this machine for a configuration: disks, limits, kernel, clock, libraries."),
     "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
     "install": ("shardwright.cli.install", "Put systemd units and an example configuration in place."),

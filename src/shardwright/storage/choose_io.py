@@ -11,7 +11,6 @@ way and about ``MOST_S`` in all, in files without a name, which are gone whateve
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import tempfile
@@ -20,15 +19,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.model.errors import StorageError
 
-from .files import preallocate, storage_errors
+from .files import storage_errors
 from .filesystems import memory_filesystem, unmappable_filesystem
-from .slot_file import DIRECT_ALIGNMENT_BYTES, IO_MODES, IoMode
+from .measured_file import MeasuredFile, can_populate, set_direct
+from .slot_file import DIRECT_ALIGNMENT_BYTES, IoMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +44,6 @@ VARIABLE = "SHARDWRIGHT_MEASURE_IO"
 _PIECE_BYTES = 1 << 20
 _BUFFER_BYTES = 4 << 20
 _THREADS = 4  # as many writes at once as the workers of a small machine have under way
-_MADV_POPULATE_WRITE = 23
 
 Rounds = dict[IoMode, tuple[float, ...]]
 """Bytes a second of each way, one number a round; the same rounds for all of them."""
@@ -138,15 +138,11 @@ def _takes_direct_writes(folder: Path) -> bool:
     """Tried with one write to a file without a name."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe, mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as page:
-            _set_direct(probe.fileno())
+            set_direct(probe.fileno())
             os.pwrite(probe.fileno(), page, 0)
     except OSError:
         return False
     return True
-
-
-def _set_direct(descriptor: int) -> None:
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
 
 
 _found: dict[tuple[int, tuple[IoMode, ...]], tuple[Rounds, str]] = {}  # by device; for the life of the process
@@ -190,13 +186,14 @@ def measure_io(folder: Path, modes: tuple[IoMode, ...], clock: Callable[[], floa
     with ExitStack() as stack:
         buffer = stack.enter_context(mmap.mmap(-1, _BUFFER_BYTES))  # page-aligned, as direct writes want it
         buffer[:] = np.random.default_rng(1).bytes(_BUFFER_BYTES)  # what a filesystem that compresses cannot shrink
-        targets = {mode: stack.enter_context(_Target(folder, mode, memoryview(buffer))) for mode in modes if mode != "mmap" or _can_populate()}
+        files = {mode: stack.enter_context(MeasuredFile(folder, mode, sum(ROUND_BYTES))) for mode in modes if mode != "mmap" or can_populate()}
         pool = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="shardwright-measure"))  # ended before what it writes to
         begin_s = before_s = clock()
         for number, size in enumerate(ROUND_BYTES):
-            for mode, target in targets.items():
-                start_s = clock()
-                target.write(pool, sum(ROUND_BYTES[:number]), size)
+            for mode, file in files.items():
+                start_s, first = clock(), sum(ROUND_BYTES[:number])
+                list(pool.map(partial(_put, file, memoryview(buffer)), range(first, first + size, _PIECE_BYTES)))
+                file.sync()
                 rates.setdefault(mode, []).append(size / max(clock() - start_s, 1e-9))
             now_s = clock()
             if now_s - begin_s + 2 * (now_s - before_s) > MOST_S:  # each round is twice the one before
@@ -205,52 +202,6 @@ def measure_io(folder: Path, modes: tuple[IoMode, ...], clock: Callable[[], floa
     return {mode: tuple(found) for mode, found in rates.items()}
 
 
-def _can_populate() -> bool:
-    with mmap.mmap(-1, mmap.PAGESIZE) as page:
-        try:
-            page.madvise(_MADV_POPULATE_WRITE)
-        except OSError:
-            return False
-    return True
-
-
-class _Target:
-    """A preallocated file without a name, written in one way. Each byte is written once, as in a shard."""
-
-    def __init__(self, folder: Path, mode: IoMode, source: memoryview) -> None:
-        assert mode in IO_MODES[1:]
-        self._source = source
-        self._pages: mmap.mmap | None = None
-        self._file: IO[bytes] = cast("IO[bytes]", tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115  (closed in __exit__)
-        try:
-            preallocate(self._file.fileno(), sum(ROUND_BYTES))
-            if mode == "direct":
-                _set_direct(self._file.fileno())
-            elif mode == "mmap":
-                self._pages = mmap.mmap(self._file.fileno(), sum(ROUND_BYTES))
-        except BaseException:
-            self._file.close()
-            raise
-
-    def write(self, pool: ThreadPoolExecutor, start: int, nbytes: int) -> None:
-        list(pool.map(self._piece, range(start, start + nbytes, _PIECE_BYTES)))
-        os.fdatasync(self._file.fileno())
-
-    def _piece(self, offset: int) -> None:
-        piece = self._source[offset % _BUFFER_BYTES : offset % _BUFFER_BYTES + _PIECE_BYTES]
-        if self._pages is None:
-            done = 0
-            while done < _PIECE_BYTES:
-                done += os.pwrite(self._file.fileno(), piece[done:], offset + done)
-            return
-        self._pages.madvise(_MADV_POPULATE_WRITE, offset, _PIECE_BYTES)  # where the disk fails this is an error, and a store would be a signal
-        np.frombuffer(self._pages, np.uint8, _PIECE_BYTES, offset)[:] = np.frombuffer(piece, np.uint8)  # without the GIL
-
-    def __enter__(self) -> _Target:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._source.release()
-        if self._pages is not None:
-            self._pages.close()
-        self._file.close()
+def _put(file: MeasuredFile, source: memoryview, offset: int) -> None:
+    start = offset % _BUFFER_BYTES
+    file.put(offset, source[start : start + _PIECE_BYTES])

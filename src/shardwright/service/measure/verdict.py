@@ -1,0 +1,221 @@
+"""What follows from the measurements for each camera: can its rate be held, which floor binds, what to change. Pure arithmetic.
+
+A stage alone gives a floor. What all of them reach together, on the same cores, was measured by real acquisitions: that is the prediction, and the
+floor that binds is the lowest. The cores are a floor as well: as many seconds of them as there are, over the seconds that a gigabyte took.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from shardwright.config.plan import Plan, StreamPlan
+
+    from .results import KernelRate, Measured, StreamRates, Transport
+
+Held = Literal["yes", "barely", "no", "unknown"]
+FloorName = Literal["kernel", "disk", "transport", "processors", "pipeline"]
+ACCURACY = 0.15  # how far the prediction may be off: a camera nearer to it than this is held barely
+WAITS_BELOW = 0.75  # of the lowest floor: below it no stage is the reason, but that one waits for the other
+SMALL_CHUNK_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The most raw bytes a second that one resource allows. ``basis``: what it was derived from, for people."""
+
+    name: FloorName
+    bytes_per_s: float
+    basis: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "bytes_per_s": self.bytes_per_s, "basis": self.basis}
+
+
+@dataclass(frozen=True)
+class StreamVerdict:
+    """One camera. ``load``: the part of what this machine can do that it takes. Rates are raw bytes a second; None: not known or not measured.
+
+    ``held`` counts every camera of the configuration acquiring at the same time, ``held_alone`` only this one. ``hours``: how long the disk lasts for
+    it alone, ``ratio`` 1 where compression was not measured.
+    """
+
+    name: str
+    needed_bytes_per_s: float | None
+    frame_rate_hz: float | None
+    predicted_bytes_per_s: float | None
+    predicted_frame_rate_hz: float | None
+    load: float | None
+    held: Held
+    held_alone: Held
+    binds: FloorName | None
+    floors: tuple[Floor, ...]
+    ratio: float
+    hours: float | None
+    advice: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("floors", "advice")}
+        return {**facts, "floors": [floor.to_dict() for floor in self.floors], "advice": list(self.advice)}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All cameras at the same time. ``load`` is the sum of theirs; ``hours``: until the disk is at ``output.low_water``."""
+
+    streams: tuple[StreamVerdict, ...]
+    load: float | None
+    held: Held
+    hours: float | None
+    measured: Measured | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "held": self.held,
+            "load": self.load,
+            "hours": self.hours,
+            "streams": [stream.to_dict() for stream in self.streams],
+            "measured": None if self.measured is None else self.measured.to_dict(),
+        }
+
+
+def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> Verdict:
+    """Without ``measured``, only what arithmetic says: what is needed, and how long the disk lasts uncompressed."""
+    loads = [_load(stream, measured) for stream in plan.streams]
+    total = None if None in loads or not loads else sum(load for load in loads if load is not None)
+    known = sum(load for load in loads if load is not None)  # a camera of unknown rate takes something as well: then nothing is promised
+    room = max(0, plan.disk_free_bytes - plan.disk_reserved_bytes - low_water_bytes)
+    together = _held(total) if total is not None else ("no" if known > 1 else "unknown")
+    streams = tuple(_judge_stream(stream, load, together, room, measured) for stream, load in zip(plan.streams, loads, strict=True))
+    stored = [None if s.needed_bytes_per_s is None else s.needed_bytes_per_s / s.ratio for s in streams]
+    hours = None if None in stored or not stored else room / sum(rate for rate in stored if rate is not None) / 3600
+    return Verdict(streams, total, together, hours, measured)
+
+
+def _load(stream: StreamPlan, measured: Measured | None) -> float | None:
+    if measured is None or stream.data_rate_bytes_per_s is None:
+        return None
+    return stream.data_rate_bytes_per_s / _predicted(measured.streams[stream.name], measured.daemon_transport)
+
+
+def _held(load: float | None) -> Held:
+    if load is None:
+        return "unknown"
+    return "yes" if load <= 1 / (1 + ACCURACY) else "barely" if load <= 1 else "no"
+
+
+def _predicted(rates: StreamRates, transport: Transport) -> float:
+    return rates.acquisitions[transport].sustained_bytes_per_s
+
+
+def _judge_stream(stream: StreamPlan, load: float | None, together: Held, room_bytes: int, measured: Measured | None) -> StreamVerdict:
+    needed, alone = stream.data_rate_bytes_per_s, _held(load)
+    rates = None if measured is None else measured.streams[stream.name]
+    predicted, binds, ratio = None, None, 1.0
+    floors: tuple[Floor, ...] = ()
+    if measured is not None and rates is not None:
+        predicted = _predicted(rates, measured.daemon_transport)
+        floors, ratio = floors_of(rates, measured), rates.acquisitions[measured.daemon_transport].ratio
+        binds = binding(floors, predicted)
+    held: Held = "unknown" if load is None else together
+    return StreamVerdict(
+        name=stream.name,
+        needed_bytes_per_s=needed,
+        frame_rate_hz=stream.frame_rate_hz,
+        predicted_bytes_per_s=predicted,
+        predicted_frame_rate_hz=None if predicted is None else predicted / stream.limits.frame_bytes,
+        load=load,
+        held=held,
+        held_alone=alone,
+        binds=binds,
+        floors=floors,
+        ratio=ratio,
+        hours=None if not needed else room_bytes / (needed / ratio) / 3600,
+        advice=()
+        if measured is None or rates is None or binds is None or held in ("yes", "unknown")
+        else advice(stream, rates, measured, binds, alone),
+    )
+
+
+def floors_of(rates: StreamRates, measured: Measured) -> tuple[Floor, ...]:
+    """The lowest first."""
+    transport = measured.daemon_transport
+    runs, disk, ratio = rates.acquisitions[transport], rates.disk[rates.io], rates.acquisitions[transport].ratio
+    cores = measured.cores
+    found = (
+        Floor("kernel", rates.kernel.rate.bytes_per_s, f"{rates.sample}, {cores} cores, ratio {rates.kernel.ratio:.2f}"),
+        Floor("disk", disk.bytes_per_s * ratio, f"{disk.bytes_per_s / 1e9:.2f} GB/s of chunks by {rates.io}, ratio {ratio:.2f}"),
+        Floor("transport", rates.transport[transport].bytes_per_s, "one camera into shared memory" if transport == "shm" else "messages over ipc"),
+        Floor("processors", cores / runs.cpu_s_per_gb * 1e9, f"{cores} cores, {runs.cpu_s_per_gb:.2f} CPU s/GB: {_shares(rates, transport)}"),
+    )
+    return tuple(sorted(found, key=lambda floor: floor.bytes_per_s))
+
+
+def _shares(rates: StreamRates, transport: Transport) -> str:
+    """Where the CPU seconds of an acquisition go, as far as the stages alone account for them."""
+    total = rates.acquisitions[transport].cpu_s_per_gb
+    parts = {
+        "kernel": rates.kernel.rate.cpu_s_per_gb,
+        "disk": rates.disk[rates.io].cpu_s_per_gb / max(rates.kernel.ratio, 1e-9),
+        "transport": rates.transport[transport].cpu_s_per_gb,
+    }
+    rest = max(0.0, total - sum(parts.values()))
+    return ", ".join(f"{name} {part / total:.0%}" for name, part in (*parts.items(), ("rest", rest)))
+
+
+def binding(floors: tuple[Floor, ...], predicted: float) -> FloorName:
+    """The lowest floor; the pipeline itself, where even that is far above what was reached."""
+    return floors[0].name if predicted >= WAITS_BELOW * floors[0].bytes_per_s else "pipeline"
+
+
+def advice(stream: StreamPlan, rates: StreamRates, measured: Measured, binds: FloorName, alone: Held) -> tuple[str, ...]:
+    """What to change for a camera that is not held, the most promising first."""
+    found: list[str] = []
+    if binds == "disk":
+        found += _disk_advice(rates)
+    found += _codec_advice(stream, rates, measured)
+    if binds == "transport" and measured.daemon_transport == "message":
+        found.append("Let the camera run on this machine and connect over ipc: pixels then go through shared memory.")
+    if stream.limits.chunk_bytes < SMALL_CHUNK_BYTES:
+        found.append(f"Make inner chunks larger (chunk_size): at {stream.limits.chunk_bytes >> 10} KiB each chunk's own cost counts.")
+    if stream.limits.threads < measured.cores:
+        found.append(f"Set workers.threads to auto: {stream.limits.threads} cannot use {measured.cores} cores.")
+    if alone in ("yes", "barely"):
+        found.append("Alone it can be held: let the cameras take turns, or give one of them another machine.")
+    predicted = _predicted(rates, measured.daemon_transport) / stream.limits.frame_bytes
+    found.append(
+        f"Lower the frame rate, to at most {predicted / (1 + ACCURACY):,.0f} frames a second for this camera alone, or record a smaller region."
+    )
+    return tuple(found)
+
+
+def _disk_advice(rates: StreamRates) -> list[str]:
+    own, best = rates.disk[rates.io], max(rates.disk, key=lambda mode: rates.disk[mode].bytes_per_s)
+    found = []
+    if rates.disk[best].bytes_per_s > (1 + ACCURACY) * own.bytes_per_s:
+        found.append(f"Set output.io to {best}: it wrote {rates.disk[best].bytes_per_s / own.bytes_per_s:.1f} times as fast here as {rates.io}.")
+    found.append("Put output.root on a faster disk.")
+    return found
+
+
+def _codec_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) -> list[str]:
+    """Other codecs, by what their kernels took and made: estimates, as their acquisitions were not run."""
+    own = _predicted(rates, measured.daemon_transport)
+    reached = min(1.0, own / floors_of(rates, measured)[0].bytes_per_s)  # of the lowest floor: another codec will not do better
+    found = []
+    for name, other in rates.other_codecs.items():
+        estimate = reached * _lowest_floor_with(other, rates, measured)
+        if estimate > (1 + ACCURACY) * own:
+            rate = estimate / stream.limits.frame_bytes
+            found.append((estimate, f"Set codec to {name}: about {rate:,.0f} frames a second, at {other.ratio:.2f} : 1."))
+    return [text for _, text in sorted(found, reverse=True)]
+
+
+def _lowest_floor_with(other: KernelRate, rates: StreamRates, measured: Measured) -> float:
+    """Raw bytes a second, were the chunks encoded so."""
+    transport, disk, kernel = measured.daemon_transport, rates.disk[rates.io], rates.kernel
+    written_cpu_s = disk.cpu_s_per_gb * (1 / max(other.ratio, 1e-9) - 1 / max(kernel.ratio, 1e-9))
+    cpu_s = rates.acquisitions[transport].cpu_s_per_gb + other.rate.cpu_s_per_gb - kernel.rate.cpu_s_per_gb + written_cpu_s
+    processors = measured.cores / max(cpu_s, 1e-3) * 1e9
+    return min(other.rate.bytes_per_s, disk.bytes_per_s * other.ratio, rates.transport[transport].bytes_per_s, processors)

@@ -1,0 +1,87 @@
+"""A file to measure a disk with: preallocated and written as a shard in progress is, but without a name, so that it is gone whatever happens."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import tempfile
+from typing import IO, TYPE_CHECKING, cast
+
+import numpy as np
+
+from .files import preallocate
+from .slot_file import IO_MODES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from .slot_file import IoMode
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
+_libc = ctypes.CDLL(None, use_errno=True)  # calls through it release the GIL, mmap.madvise does not
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class MeasuredFile:
+    """One way of writing (``mode``) into ``nbytes`` that were preallocated in ``folder``. Raises ``OSError``. A context manager."""
+
+    def __init__(self, folder: Path, mode: IoMode, nbytes: int) -> None:
+        assert mode in IO_MODES[1:]
+        self._pages: mmap.mmap | None = None
+        self._file: IO[bytes] = cast("IO[bytes]", tempfile.TemporaryFile(dir=folder, buffering=0))  # noqa: SIM115  (closed in __exit__)
+        try:
+            preallocate(self._file.fileno(), nbytes)
+            if mode == "direct":
+                set_direct(self._file.fileno())
+            elif mode == "mmap":
+                self._pages = mmap.mmap(self._file.fileno(), nbytes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def put(self, offset: int, data: memoryview) -> None:
+        """Write whole pages, from any thread; nobody else writes there. For direct writes ``data`` begins at a page of memory."""
+        if self._pages is None:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self._file.fileno(), data[done:], offset + done)
+            return
+        pages = np.frombuffer(self._pages, np.uint8, len(data), offset)
+        _populate(int(pages.ctypes.data), pages.size)  # where the disk fails this is an error, and a store would be a signal
+        pages[:] = np.frombuffer(data, np.uint8)  # without the GIL
+
+    def sync(self) -> None:
+        os.fdatasync(self._file.fileno())
+
+    def __enter__(self) -> MeasuredFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """No thread may be at ``put`` any more."""
+        if self._pages is not None:
+            self._pages.close()
+        self._file.close()
+
+
+def set_direct(descriptor: int) -> None:
+    """From here on writes go past the page cache. Raises ``OSError`` where the filesystem cannot."""
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+
+
+def _populate(address: int, nbytes: int) -> None:
+    if _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def can_populate() -> bool:
+    """Whether this kernel can make a mapping's pages ready to be written, so that a disk that fails is an error."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        try:
+            page.madvise(_MADV_POPULATE_WRITE)
+        except OSError:
+            return False
+    return True
