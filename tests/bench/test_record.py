@@ -164,12 +164,16 @@ def test_what_is_not_reached_names_the_floor_that_binds(kernel, disk, words):
     assert not one.reached
     assert one.verdict.startswith("not reached")
     assert words in one.verdict
+    assert one.binds
+    assert one.binds in words or words in one.binds
 
 
 def test_busy_processors_are_said_to_bind(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     rows = invented(CASE["lz4/spots/disk"], **{"shardwright": ([1.0] * 3, [1.9] * 3, 100), "acquire-zarr": [1.0] * 3})
-    assert "the processors bind (1.90 of 2 in use)" in outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process").verdict
+    one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
+    assert one.binds == "the processors bind (1.90 of 2 in use)"
+    assert one.binds in one.verdict
 
 
 def test_the_lower_floor_is_the_lower_of_the_kernel_and_the_best_disk_floor():
@@ -329,10 +333,25 @@ def some_outcomes():
 
 def test_the_digest_shows_what_is_asked_with_the_disk_and_without():
     text = digest.digest(whole(some_outcomes()))
-    (row,) = [line for line in text.splitlines() if line.startswith("| in process /")]
-    assert [cell.strip() for cell in row.split("|")[1:5]] == ["in process / acquire-zarr", "at least 4x acquire-zarr", "3.00", "9.00"]
-    assert "not reached" in row
+    (row,) = [line for line in text.splitlines() if line.startswith("| in process |")]
+    cells = ["in process", "at least 4x acquire-zarr", "3.00", "9.00", "**not reached** / acquire-zarr"]
+    assert [cell.strip() for cell in row.split("|")[1:6]] == cells
     assert "Test CPU, 2 cores, 16 GiB, ext4, Linux 6.1; 2030-01-02, commit 012345678" in text
+
+
+def test_the_digest_has_one_row_for_a_figure_and_it_is_the_worst():
+    comparison = CASE["lz4/spots/disk"]
+    rows = invented(comparison, **{"shardwright": ([1.0], [0.5], 100), "acquire-zarr": ([1.0], [1.0], 90), "zarrs": ([1.0], [0.6], 300)})
+    ways = (("in-process", "disk", 0.5), ("daemon-shm", "disk", 1.5), ("in-process", "no-disk", 0.25))
+    parts = [{"name": f"{way} {place}", "headline": place == "disk", "p99_9_of_period": value, "says": {}} for way, place, value in ways]
+    outcomes = [one.to_dict() for one in (*outcomes_of(rows, comparison), *outcomes_of_part("latency", parts))]
+    table = [[cell.strip() for cell in line.split("|")[1:6]] for line in digest.digest(whole(outcomes)).splitlines()[4:]]
+    by_name = {cells[0]: cells[2:] for cells in table}
+    assert len(by_name) == len(table)
+    assert by_name["CPU seconds per GB, in process"] == ["0.83", "", "reached / zarrs"]
+    assert by_name["peak memory, in process"] == ["1.11", "", "**not reached** / acquire-zarr"]
+    assert by_name["latency, in-process"] == ["0.50", "0.25", "reached"]
+    assert by_name["latency, daemon-shm"] == ["1.50", "", "**not reached**"]
 
 
 def test_the_digest_takes_its_place_in_the_readme(tmp_path):

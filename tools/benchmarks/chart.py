@@ -27,7 +27,7 @@ PANELS = (
 )
 WIDTH = 960
 COLUMN, GAP, MARGIN = 460, 40, 0
-NAME_WIDTH, VALUE_WIDTH = 136, 52
+NAME_WIDTH, VALUE_WIDTH = 156, 52
 ROW, BAR = 20, 12
 HEAD = 34  # of a panel: its title
 TOP = 48  # of the whole: title and legend

@@ -14,22 +14,48 @@ BEGIN, END = "<!-- record: written by tools/bench chart -->", "<!-- /record -->"
 
 
 def digest(made: Record) -> str:
-    """Markdown: where it was measured, then one row for each figure on the disk in the headline scene, with its value without a disk beside it."""
+    """Markdown: where it was measured, then one row for each figure on the disk in the headline scene, with its value without a disk beside it.
+
+    A figure that is asked of several (each peer, plan and peer) has one row: the one that is nearest to being missed.
+    """
     machine = made.machine
     where = f"{machine.cpu.replace('(R)', '')}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, {machine.filesystem}, "
     where += f"Linux {machine.kernel}; {made.date[:10]}, commit {(made.commit or 'none')[:9]}."
     lines = [where, "", "| | asked | measured | no disk | |", "|---|---|---|---|---|"]
-    shown = [one for one in made.outcomes if one["headline"]]
-    lines += [f"| {_what(one)} | {one['asked']} | {measured(one)} | {_no_disk(made, one)} | {one['verdict']} |" for one in shown]
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in made.outcomes:
+        if one["headline"]:
+            worst = rows.setdefault((one["name"], _way(one)), one)
+            if _margin(one) < _margin(worst):
+                rows[one["name"], _way(one)] = one
+    lines += [f"| {_what(one)} | {one['asked']} | {measured(one)} | {_no_disk(made, one)} | {_short(one)} |" for one in rows.values()]
     return "\n".join(lines)
 
 
+def _margin(one: dict[str, Any]) -> float:
+    """Below 1 where it is not reached."""
+    value, limit = float(one["value"]), float(one["limit"])
+    if one["at_least"]:
+        return value / limit
+    return limit / value if value else float("inf")
+
+
+def _way(one: dict[str, Any]) -> str:
+    """Which of a part's rows it is; nothing for a comparison."""
+    part, _, way = one["measured_in"].partition("/")
+    return str(way) if part == one["against"] else ""
+
+
 def _what(one: dict[str, Any]) -> str:
-    """The figure; with whom it was compared where it is asked of several, the way where a part has several."""
-    part = one["measured_in"].partition("/")[0]
-    if part == one["against"]:  # a part: its rows are ways to write
-        return f"{part}, {one['ours'].removesuffix(' disk')}"
-    return f"{one['name']} / {one['against']}"
+    """The figure; of a part also the way in which it was measured."""
+    way = _way(one)
+    return f"{one['against']}, {way.removesuffix(' disk')}" if way and way != "disk" else str(one["against"] if way else one["name"])
+
+
+def _short(one: dict[str, Any]) -> str:
+    """Reached, or not and why; with whom it was compared."""
+    versus = "" if _way(one) else f" / {one['against']}"
+    return f"reached{versus}" if one["reached"] else f"**not reached**{versus}{'; ' + one['binds'] if one['binds'] else ''}"
 
 
 def _no_disk(made: Record, one: dict[str, Any]) -> str:

@@ -54,7 +54,8 @@ def _spread(values: list[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One figure, measured. ``against``: with what it was compared. ``verdict``: whether it is reached, or what binds, with the numbers."""
+    """One figure, measured. ``against``: with what it was compared. ``binds``: what keeps it from being reached, in few words; empty where it
+    is reached or nothing that was measured tells. ``verdict``: all of it, with the numbers."""
 
     name: str
     asked: str
@@ -68,6 +69,7 @@ class Outcome:
     limit: float
     at_least: bool
     reached: bool
+    binds: str
     verdict: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,11 +118,12 @@ def _ratio_outcome(asked: Asked, ours: str, against: tuple[str, ...], table: dic
     reached = value >= asked.limit if asked.at_least else value < asked.limit
     name = min(against, key=lambda other: float(table[other][asked.measure]["median"]))
     if asked.measure == "gb_per_s":
-        verdict = _speed_verdict(asked, reached, ours, name, table)
+        binds, verdict = _speed_verdict(asked, reached, ours, name, table)
     else:
+        binds = ""
         own_median, other_median = (table[who][asked.measure]["median"] for who in (ours, name))
         verdict = f"{_said(reached)}: {own_median:.2f} against {other_median:.2f}"
-    return [_outcome(asked, comparison, ours, name, (value, min(ratios), max(ratios)), reached, verdict)]
+    return [_outcome(asked, comparison, ours, name, (value, min(ratios), max(ratios)), reached, binds, verdict)]
 
 
 def _memory_outcome(asked: Asked, ours: str, against: str, table: dict[str, Row], comparison: Comparison) -> Outcome:
@@ -130,7 +133,7 @@ def _memory_outcome(asked: Asked, ours: str, against: str, table: dict[str, Row]
     value = own / other
     reached = value <= asked.limit if against == "plan" else value < asked.limit
     verdict = f"{_said(reached)}: {own / 2**20:.0f} MiB against {other / 2**20:.0f}"
-    return _outcome(asked, comparison, ours, against, (value, value, value), reached, verdict)
+    return _outcome(asked, comparison, ours, against, (value, value, value), reached, "", verdict)
 
 
 def _said(reached: bool) -> str:
@@ -138,7 +141,7 @@ def _said(reached: bool) -> str:
 
 
 def _outcome(
-    asked: Asked, comparison: Comparison, ours: str, against: str, values: tuple[float, float, float], reached: bool, verdict: str
+    asked: Asked, comparison: Comparison, ours: str, against: str, values: tuple[float, float, float], reached: bool, binds: str, verdict: str
 ) -> Outcome:
     value, least, most = (_kept(number) for number in values)
     return Outcome(
@@ -154,26 +157,31 @@ def _outcome(
         asked.limit,
         asked.at_least,
         reached,
+        binds,
         verdict,
     )
 
 
-def _speed_verdict(asked: Asked, reached: bool, ours: str, against: str, table: dict[str, Row]) -> str:
-    """Which floor ours stands on, and where it is not reached whether that floor would allow it."""
-    speed, cores = table[ours]["gb_per_s"]["median"], table[ours]["cores_used"]
+def _speed_verdict(asked: Asked, reached: bool, ours: str, against: str, table: dict[str, Row]) -> tuple[str, str]:
+    """What binds, and the whole sentence: which floor ours stands on, and where it is not reached whether that floor would allow it."""
+    speed, busy = table[ours]["gb_per_s"]["median"], _busy(table[ours]["cores_used"])
     begin = f"{_said(reached)}: {speed:.2f} GB/s against {table[against]['gb_per_s']['median']:.2f}"
     floor = _lower_floor(ours, table)
     if floor is None:
-        return begin + _busy(cores)
+        return "" if reached else busy, begin + (f"; {busy}" if busy else "")
     own, height, other = (table[name]["gb_per_s"]["rounds"] for name in (ours, floor, against))
     share = median(mine / most for mine, most in zip(own, height, strict=False))
     allows = median(most / theirs for most, theirs in zip(height, other, strict=False))
     stands = f"{share:.0%} of {floor} ({table[floor]['gb_per_s']['median']:.2f} GB/s)"
     if reached or floor == against:
-        return f"{begin}; {stands}{_busy(cores)}"
-    if allows < asked.limit:
-        return f"{begin}; {floor} binds: it is itself only {allows:.2f}x, and ours is {stands}{_busy(cores)}"
-    return f"{begin}; no floor binds: {floor} would allow {allows:.2f}x, ours is {stands}{_busy(cores)}"
+        binds, said = "" if reached else busy, stands
+    elif allows < asked.limit:
+        binds = f"{floor} binds: it is itself only {allows:.2f}x"
+        said = f"{binds}, and ours is {stands}"
+    else:
+        said = f"no floor binds: {floor} would allow {allows:.2f}x"
+        binds, said = busy or said, f"{said}, ours is {stands}"
+    return binds, f"{begin}; {said}" + (f"; {busy}" if busy else "")
 
 
 def _lower_floor(ours: str, table: dict[str, Row]) -> str | None:
@@ -185,7 +193,7 @@ def _lower_floor(ours: str, table: dict[str, Row]) -> str | None:
 
 def _busy(cores_used: float) -> str:
     cores = os.cpu_count() or 1
-    return f"; the processors bind ({cores_used:.2f} of {cores} in use)" if cores_used >= BUSY * cores else ""
+    return f"the processors bind ({cores_used:.2f} of {cores} in use)" if cores_used >= BUSY * cores else ""
 
 
 def outcomes_of_part(part: str, rows: list[Row]) -> list[Outcome]:
@@ -203,5 +211,5 @@ def _limit_outcome(limit: Limit, row: Row) -> Outcome:
     verdict = f"{_said(reached)}: {row['says'].get(limit.measure, f'{value:.4g}')}"
     return Outcome(
         limit.measure, limit.text, f"{limit.part}/{row['name']}", bool(row["headline"]), row["name"], limit.part, _kept(value),
-        spread["least"], spread["most"], bound, at_least, reached, verdict,
+        spread["least"], spread["most"], bound, at_least, reached, "", verdict,
     )  # fmt: skip
