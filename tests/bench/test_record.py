@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -354,6 +355,23 @@ def test_the_digest_has_one_row_for_a_figure_and_it_is_the_worst():
     assert by_name["latency, daemon-shm"] == ["1.50", "", "**not reached**"]
 
 
+def test_other_work_on_the_machine_is_said():
+    quiet, busy = ({"lz4/spots/disk": {"rows": [], "rounds": 1, "case": {"frames": 64}, "cores_busy_before": cores}} for cores in (0.1, 1.5))
+    words = "1.5 cores were busy with other work"
+    assert words in digest.digest(whole(comparisons=busy, parts={}))
+    assert words in record_table.text(whole(comparisons=busy, parts={}))
+    assert "other work" not in digest.digest(whole(comparisons=quiet, parts={})) + record_table.text(whole(comparisons=quiet, parts={}))
+
+
+def test_a_busy_machine_is_seen():
+    """Somebody computes without a pause: at least a good part of one core, on a machine that may be slowed down by others."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            assert machine.cores_busy(2.0) > 0.3
+        finally:
+            other.kill()
+
+
 def test_the_digest_takes_its_place_in_the_readme(tmp_path):
     readme, source = tmp_path / "README.md", tmp_path / "RECORD.jsonl"
     record.append(whole(some_outcomes()), source)
@@ -395,6 +413,7 @@ def test_a_tiny_run_makes_a_record(tmp_path, monkeypatch, capsys):
     (made,) = record.load(to)
     assert json.loads(capsys.readouterr().out) == json.loads(to.read_text())
     assert set(made.comparisons) == {"lz4/spots/disk", "lz4/spots/no-disk"}
+    assert all(one["took_s"] >= 0 and one["cores_busy_before"] >= 0 for one in made.comparisons.values())
     rows = made.comparisons["lz4/spots/disk"]["rows"]
     assert [len(row["gb_per_s"]["rounds"]) for row in rows] == [2] * 4
     assert {one["name"] for one in made.outcomes} >= {"in process", "in process, of its floor", "peak memory, in process"}

@@ -21,6 +21,8 @@ def digest(made: Record) -> str:
     machine = made.machine
     where = f"{machine.cpu.replace('(R)', '')}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, {machine.filesystem}, "
     where += f"Linux {machine.kernel}; {made.date[:10]}, commit {(made.commit or 'none')[:9]}."
+    if made.cores_busy > record.BUSY_CORES:
+        where += f" The machine was not idle: up to {made.cores_busy:.1f} cores were busy with other work."
     lines = [where, "", "| | asked | measured | no disk | |", "|---|---|---|---|---|"]
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for one in made.outcomes:

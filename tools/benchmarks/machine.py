@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,19 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def cores_busy(seconds: float = 1.0) -> float:
+    """What all processes together, and others on the same host, take of this machine while the caller sleeps: 0 where it is idle."""
+    begin = _busy_seconds()
+    time.sleep(seconds)
+    return (_busy_seconds() - begin) / seconds
+
+
+def _busy_seconds() -> float:
+    """User, nice, system, interrupts and stolen, of the first line of /proc/stat; idle and waiting for the disk left out."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def commit() -> tuple[str | None, bool]:

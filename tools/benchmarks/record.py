@@ -24,6 +24,7 @@ from .figures import COMPARISONS, PARTS
 
 PATH = Path(__file__).resolve().parent / "RECORD.jsonl"
 VERSION: Literal[1] = 1
+BUSY_CORES = 0.2  # busy with something else before a run: from here on it is said
 
 
 class RecordError(Exception):
@@ -60,6 +61,11 @@ class Record(BaseModel):
     def is_whole(self) -> bool:
         """Every comparison and every part was run, at full size."""
         return not self.quick and set(self.comparisons) >= {c.name for c in COMPARISONS} and set(self.parts) >= set(PARTS)
+
+    @property
+    def cores_busy(self) -> float:
+        """The most that something else took of the machine before any comparison or part."""
+        return max((float(one.get("cores_busy_before", 0)) for one in (*self.comparisons.values(), *self.parts.values())), default=0.0)
 
     def headline(self, name: str) -> list[dict[str, Any]]:
         """The outcomes of one figure on the disk, in the headline scene."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from .part_command import PARTS
-from .record import Record
+from .record import BUSY_CORES, Record
 
 
 def text(record: Record) -> str:
     machine = record.machine
+    others = f"; up to {record.cores_busy:.1f} cores were busy with other work" if record.cores_busy > BUSY_CORES else ""
     lines = [
         f"{record.date}, commit {(record.commit or 'none')[:9]}{' (changed)' if record.dirty else ''}{', quick: no figures' if record.quick else ''}",
-        f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, Linux {machine.kernel}, {machine.filesystem}",
+        f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, Linux {machine.kernel}, {machine.filesystem}{others}",
         "",
         *outcome_lines(record.outcomes),
     ]

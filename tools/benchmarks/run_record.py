@@ -11,19 +11,21 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from . import chart, digest, record, record_table
 from .figures import Comparison, chosen_comparisons, chosen_parts, names_to_choose
-from .machine import commit, machine_facts, software_versions
-from .outcomes import outcomes_of, outcomes_of_part, rows_of
+from .machine import commit, cores_busy, machine_facts, software_versions
+from .outcomes import Outcome, outcomes_of, outcomes_of_part, rows_of
 from .parent import compare
 from .part_command import PARTS, add_places, places_of, remove
-from .record import Machine, Record, RecordError
+from .record import BUSY_CORES, Machine, Record, RecordError
 from .rig import Places
 
 Say = Callable[[str], None]
+Measured = tuple[dict[str, Any], list[Outcome]]  # as the record keeps it, and what it proves
 QUICK_FRAMES = 64
 QUICK_ROUNDS = 2
 NOTES = (
@@ -84,15 +86,12 @@ def run(options: argparse.Namespace, say: Say) -> Record:
     try:
         facts = machine_facts(places.disk)
         for comparison in chosen_comparisons(options.only):
-            say(f"--- {comparison.name}")
-            comparisons[comparison.name], found = compared(comparison, places, options.quick, say)
+            kept, found = timed(comparison.name, partial(compared, comparison, places, options.quick, say), say)
+            comparisons[comparison.name] = kept
             outcomes += found
         for part in chosen_parts(options.only):
-            say(f"--- {part}")
-            begin_s = time.monotonic()
             try:
-                parts[part] = PARTS[part][0](places, options.quick, say)
-                parts[part]["took_s"] = round(time.monotonic() - begin_s)
+                parts[part], _ = timed(part, partial(measured_part, part, places, options.quick, say), say)
             except Exception as error:  # noqa: BLE001  (an hour of other measurements must not be lost with it)
                 parts[part] = {"rows": [], "error": str(error).replace(str(places.disk), "FOLDER").replace(str(places.memory), "FOLDER")}
                 say(f"{part} failed: {error}")
@@ -113,12 +112,25 @@ def run(options: argparse.Namespace, say: Say) -> Record:
     )
 
 
-def compared(comparison: Comparison, places: Places, quick: bool, say: Say) -> tuple[dict[str, Any], list[Any]]:
+def timed(name: str, run_it: Callable[[], Measured], say: Say) -> Measured:
+    """What it returns, with how long it took and what else the machine was doing just before: ``cores_busy_before``, 0 where it was idle."""
+    say(f"--- {name}")
+    busy, begin_s = cores_busy(), time.monotonic()
+    if busy > BUSY_CORES:
+        say(f"the machine is not idle: {busy:.2f} cores are busy with something else")
+    kept, found = run_it()
+    return {"took_s": round(time.monotonic() - begin_s), "cores_busy_before": round(busy, 2), **kept}, found
+
+
+def measured_part(part: str, places: Places, quick: bool, say: Say) -> Measured:
+    return PARTS[part][0](places, quick, say), []
+
+
+def compared(comparison: Comparison, places: Places, quick: bool, say: Say) -> Measured:
     """One comparison as the record keeps it, and what it proves."""
-    begin_s = time.monotonic()
     folder = places.disk if comparison.place == "disk" else places.memory
     taking_part = comparison.entries(QUICK_FRAMES if quick else None)
     rounds = QUICK_ROUNDS if quick else comparison.rounds
     rows = rows_of(compare(taking_part, rounds, folder / "work", say), taking_part)
-    kept = {"took_s": round(time.monotonic() - begin_s), "rounds": rounds, "case": json.loads(taking_part[0].case.to_json()), "rows": rows}
+    kept = {"rounds": rounds, "case": json.loads(taking_part[0].case.to_json()), "rows": rows}
     return kept, outcomes_of(rows, comparison)
