@@ -6,8 +6,8 @@ commit, dirty the checkout's commit, and whether what is measured differed from 
 machine       processors, memory, kernel, filesystem
 software      versions of the writers and of what they stand on; null: not installed
 quick         whether sizes were cut for a trial: such a run is no measurement
-comparisons   name -> frames, rounds, settings and one row a contender: medians, spread, rounds
-parts         name (latency, small, cameras, flat) -> what was set, and one row for each way
+comparisons   name -> seconds it took, cores busy with something else before it, rounds, case, one row a contender: medians, spread, rounds
+parts         name (latency, small, cameras, flat) -> the same two, what was set, and one row for each way
 outcomes      each figure that is asked: measured, its spread, reached or what binds
 notes         what a reader should know, such as who could not take part
 """
@@ -66,10 +66,6 @@ class Record(BaseModel):
     def cores_busy(self) -> float:
         """The most that something else took of the machine before any comparison or part."""
         return max((float(one.get("cores_busy_before", 0)) for one in (*self.comparisons.values(), *self.parts.values())), default=0.0)
-
-    def headline(self, name: str) -> list[dict[str, Any]]:
-        """The outcomes of one figure on the disk, in the headline scene."""
-        return [outcome for outcome in self.outcomes if outcome["name"] == name and outcome["headline"]]
 
 
 def joined(earlier: Record, later: Record) -> Record:
