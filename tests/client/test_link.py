@@ -81,7 +81,7 @@ def test_neighbouring_slots_travel_as_one_part_and_released_ones_are_used_again(
     append(link, range(10, 13))
     link.outbox.finish()
     frames, finish = link.outgoing()
-    assert sent_pixels(frames) == [[10, 11], [12]]
+    assert sent_pixels(frames) == [[10], [11, 12]]
     assert (decode_header(finish[0]).kind, decode_control(finish[1])) == (Kind.FINISH, {"frames": 11})
 
 

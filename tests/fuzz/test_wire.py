@@ -41,8 +41,9 @@ def _believe_parts(parts, slots, frame_bytes):
     return start + slots.astype(np.int64) * frame_bytes
 
 
-def _release_and_keep(self, first, last):
-    return np.concatenate([batch.slots[batch.window(first, last)] for batch in self.overlapping(first, last)] or [np.zeros(0, np.uint32)])
+def _release_and_keep(self, ranges):
+    kept = [batch.slots[batch.window(first, last)] for first, last in ranges.tolist() for batch in self.overlapping(first, last)]
+    return np.concatenate([np.zeros(0, np.uint32), *kept])
 
 
 MUTANTS = {
@@ -54,7 +55,7 @@ MUTANTS = {
     "daemon: JSON as it comes": ("daemon", server, "decode_control", lambda data: json.loads(bytes(data))),
     "client: JSON as it comes": ("client", link, "decode_control", lambda data: json.loads(bytes(data))),
     "numbers as they come": ("client", controls, "number", lambda body, key, *bounds: body[key]),
-    "frames released for ever": ("client", InFlight, "release", _release_and_keep),
+    "frames released for ever": ("client", InFlight, "release_ranges", _release_and_keep),
 }
 
 

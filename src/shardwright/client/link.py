@@ -25,8 +25,8 @@ from shardwright.wire.messages import (
     Header,
     Kind,
     Level,
+    decode_acks,
     decode_control,
-    decode_ranges,
 )
 from shardwright.wire.session import CLIENT_TABLE, ClientEvent, ClientState, Verdict, step
 
@@ -73,7 +73,7 @@ class Link:
         self._next_sequence = opened.next_sequence  # of the first frame that was never sent
         self._sent_before = 0  # frames below this were sent over an earlier connection, and may be released twice
         self._again: deque[tuple[int, int]] = deque()
-        self._early: list[tuple[int, int]] = []  # released while the ring is being exchanged
+        self._early: list[npt.NDArray[np.int64]] = []  # released while the ring is being exchanged
         self._flushed = 0
         self._use(welcome)
         height, width = spec.frame_shape
@@ -120,8 +120,8 @@ class Link:
         if self._step(ClientEvent.READY) is Verdict.ACCEPT:
             early, self._early = self._early, []
             try:
-                for first, last in early:
-                    self._release(first, last)
+                for ranges in early:
+                    self._release(ranges)
             except ProtocolError as error:
                 return self.give_up(error, ClientEvent.UNEXPECTED)
         return None
@@ -153,8 +153,7 @@ class Link:
 
     def _act(self, event: ClientEvent, body: bytes, problem: Problem | None) -> None:
         if event is ClientEvent.ACK:
-            for level, first, last in decode_ranges(body):
-                self._acknowledge(level, first, last)
+            self._acknowledge(decode_acks(body))
         elif event is ClientEvent.RECEIPT:
             self.outbox.settle(receipt_from_body(mapping(decode_control(body), "receipt")))
         elif event is ClientEvent.LOSS:
@@ -167,21 +166,29 @@ class Link:
                 self.outbox.settle(problem.receipt)
             self.outbox.fail(problem.error)
 
-    def _acknowledge(self, level: Level, first: int, last: int) -> None:
-        if level is Level.STORED:
-            self.outbox.advance_watermark(stored=last + 1)
-        elif level is Level.DURABLE:
-            self.outbox.advance_watermark(durable=last + 1)
-        elif self.state is ClientState.TAKING_RING:
-            self._early.append((first, last))  # a slot that is being copied must not be filled again
+    def _acknowledge(self, acks: npt.NDArray[np.void]) -> None:
+        stored, durable = (acks["last"][acks["level"] == level] for level in (Level.STORED, Level.DURABLE))
+        if len(stored) or len(durable):
+            self.outbox.advance_watermark(*(int(lasts[-1]) + 1 if len(lasts) else None for lasts in (stored, durable)))
+        released = acks[acks["level"] == Level.RELEASED]
+        if not len(released):
+            return
+        if (released["last"] >= self._next_sequence).any():
+            raise ProtocolError("a release of frames that were not sent", expected=f"below {self._next_sequence}", got=int(released["last"].max()))
+        ranges = np.stack((released["first"], released["last"]), axis=1).astype(np.int64)
+        if self.state is ClientState.TAKING_RING:
+            self._early.append(ranges)  # a slot that is being copied must not be filled again
         else:
-            self._release(first, last)
+            self._release(ranges)
 
-    def _release(self, first: int, last: int) -> None:
-        release = self._in_flight.release_known if last < self._sent_before else self._in_flight.release
-        slots = release(first, last)
-        self._told_in_flight -= int(np.count_nonzero(slots == NO_SLOT))
-        self.outbox.release(slots)
+    def _release(self, ranges: npt.NDArray[np.int64]) -> None:
+        """All of a message at once; what was sent over an earlier connection may have been released before."""
+        before = ranges[:, 1] < self._sent_before
+        slots = [self._in_flight.release_known(first, last) for first, last in ranges[before].tolist()]
+        slots.append(self._in_flight.release_ranges(ranges[~before]))
+        released = np.concatenate(slots)
+        self._told_in_flight -= int(np.count_nonzero(released == NO_SLOT))
+        self.outbox.release(released)
 
     def refused(self, problem: Problem) -> None:
         """The daemon's answer to a resumption is an error. If everything had been finished, it brings the receipt that was missed."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from shardwright.wire.messages import Counter, Header, Kind, Level, encode_ranges
+import numpy as np
+
+from shardwright.wire.messages import Counter, Header, Kind, Level, ack_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from shardwright.storage.ring import Ring
 
@@ -44,13 +48,14 @@ class Attachment:
     def say(self, kind: Kind, body: dict[str, Any]) -> None:
         self._send(self.client, self._counter.control(kind, body))
 
-    def acknowledge(self, released: Iterable[tuple[int, int]], stored: int, durable: int) -> None:
-        """Tells of released frames, and of both watermarks where they have moved."""
-        acks = [(Level.RELEASED, first, last) for first, last in released]
+    def acknowledge(self, released: npt.ArrayLike, stored: int, durable: int) -> None:
+        """Tells of released frames, as (first, last) pairs int64[n, 2], and of both watermarks where they have moved."""
+        acks = [ack_ranges(Level.RELEASED, released)]
         for level, watermark in ((Level.STORED, stored), (Level.DURABLE, durable)):
             if watermark > self._told[level]:
-                acks.append((level, self._told[level], watermark - 1))
+                acks.append(ack_ranges(level, (self._told[level], watermark - 1)))
                 self._told[level] = watermark
-        for start in range(0, len(acks), MAX_RANGES):
-            part = acks[start : start + MAX_RANGES]
-            self._send(self.client, self._counter.message(Kind.ACK, [encode_ranges(part)], count=len(part)))
+        ranges = np.concatenate(acks)
+        for start in range(0, len(ranges), MAX_RANGES):
+            part = ranges[start : start + MAX_RANGES]
+            self._send(self.client, self._counter.message(Kind.ACK, [part.tobytes()], count=len(part)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.model.errors import ProtocolError
 from shardwright.wire.controls import MAX_MISSING_RANGES
-from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, without
+from shardwright.wire.in_flight import NO_SLOT, InFlight, at_most, ranges_of, runs_of, without
 from shardwright.wire.messages import MAX_TOLD_FRAMES
 
 from .batch import addresses_in_parts, check_ring_slots, check_sequences
@@ -148,26 +148,27 @@ class Credit:
 
     # Frames go ----------------------------------------------------------------------------------------------------------------------------------
 
-    def release(self, sequences: npt.NDArray[Any], recorded: int) -> Ranges:
-        """The pipeline needs these pixels no more, and has recorded all frames below ``recorded``. Returns what to tell the present client."""
-        told = self._told.ranges() if self._told.frames else []
-        own: Ranges = []
-        for first, last in ranges_of(sequences.astype(np.int64)):
-            if first < self.first:
-                self._in_flight.release_known(first, min(last, self.first - 1))
-            if last < self.first:
-                continue
-            for mine in without((max(first, self.first), last), told):
-                own.append(mine)
-                self._release_own(*mine)
-        if told and recorded > told[0][0]:
-            own += [(first, min(last, recorded - 1)) for first, last in told if first < recorded]
+    def release(self, sequences: npt.NDArray[Any], recorded: int) -> npt.NDArray[np.int64]:
+        """The pipeline needs these pixels no more, and has recorded all frames below ``recorded``. Returns what to tell the present client, as
+        (first, last) pairs."""
+        ordered = np.sort(sequences.astype(np.int64))
+        begin = int(np.searchsorted(ordered, self.first))
+        self._in_flight.release_all(ordered[:begin])  # an earlier client's
+        own = ordered[begin:]
+        if not self._told.frames:
+            self._release_own(own)
+            return runs_of(own)
+        told = self._told.ranges()
+        own = own[~_within(own, told)]  # frames without pixels are released by being recorded
+        self._release_own(own)
+        recorded_now = [(first, min(last, recorded - 1)) for first, last in told if first < recorded]
+        if recorded_now:
             self._told.release_known(0, recorded - 1)
-        return own
+        return np.concatenate((runs_of(own), np.array(recorded_now, np.int64).reshape(-1, 2)))
 
-    def _release_own(self, first: int, last: int) -> None:
-        slots = self._in_flight.release_known(first, last)
-        assert len(slots) == last - first + 1, "the pipeline releases a frame once"
+    def _release_own(self, sequences: npt.NDArray[np.int64]) -> None:
+        slots = self._in_flight.release_all(sequences)
+        assert len(slots) == len(sequences), "the pipeline releases a frame once"
         self._with_pixels -= len(slots)
         self._slot_taken[slots[slots < self.ring_slots]] = False
 
@@ -192,6 +193,14 @@ class _Missing:
         """How many of them are ``sequence`` or less."""
         place = int(np.searchsorted(self._firsts, sequence, side="right")) - 1
         return 0 if place < 0 else int(self._before[place]) + min(sequence, int(self._lasts[place])) + 1 - int(self._firsts[place])
+
+
+def _within(sequences: npt.NDArray[np.int64], ranges: Ranges) -> npt.NDArray[np.bool_]:
+    """Which of these (sorted) are in one of the ranges (sorted, apart)."""
+    firsts, lasts = np.array(ranges, np.int64).T
+    place = np.searchsorted(firsts, sequences, side="right") - 1
+    within: npt.NDArray[np.bool_] = (place >= 0) & (sequences <= lasts[place])
+    return within
 
 
 def _add_runs(in_flight: InFlight, sequences: npt.NDArray[np.int64], slots: npt.NDArray[np.uint32], keep: object) -> None:

@@ -95,11 +95,6 @@ class InFlight:
         live = [batch.first + np.flatnonzero(batch.live) for batch in self._batches]
         return ranges_of(np.concatenate(live)) if live else []
 
-    def release(self, first: int, last: int) -> npt.NDArray[np.uint32]:
-        """The slots of frames ``first`` to ``last``, in that order. ``ProtocolError`` when one of them is not in flight."""
-        self._check_in_flight(first, last)
-        return self.release_known(first, last)
-
     def release_known(self, first: int, last: int) -> npt.NDArray[np.uint32]:
         """The slots of those frames from ``first`` to ``last`` that are in flight."""
         place = max(0, bisect_right(self._firsts, first) - 1)
@@ -118,26 +113,70 @@ class InFlight:
                 place += 1
         return np.concatenate(slots) if slots else np.zeros(0, np.uint32)
 
-    def _check_in_flight(self, first: int, last: int) -> None:
-        place, wanted = bisect_right(self._firsts, first) - 1, first
-        while wanted <= last:
-            batch = self._batches[place] if 0 <= place < len(self._batches) else None
-            end = batch.stop if batch else 0
-            if batch is None or not batch.first <= wanted < end or not batch.live[wanted - batch.first : last + 1 - batch.first].all():
-                expected = "frames sent and not yet released"
-                raise ProtocolError("a release of frames that are not in flight", expected=expected, got=f"{first} to {last}")
-            place, wanted = place + 1, end
+    def release_ranges(self, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        """The slots of the frames in int64[n, 2] (first, last) pairs, in the order of the frames. ``ProtocolError``, and nothing is released, when
+        one of them is not in flight or is named twice."""
+        ordered = ranges[np.argsort(ranges[:, 0])]
+        apart = (ordered[1:, 0] > ordered[:-1, 1]).all() if len(ordered) else True
+        if apart and int((ordered[:, 1] - ordered[:, 0] + 1).sum()) <= self.frames:  # else they are not even expanded
+            sequences = sequences_in(ordered)
+            if self.all_in_flight(sequences):
+                return self.release_all(sequences)
+        got = [tuple(pair) for pair in ordered[:4].tolist()]
+        raise ProtocolError("a release of frames that are not in flight", expected="frames sent and not yet released", got=got)
+
+    def all_in_flight(self, sequences: npt.NDArray[np.int64]) -> bool:
+        """Whether each of ``sequences`` (sorted, different) is in flight."""
+        found, place = 0, max(0, bisect_right(self._firsts, int(sequences[0])) - 1) if len(sequences) else len(self._batches)
+        while place < len(self._batches) and self._batches[place].first <= sequences[-1]:
+            batch = self._batches[place]
+            begin, end = np.searchsorted(sequences, (batch.first, batch.stop))
+            found += int(np.count_nonzero(batch.live[sequences[begin:end] - batch.first]))
+            place += 1
+        return found == len(sequences)
+
+    def release_all(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        """The slots of those of ``sequences`` (sorted, different) that are in flight. Costs what the batches do that they are in, not the frames."""
+        slots: list[npt.NDArray[np.uint32]] = []
+        place = max(0, bisect_right(self._firsts, int(sequences[0])) - 1) if len(sequences) else len(self._batches)
+        while place < len(self._batches) and self._batches[place].first <= sequences[-1]:
+            batch = self._batches[place]
+            begin, end = np.searchsorted(sequences, (batch.first, batch.stop))
+            rows = sequences[begin:end] - batch.first
+            rows = rows[batch.live[rows]]
+            slots.append(batch.slots[rows])
+            batch.live[rows] = False
+            batch.remaining -= len(rows)
+            self.frames -= len(rows)
+            if batch.remaining == 0:
+                del self._firsts[place], self._batches[place]
+            else:
+                place += 1
+        return np.concatenate(slots) if slots else np.zeros(0, np.uint32)
+
+
+def runs_of(sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sorted sequences without repeats -> int64[n, 2] of (first, last), both included."""
+    if len(sequences) == 0:
+        return np.zeros((0, 2), np.int64)
+    breaks = np.flatnonzero(np.diff(sequences) != 1)
+    runs = np.empty((len(breaks) + 1, 2), np.int64)
+    runs[0, 0], runs[1:, 0] = sequences[0], sequences[breaks + 1]
+    runs[:-1, 1], runs[-1, 1] = sequences[breaks], sequences[-1]
+    return runs
+
+
+def sequences_in(runs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The inverse of ``runs_of``: every sequence in int64[n, 2] ranges, in their order."""
+    counts = runs[:, 1] - runs[:, 0] + 1
+    ends = np.cumsum(counts)
+    sequences: npt.NDArray[np.int64] = np.arange(int(ends[-1]) if len(runs) else 0) + np.repeat(runs[:, 0] - (ends - counts), counts)
+    return sequences
 
 
 def ranges_of(sequences: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Sequences in any order, without repeats -> sorted (first, last) ranges, both included."""
-    if len(sequences) == 0:
-        return []
-    ordered = np.sort(sequences)
-    breaks = np.flatnonzero(np.diff(ordered) != 1)
-    firsts = ordered[np.concatenate(([0], breaks + 1))]
-    lasts = ordered[np.concatenate((breaks, [len(ordered) - 1]))]
-    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+    return [(first, last) for first, last in runs_of(np.sort(sequences.astype(np.int64))).tolist()]
 
 
 def without(whole: tuple[int, int], *holes: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -204,15 +204,28 @@ def decode_batch(header: Header, body: Buffer, further_fields: int = 0) -> Batch
     return Batch(DTYPE_NAMES[code - 1], height, width, descriptors)
 
 
+def ack_ranges(level: Level, ranges: npt.ArrayLike) -> npt.NDArray[np.void]:
+    """ACK_RANGE[n] of one level from (first, last) pairs, int64[n, 2]."""
+    pairs = np.asarray(ranges, np.int64).reshape(-1, 2)
+    acks = np.zeros(len(pairs), ACK_RANGE)
+    acks["level"], acks["first"], acks["last"] = level, pairs[:, 0], pairs[:, 1]
+    return acks
+
+
 def encode_ranges(ranges: list[tuple[Level, int, int]]) -> bytes:
     return np.array([(level, 0, first, last) for level, first, last in ranges], ACK_RANGE).tobytes()
 
 
+def decode_acks(body: Buffer) -> npt.NDArray[np.void]:
+    """ACK_RANGE[n], first and last both included, each with first <= last."""
+    acks: npt.NDArray[np.void] = np.frombuffer(body, ACK_RANGE)
+    wrong = (acks["level"] < Level.RELEASED) | (acks["level"] > Level.DURABLE) | (acks["reserved"] != 0) | (acks["first"] > acks["last"])
+    if wrong.any():
+        level, _, first, last = acks[wrong.argmax()].item()
+        raise ProtocolError("an impossible ACK range", expected="level 1 to 3, first <= last", got=(level, first, last))
+    return acks
+
+
 def decode_ranges(body: Buffer) -> list[tuple[Level, int, int]]:
-    """(level, first, last), both included, each with first <= last."""
-    ranges = []
-    for level, reserved, first, last in np.frombuffer(body, ACK_RANGE).tolist():
-        if level not in Level._value2member_map_ or reserved != 0 or first > last:
-            raise ProtocolError("an impossible ACK range", expected="level 1 to 3, first <= last", got=(level, first, last))
-        ranges.append((Level(level), first, last))
-    return ranges
+    """As ``decode_acks``: (level, first, last) of each."""
+    return [(Level(level), first, last) for level, _, first, last in decode_acks(body).tolist()]
