@@ -10,7 +10,7 @@ import pytest
 from shardwright.client import link
 from shardwright.ingest import credit, server, session
 from shardwright.wire import controls
-from shardwright.wire.in_flight import InFlight
+from shardwright.wire.messages import ACK_RANGE
 
 from .wire import run
 
@@ -41,11 +41,6 @@ def _believe_parts(parts, slots, frame_bytes):
     return start + slots.astype(np.int64) * frame_bytes
 
 
-def _release_and_keep(self, ranges):
-    kept = [batch.slots[batch.window(first, last)] for first, last in ranges.tolist() for batch in self.overlapping(first, last)]
-    return np.concatenate([np.zeros(0, np.uint32), *kept])
-
-
 MUTANTS = {
     "descriptors as they come": ("daemon", session, "check_content", _believe_positions),
     "any ring slot": ("daemon", credit, "check_ring_slots", _believe_slots),
@@ -55,7 +50,7 @@ MUTANTS = {
     "daemon: JSON as it comes": ("daemon", server, "decode_control", lambda data: json.loads(bytes(data))),
     "client: JSON as it comes": ("client", link, "decode_control", lambda data: json.loads(bytes(data))),
     "numbers as they come": ("client", controls, "number", lambda body, key, *bounds: body[key]),
-    "frames released for ever": ("client", InFlight, "release_ranges", _release_and_keep),
+    "ranges of acks as they come": ("client", link, "decode_acks", lambda body: np.frombuffer(body, ACK_RANGE)),
 }
 
 
