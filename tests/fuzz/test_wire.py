@@ -10,7 +10,7 @@ import pytest
 from shardwright.client import link
 from shardwright.ingest import credit, server, session
 from shardwright.wire import controls
-from shardwright.wire.messages import ACK_RANGE
+from shardwright.wire.in_flight import InFlight
 
 from .wire import run
 
@@ -41,6 +41,10 @@ def _believe_parts(parts, slots, frame_bytes):
     return start + slots.astype(np.int64) * frame_bytes
 
 
+def _release_twice(self, first, last, release=InFlight.release_known):
+    return np.repeat(release(self, first, last), 2)
+
+
 MUTANTS = {
     "descriptors as they come": ("daemon", session, "check_content", _believe_positions),
     "any ring slot": ("daemon", credit, "check_ring_slots", _believe_slots),
@@ -50,7 +54,7 @@ MUTANTS = {
     "daemon: JSON as it comes": ("daemon", server, "decode_control", lambda data: json.loads(bytes(data))),
     "client: JSON as it comes": ("client", link, "decode_control", lambda data: json.loads(bytes(data))),
     "numbers as they come": ("client", controls, "number", lambda body, key, *bounds: body[key]),
-    "ranges of acks as they come": ("client", link, "decode_acks", lambda body: np.frombuffer(body, ACK_RANGE)),
+    "frames released twice": ("client", InFlight, "release_known", _release_twice),
 }
 
 
