@@ -145,18 +145,18 @@ class DaemonSide:
         pool: Any = SimpleNamespace(threads=2)
         self._server = IngestServer(settings, [StreamPolicy("cam0", SPEC, root)], pool)
         self._openings = self._server._openings
-        self._server._send = lambda client, parts: decode_header(parts[0])  # type: ignore[method-assign, assignment]
+        self._server._connections.send = lambda client, parts: decode_header(parts[0])  # type: ignore[method-assign, assignment]
         self._ring_memory = np.zeros((RING_SLOTS, *SHAPE), np.uint16)
         self._turn = 0
 
     def begin(self) -> None:
         self._turn += 1
         shared = self._turn % 2 == 0
-        self._server._clients.clear()
+        self._server._connections.by_identity.clear()
         for session in self._server._sessions:
             self._server._sessions.forget(session)
         self.client = Client(b"fuzz", Hello("fuzz", "here", 1), Counter(CONNECTION), 0.0)
-        self._server._clients[b"fuzz"] = self.client
+        self._server._connections.by_identity[b"fuzz"] = self.client
         address = self._ring_memory.ctypes.data
         ring: Any = SimpleNamespace(address=address, ring_bytes=self._ring_memory.nbytes, close=lambda: None) if shared else None
         self._acquisition = StrictAcquisition()
@@ -211,7 +211,7 @@ class DaemonSide:
         refused = self._admit()
         if refused is not None:
             return refused
-        if not self._server._clients:
+        if not self._server._connections:
             return "connection given up"
         return "frames taken" if len(self._acquisition.seen) > before else f"session {self._session.state.value}"
 

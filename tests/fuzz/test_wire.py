@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.client import link
-from shardwright.ingest import credit, server, session
+from shardwright.ingest import connections, credit, server, session
 from shardwright.wire import controls
 from shardwright.wire.in_flight import InFlight
 
@@ -51,7 +51,7 @@ MUTANTS = {
     "pixel parts of any length": ("daemon", credit, "addresses_in_parts", _believe_parts),
     "any sequence": ("daemon", credit, "check_sequences", lambda *arguments: None),
     "as much memory as a number says": ("daemon", server, "check_parts", lambda header, sizes: np.zeros(header.sequence % 2**26)),
-    "daemon: JSON as it comes": ("daemon", server, "decode_control", lambda data: json.loads(bytes(data))),
+    "daemon: JSON as it comes": ("daemon", connections, "decode_control", lambda data: json.loads(bytes(data))),
     "client: JSON as it comes": ("client", link, "decode_control", lambda data: json.loads(bytes(data))),
     "numbers as they come": ("client", controls, "number", lambda body, key, *bounds: body[key]),
     "frames released twice": ("client", InFlight, "release_known", _release_twice),

@@ -377,7 +377,7 @@ def test_a_connection_that_calls_itself_like_another_takes_nothing_over(start, d
     frames = frames_of(20)
     with sw.connect(daemon.tcp) as connection, connection.acquire("a", spec_of()) as stream:
         stream.append(frames[0])
-        thief = speak(daemon, *daemon.server._clients)
+        thief = speak(daemon, *daemon.server._connections.by_identity)
         thief.say(Counter(CONNECTION).control(Kind.HEARTBEAT))
         assert is_closed(thief.socket)
         for frame in frames[1:]:
@@ -393,7 +393,7 @@ def test_nobody_can_guess_what_the_next_connection_will_be_called(start, double,
         ctypes.CDLL(None).srand(1)  # as in a process that has just begun
         daemon = start(doubled=double)
         raw(daemon.ipc)
-        names += daemon.server._clients
+        names += daemon.server._connections.by_identity
     assert names[0] != names[1]
 
 

@@ -17,20 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import AccessError, BudgetError, ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
-from shardwright.model.machine import boot_id
+from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
-from shardwright.wire.controls import Hello, Open, Problem, Welcome
-from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
+from shardwright.wire.controls import Open, Problem
+from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_header
 from shardwright.wire.session import DaemonEvent
 
 from .admission import Admission
 from .backstage import Backstage
-from .connection import Client
+from .connections import Connections, stranger
 from .doorkeeper import Doorkeeper
-from .endless import EndlessMessages
 from .endpoints import IO_THREADS, bind_router, make_router
 from .opening import Openings
 from .rate import SAMPLE_S
@@ -38,7 +36,7 @@ from .registry import Sessions
 from .ring_handover import RingHandover
 from .settings import IngestSettings, StreamPolicy
 from .snapshot import IngestView
-from .zap import ZapHandler, public_key_of
+from .zap import ZapHandler
 
 if TYPE_CHECKING:
     import threading
@@ -49,16 +47,14 @@ if TYPE_CHECKING:
     from shardwright.pipeline.workers import WorkerPool
     from shardwright.storage.ring import Ring
 
-    from .allow_list import AllowList
+    from .connection import Client
     from .session import AcquisitionLike, Session
 
 __all__ = ["IngestServer", "IngestSettings", "StreamPolicy"]
 
-SOFTWARE = "shardwright-daemon"
 MESSAGES_A_ROUND = 256  # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence is judged
 MAX_WAIT_MS = 100  # how late a stop is noticed
 LINGER_MS = 1000
-LAST_MESSAGES_S = 1.0
 
 
 class IngestServer:
@@ -78,7 +74,7 @@ class IngestServer:
         self._settings = settings
         streams = tuple(streams)
         self._on_event = on_event
-        self._clients: dict[bytes, Client] = {}
+        self._connections = Connections(settings, on_event, self._client_gone)
         self._sessions = Sessions()
         self._view = IngestView(self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes)
         self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings))
@@ -87,8 +83,8 @@ class IngestServer:
             self._admission,
             self._sessions,
             backstage,
-            send=self._send,
-            probe=self._can_be_reached,
+            send=self._connections.send,
+            probe=self._connections.can_be_reached,
             on_event=on_event,
             resume_timeout_ms=settings.resume_timeout_ms,
         )
@@ -100,10 +96,8 @@ class IngestServer:
         self._endpoints = settings.endpoints
         self._zap: ZapHandler | None = None
         self._doorkeeper: Doorkeeper | None = None
-        self._endless = EndlessMessages(Doorkeeper.bytes_received, settings.max_message_bytes)
         self._clients_reloaded = False
         self._handover: RingHandover | None = None
-        self._next_heartbeat_s = 0.0
         self._stopping = False
         self._foreign_messages = 0
         self._next_sample_s = 0.0
@@ -137,7 +131,7 @@ class IngestServer:
 
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows."""
-        return {"clients": len(self._clients), "foreign_messages": self._foreign_messages, **self._view.snapshot()}
+        return {"clients": len(self._connections), "foreign_messages": self._foreign_messages, **self._view.snapshot()}
 
     def preview(self, *, stream: str | None = None, name: str | None = None) -> dict[str, Any] | None:
         """The newest frame that was taken of the acquisition ``name``, or of the one of ``stream`` that began last; None while there is none.
@@ -181,6 +175,7 @@ class IngestServer:
                 self._zap = ZapHandler(context, self._settings.access.clients, self._poller, self._on_event)
             self._router = make_router(context)
             self._doorkeeper = Doorkeeper(context, self._router, self._poller)
+            self._connections.use(self._router, self._doorkeeper, self._zap)
             self._endpoints = bind_router(self._router, self._settings)
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._wake_descriptor, zmq.POLLIN)
@@ -203,8 +198,8 @@ class IngestServer:
                 if stop.is_set() and not self._stopping:
                     self._begin_stop()
                 self._round()
-            for client in list(self._clients.values()):
-                self._dismiss(client, SessionLostError("the daemon is stopping"))
+            for client in list(self._connections):
+                self._connections.dismiss(client, SessionLostError("the daemon is stopping"))
             linger_ms = LINGER_MS
         finally:
             self._close(linger_ms)
@@ -214,7 +209,7 @@ class IngestServer:
         self._close(linger_ms=0)
 
     def _begin_stop(self) -> None:
-        self._stopping = True
+        self._stopping = self._connections.stopping = True
         self._on_event("draining", {"acquisitions": len(self._sessions) + self._openings.busy})
         self._openings.begin_stop()
 
@@ -239,7 +234,9 @@ class IngestServer:
         self._doorkeeper.serve(ready)
         if self._zap is not None:
             self._zap.serve(ready)
-            self._cut_unknown_keys(self._zap.allowed)
+            if self._clients_reloaded:
+                self._clients_reloaded = False
+                self._connections.cut_unknown_keys(self._zap.allowed)
         if self._handover is not None:
             self._handover.serve(ready)
         begin_s = time.monotonic()
@@ -249,7 +246,7 @@ class IngestServer:
             if not session.paused:
                 self._advance(session)
         now_s = time.monotonic()
-        self._keep_alive(now_s, drained_since_s=begin_s if drained else 0.0)
+        self._connections.keep_alive(now_s, drained_since_s=begin_s if drained else 0.0)
         if now_s >= self._next_sample_s:
             self._next_sample_s = now_s + SAMPLE_S
             for session in self._sessions:
@@ -267,15 +264,14 @@ class IngestServer:
             self._forget(session)
 
     def _wait_ms(self) -> int:
-        until_heartbeat_ms = (self._next_heartbeat_s - time.monotonic()) * 1000
-        return max(0, min(MAX_WAIT_MS, round(until_heartbeat_ms + 0.5)))
+        return max(0, min(MAX_WAIT_MS, round(self._connections.until_heartbeat_s * 1000 + 0.5)))
 
     # Messages -------------------------------------------------------------------------------------------------------------------------------
 
     def _receive_some(self) -> bool:
         """Takes what has come, up to a bound; returns whether that was all."""
         assert self._router is not None
-        for _ in range(max(MESSAGES_A_ROUND, len(self._clients))):
+        for _ in range(max(MESSAGES_A_ROUND, len(self._connections))):
             try:
                 identity, *parts = self._router.recv_multipart(flags=zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -285,13 +281,13 @@ class IngestServer:
 
     def _receive(self, identity: bytes, parts: list[memoryview], frame: zmq.Frame) -> None:
         """``frame``: one of the message, which knows its connection."""
-        client = self._clients.get(identity)
+        client = self._connections.get(identity)
         try:
             header = decode_header(parts[0] if parts else b"")
             check_parts(header, [len(part) for part in parts[1:]])
             body = parts[1] if len(parts) > 1 else memoryview(b"")
             if client is None:
-                self._hello(identity, header, body, frame)
+                self._connections.welcome(identity, header, body, frame)
                 return
             client.last_heard_s = time.monotonic()
             if header.session == CONNECTION:
@@ -300,7 +296,7 @@ class IngestServer:
                 return
         except ShardwrightError as error:
             self._foreign_messages += 1
-            self._dismiss(client or _stranger(identity), error)
+            self._connections.dismiss(client or stranger(identity), error)
             return
         session = self._sessions.of_token(header.session)
         if session is None or session.attachment is None or session.attachment.client is not client:
@@ -308,65 +304,11 @@ class IngestServer:
         else:
             session.receive(header, body, parts[2:])
 
-    def _hello(self, identity: bytes, header: Header, body: memoryview, frame: zmq.Frame) -> None:
-        if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
-            raise SessionLostError("this connection is not known here (any more)", expected="HELLO first", got=header.kind.name)
-        if self._stopping:
-            raise SessionLostError("the daemon is stopping")
-        if len(self._clients) >= self._settings.max_connections:
-            raise BudgetError("too many connections", expected=f"at most {self._settings.max_connections}")
-        client = Client(identity, Hello.from_body(self._control(body)), Counter(CONNECTION), time.monotonic(), public_key_of(frame))
-        client.counter.accept(header)
-        if client.public_key is not None and self._zap is not None:
-            client.key_name = self._zap.allowed.name_of(client.public_key)
-            self._check_key(client)
-        assert self._doorkeeper is not None
-        client.door = self._doorkeeper.welcome(frame.get(zmq.SRCFD))
-        self._clients[identity] = client
-        settings = self._settings
-        welcome = Welcome(
-            boot_id=boot_id() if settings.ring_socket is not None else None,
-            ring_socket=None if settings.ring_socket is None else str(settings.ring_socket),
-            heartbeat_ms=settings.heartbeat_ms,
-            session_timeout_ms=settings.session_timeout_ms,
-            max_message_bytes=settings.max_message_bytes,
-            max_control_bytes=settings.max_control_bytes,
-            max_batch_frames=settings.max_batch_frames,
-            software=SOFTWARE,
-            resume_timeout_ms=settings.resume_timeout_ms,
-        )
-        self._send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
-        self._on_event("client_connected", {**client.facts, "software": client.hello.software})
-
-    def _check_key(self, client: Client) -> None:
-        if client.key_name is None:
-            raise AccessError("the daemon does not know this client's key any more")
-        connections = sum(other.is_same_user(client) for other in self._clients.values())
-        if connections >= self._settings.max_sessions_per_client:
-            raise BudgetError("too many connections with one key", expected=f"at most {self._settings.max_sessions_per_client}", got=client.key_name)
-
-    def _cut_unknown_keys(self, allowed: AllowList) -> None:
-        """After a reload: clients whose key is gone from the list. What they write waits for them as after any lost connection."""
-        if not self._clients_reloaded:
-            return
-        self._clients_reloaded = False
-        for client in list(self._clients.values()):
-            if client.public_key is not None and allowed.name_of(client.public_key) is None:
-                self._lose(client, AccessError("its key was taken off the list"), left=False)
-                assert self._doorkeeper is not None
-                if client.door is not None:
-                    self._doorkeeper.throw_out(client.door)
-
-    def _control(self, body: memoryview) -> dict[str, Any]:
-        if len(body) > self._settings.max_control_bytes:
-            raise ProtocolError("a control body that is too long", expected=f"at most {self._settings.max_control_bytes} bytes", got=len(body))
-        return decode_control(body)
-
     def _receive_for_connection(self, client: Client, header: Header, body: memoryview) -> None:
         if header.kind is Kind.OPEN:
-            self._openings.open(client, Open.from_body(self._control(body)))
+            self._openings.open(client, Open.from_body(self._connections.control(body)))
         elif header.kind is Kind.ERROR:
-            self._lose(client, Problem.from_body(self._control(body)).error, left=True)
+            self._connections.lose(client, Problem.from_body(self._connections.control(body)).error, left=True)
         elif header.kind is not Kind.HEARTBEAT:
             raise ProtocolError(f"{header.kind.name} came out of turn", expected="OPEN, HEARTBEAT or ERROR on session 0")
 
@@ -374,7 +316,7 @@ class IngestServer:
         """A session that has ended, or is another client's. Said once a message; the connection goes on."""
         error = SessionLostError("this session has ended or is not yours", got=f"session {header.session:#x}")
         problem = Problem(error, fatal=True)
-        self._send(client, Counter(header.session).control(Kind.ERROR, problem.to_body()))
+        self._connections.send(client, Counter(header.session).control(Kind.ERROR, problem.to_body()))
 
     def _take_ring(self, token: int, ring_token: str) -> Ring | None:
         session = self._sessions.of_token(token)
@@ -389,20 +331,7 @@ class IngestServer:
         facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}
         self._on_event("acquisition_ended" if failed is None else "acquisition_failed", facts)
 
-    def _dismiss(self, client: Client, error: ShardwrightError) -> None:
-        """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever only fell silent may come back."""
-        self._send(client, client.counter.control(Kind.ERROR, Problem(error, fatal=True).to_body()))
-        self._lose(client, error, left=not isinstance(error, SessionLostError))
-
-    def _lose(self, client: Client, error: ShardwrightError, *, left: bool) -> None:
-        """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait for it."""
-        if self._clients.pop(client.identity, None) is None:
-            return
-        client.gone = True
-        if self._doorkeeper is not None and client.door is not None:
-            self._doorkeeper.leave(client.door)
-        orderly = error.code == "closed" or self._stopping
-        self._on_event("client_left" if orderly else "client_lost", {**client.facts, "reason": str(error)})
+    def _client_gone(self, client: Client, error: ShardwrightError, left: bool) -> None:
         for session in self._sessions:
             if session.attachment is not None and session.attachment.client is client:
                 if left:
@@ -410,50 +339,7 @@ class IngestServer:
                 else:
                     session.lose_client(error)
 
-    def _can_be_reached(self, client: Client) -> bool:
-        self._send(client, client.counter.control(Kind.HEARTBEAT))
-        return not client.gone and client.unreachable is None
-
-    def _keep_alive(self, now_s: float, *, drained_since_s: float) -> None:
-        assert self._doorkeeper is not None
-        self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
-        for client in self._endless.look(now_s, self._clients.values()):
-            expected = f"at most {self._endless.most_bytes(client):,} bytes"
-            self._dismiss(client, ProtocolError("a message without an end", expected=expected, hint="The daemon keeps a message until it is whole"))
-        if now_s >= self._next_heartbeat_s:
-            self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
-            for client in self._clients.values():
-                self._send(client, client.counter.control(Kind.HEARTBEAT))
-        for client in list(self._clients.values()):
-            silence_s = now_s - client.last_heard_s
-            if silence_s * 1000 > self._settings.session_timeout_ms:
-                expected = f"a message within {self._settings.session_timeout_ms} ms"
-                self._dismiss(client, SessionLostError("the client fell silent", expected=expected, got=f"{silence_s:.1f} s of silence"))
-            elif client.unreachable is not None and (
-                client.unreachable_since_s < drained_since_s or now_s - client.unreachable_since_s > LAST_MESSAGES_S
-            ):
-                # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on sending gets no more than this.
-                self._lose(client, SessionLostError("the client is gone", got=client.unreachable), left=False)
-
-    def _send(self, client: Client, parts: list[bytes]) -> None:
-        if client.gone or client.unreachable is not None:
-            return
-        assert self._router is not None
-        try:
-            self._router.send_multipart([client.identity, *parts], flags=zmq.NOBLOCK)
-        except zmq.Again:
-            client.unreachable, client.unreachable_since_s = "it does not read what it is sent", time.monotonic()
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            client.unreachable, client.unreachable_since_s = "its connection was closed", time.monotonic()
-
 
 def _limits(threads: int, settings: IngestSettings, spec: ArraySpec, ring_frames: int | None) -> Limits:
     share = settings.descriptors_per_acquisition
     return Limits.derive(spec, threads=threads, ring_frames=ring_frames, memory_bytes=settings.memory_budget_bytes, descriptors=share)
-
-
-def _stranger(identity: bytes) -> Client:
-    """Somebody to answer who never said HELLO."""
-    return Client(identity, Hello("", "", 0), Counter(CONNECTION), 0.0)

@@ -1,0 +1,185 @@
+"""Who is connected: from a HELLO until the connection is dismissed or lost. Heartbeats, silence, keys, and every message that is sent.
+
+Part of the ingest loop, in its thread. What becomes of a client's acquisitions is the loop's business.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import zmq
+
+from shardwright.model.errors import AccessError, BudgetError, ProtocolError, SessionLostError, ShardwrightError
+from shardwright.model.machine import boot_id
+from shardwright.wire.controls import Hello, Problem, Welcome
+from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_control
+
+from .connection import Client
+from .doorkeeper import Doorkeeper
+from .endless import EndlessMessages
+from .zap import public_key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from .allow_list import AllowList
+    from .settings import IngestSettings
+    from .zap import ZapHandler
+
+SOFTWARE = "shardwright-daemon"
+LAST_MESSAGES_S = 1.0
+
+
+class Connections:
+    """``on_gone(client, error, left)``: its sessions must know; it ``left`` by its own will or broke the protocol, else it may come back."""
+
+    def __init__(
+        self,
+        settings: IngestSettings,
+        on_event: Callable[[str, Mapping[str, Any]], None],
+        on_gone: Callable[[Client, ShardwrightError, bool], None],
+    ) -> None:
+        self.by_identity: dict[bytes, Client] = {}
+        self.stopping = False
+        self._settings = settings
+        self._on_event = on_event
+        self._on_gone = on_gone
+        self._router: zmq.Socket[bytes] | None = None
+        self._doorkeeper: Doorkeeper | None = None
+        self._zap: ZapHandler | None = None
+        self._endless = EndlessMessages(Doorkeeper.bytes_received, settings.max_message_bytes)
+        self._next_heartbeat_s = 0.0
+
+    def use(self, router: zmq.Socket[bytes], doorkeeper: Doorkeeper, zap: ZapHandler | None) -> None:
+        """The sockets, once they are bound."""
+        self._router, self._doorkeeper, self._zap = router, doorkeeper, zap
+
+    def __len__(self) -> int:
+        return len(self.by_identity)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self.by_identity.values())
+
+    def get(self, identity: bytes) -> Client | None:
+        return self.by_identity.get(identity)
+
+    @property
+    def until_heartbeat_s(self) -> float:
+        return self._next_heartbeat_s - time.monotonic()
+
+    def control(self, body: memoryview) -> dict[str, Any]:
+        """A control body, as long as this daemon takes them. Raises ``ProtocolError``."""
+        if len(body) > self._settings.max_control_bytes:
+            raise ProtocolError("a control body that is too long", expected=f"at most {self._settings.max_control_bytes} bytes", got=len(body))
+        return decode_control(body)
+
+    def welcome(self, identity: bytes, header: Header, body: memoryview, frame: zmq.Frame) -> None:
+        """Somebody's first message, which must be HELLO. ``frame``: a part of it, which knows its connection. Raises the error to dismiss it with."""
+        if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
+            raise SessionLostError("this connection is not known here (any more)", expected="HELLO first", got=header.kind.name)
+        if self.stopping:
+            raise SessionLostError("the daemon is stopping")
+        if len(self.by_identity) >= self._settings.max_connections:
+            raise BudgetError("too many connections", expected=f"at most {self._settings.max_connections}")
+        client = Client(identity, Hello.from_body(self.control(body)), Counter(CONNECTION), time.monotonic(), public_key_of(frame))
+        client.counter.accept(header)
+        if client.public_key is not None and self._zap is not None:
+            client.key_name = self._zap.allowed.name_of(client.public_key)
+            self._check_key(client)
+        assert self._doorkeeper is not None
+        client.door = self._doorkeeper.welcome(frame.get(zmq.SRCFD))
+        self.by_identity[identity] = client
+        settings = self._settings
+        welcome = Welcome(
+            boot_id=boot_id() if settings.ring_socket is not None else None,
+            ring_socket=None if settings.ring_socket is None else str(settings.ring_socket),
+            heartbeat_ms=settings.heartbeat_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            max_message_bytes=settings.max_message_bytes,
+            max_control_bytes=settings.max_control_bytes,
+            max_batch_frames=settings.max_batch_frames,
+            software=SOFTWARE,
+            resume_timeout_ms=settings.resume_timeout_ms,
+        )
+        self.send(client, client.counter.control(Kind.WELCOME, welcome.to_body()))
+        self._on_event("client_connected", {**client.facts, "software": client.hello.software})
+
+    def _check_key(self, client: Client) -> None:
+        if client.key_name is None:
+            raise AccessError("the daemon does not know this client's key any more")
+        connections = sum(other.is_same_user(client) for other in self.by_identity.values())
+        if connections >= self._settings.max_sessions_per_client:
+            raise BudgetError("too many connections with one key", expected=f"at most {self._settings.max_sessions_per_client}", got=client.key_name)
+
+    def cut_unknown_keys(self, allowed: AllowList) -> None:
+        """After a reload: clients whose key is gone from the list. What they write waits for them as after any lost connection."""
+        for client in list(self.by_identity.values()):
+            if client.public_key is not None and allowed.name_of(client.public_key) is None:
+                self.lose(client, AccessError("its key was taken off the list"), left=False)
+                assert self._doorkeeper is not None
+                if client.door is not None:
+                    self._doorkeeper.throw_out(client.door)
+
+    def dismiss(self, client: Client, error: ShardwrightError) -> None:
+        """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever only fell silent may come back."""
+        self.send(client, client.counter.control(Kind.ERROR, Problem(error, fatal=True).to_body()))
+        self.lose(client, error, left=not isinstance(error, SessionLostError))
+
+    def lose(self, client: Client, error: ShardwrightError, *, left: bool) -> None:
+        """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait for it."""
+        if self.by_identity.pop(client.identity, None) is None:
+            return
+        client.gone = True
+        if self._doorkeeper is not None and client.door is not None:
+            self._doorkeeper.leave(client.door)
+        orderly = error.code == "closed" or self.stopping
+        self._on_event("client_left" if orderly else "client_lost", {**client.facts, "reason": str(error)})
+        self._on_gone(client, error, left)
+
+    def can_be_reached(self, client: Client) -> bool:
+        """Whether anything can be sent to it, as far as ZeroMQ knows by now."""
+        self.send(client, client.counter.control(Kind.HEARTBEAT))
+        return not client.gone and client.unreachable is None
+
+    def keep_alive(self, now_s: float, *, drained_since_s: float) -> None:
+        """Heartbeats and the clocks of all connections; every message that had come by ``drained_since_s`` was taken."""
+        assert self._doorkeeper is not None
+        self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
+        for client in self._endless.look(now_s, self.by_identity.values()):
+            expected = f"at most {self._endless.most_bytes(client):,} bytes"
+            self.dismiss(client, ProtocolError("a message without an end", expected=expected, hint="The daemon keeps a message until it is whole"))
+        if now_s >= self._next_heartbeat_s:
+            self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
+            for client in self.by_identity.values():
+                self.send(client, client.counter.control(Kind.HEARTBEAT))
+        for client in list(self.by_identity.values()):
+            silence_s = now_s - client.last_heard_s
+            if silence_s * 1000 > self._settings.session_timeout_ms:
+                expected = f"a message within {self._settings.session_timeout_ms} ms"
+                self.dismiss(client, SessionLostError("the client fell silent", expected=expected, got=f"{silence_s:.1f} s of silence"))
+            elif client.unreachable is not None and (
+                client.unreachable_since_s < drained_since_s or now_s - client.unreachable_since_s > LAST_MESSAGES_S
+            ):
+                # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on sending gets no more than this.
+                self.lose(client, SessionLostError("the client is gone", got=client.unreachable), left=False)
+
+    def send(self, client: Client, parts: list[bytes]) -> None:
+        """Never waits; what cannot be sent shows that the client is gone."""
+        if client.gone or client.unreachable is not None:
+            return
+        assert self._router is not None
+        try:
+            self._router.send_multipart([client.identity, *parts], flags=zmq.NOBLOCK)
+        except zmq.Again:
+            client.unreachable, client.unreachable_since_s = "it does not read what it is sent", time.monotonic()
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            client.unreachable, client.unreachable_since_s = "its connection was closed", time.monotonic()
+
+
+def stranger(identity: bytes) -> Client:
+    """Somebody to answer who never said HELLO."""
+    return Client(identity, Hello("", "", 0), Counter(CONNECTION), 0.0)
