@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardwright.array.grid import Grid
 from shardwright.kernels import reference
-from shardwright.kernels.place import DUPLICATE, place_frames, slab_and_place
+from shardwright.kernels.place import DUPLICATE, place_frames, slab_and_place, slabs_and_places
 
 
 @st.composite
@@ -50,6 +50,14 @@ def test_slab_and_place_equals_its_twin_and_numpy(grid):
             assert place == np.ravel_multi_index(inner, stored_chunk)
             coordinates = tuple(i // c for i, c in zip(index, grid.chunk, strict=True))
             assert slab == np.ravel_multi_index(coordinates, (10**3, *grid.slab_counts[1:]))
+
+
+@given(grid=grids())
+def test_many_positions_are_those_of_each(grid):
+    positions = np.arange(some_positions(grid))
+    plain = (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
+    slabs, places = slabs_and_places(positions, *tables(grid))
+    assert list(zip(slabs.tolist(), places.tolist(), strict=True)) == [reference.slab_and_place(position, *plain) for position in positions.tolist()]
 
 
 @given(grid=grids(), data=st.data())

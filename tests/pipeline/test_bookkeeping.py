@@ -141,8 +141,9 @@ def test_hole_memory_is_bounded():
     memory = HoleMemory()
     for slab in range(REMEMBERED_HOLES + 10):
         memory.remember(slab, np.array([True, False]) if slab % 2 else None)
-    assert [memory.fate(REMEMBERED_HOLES + 9, place) for place in (0, 1)] == [1, 2]
-    assert memory.fate(REMEMBERED_HOLES + 8, 0) == 2
+    assert memory.fates(REMEMBERED_HOLES + 9, np.array([0, 1, 0])).tolist() == [1, 2, 1]
+    assert memory.fates(REMEMBERED_HOLES + 8, np.array([0, 1])).tolist() == [2, 2]
+    assert memory.fates(0, np.array([1])).tolist() == [1], "of those that were forgotten every frame is a duplicate"
     assert len(memory._filled) == REMEMBERED_HOLES
 
 

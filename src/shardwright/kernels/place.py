@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from .native_calls import CACHE
@@ -29,6 +30,15 @@ def slab_and_place(position: int, counts: Any, chunk: Any, slab_counts: Any, sla
         place += (index - coordinate * chunk[axis]) * slab_strides[axis]
         scale *= slab_counts[axis]
     return slab, place
+
+
+@njit(nogil=True, cache=CACHE)
+def slabs_and_places(positions: Any, counts: Any, chunk: Any, slab_counts: Any, slab_strides: Any) -> Any:
+    """``slab_and_place`` of each position: (slabs int64[n], places int64[n])."""
+    slabs, places = np.empty(positions.size, np.int64), np.empty(positions.size, np.int64)
+    for i in range(positions.size):
+        slabs[i], places[i] = slab_and_place(positions[i], counts, chunk, slab_counts, slab_strides)
+    return slabs, places
 
 
 @njit(nogil=True, cache=CACHE)

@@ -11,7 +11,7 @@ from shardwright.codecs.parameters import KIND_NONE
 from .contexts import CompressorContexts
 from .encode import encode_chunks
 from .journal import journal_chunks, journal_frames, stage_frames
-from .place import place_frames
+from .place import place_frames, slabs_and_places
 from .write import write_slots
 
 
@@ -49,4 +49,5 @@ def warm_up() -> None:
     table = np.zeros((1, 1), np.int64)
     words, axes = np.zeros((1, 16), np.int64), (one, one, one, one)
     row = (0 * one, table, table.copy(), words.reshape(1, 1, -1).copy(), 0 * one, one)
+    slabs_and_places(0 * one, *axes)
     place_frames(0, 0 * one, 0 * one, one, words, *axes, *row, np.zeros(1, np.uint8), 0 * one)

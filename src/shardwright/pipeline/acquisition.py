@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.kernels.place import slab_and_place
+from shardwright.kernels.place import slabs_and_places
 from shardwright.model.errors import LostFramesError, ResumeError
 from shardwright.model.fates import Fate, Reason
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, METADATA_FIELDS, descriptor_dtype
@@ -66,7 +66,7 @@ class Acquisition(Outcomes):
         settings = settings or WriteSettings()
         folder = StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
         super().__init__(folder, limits, pool, wake, settings, () if restored is None else restored.staged_slots)
-        self._restored_frames: set[int] = set()  # sequences whose pixels are the staging area's, not a camera's
+        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
         if restored is None:
             self._prepare_first_group()
             return
@@ -182,9 +182,9 @@ class Acquisition(Outcomes):
         self._advance()
         released, self._released = self._released, []
         sequences = joined(released)
-        if self._restored_frames and sequences.size:
-            ours = np.array([sequence in self._restored_frames for sequence in sequences.tolist()], np.bool_)
-            self._restored_frames.difference_update(sequences[ours].tolist())
+        if self._restored_frames.size and sequences.size:
+            ours = np.isin(sequences, self._restored_frames)
+            self._restored_frames = np.setdiff1d(self._restored_frames, sequences)
             sequences = sequences[~ours]
         return sequences
 
@@ -320,7 +320,7 @@ class Acquisition(Outcomes):
         """Frames of unfinished slabs, their pixels read from the staging area."""
         records = restored.staged
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
-        self._restored_frames = set(sequences.tolist())
+        self._restored_frames = sequences
         batch = _Batch(records, positions, sequences, restored.staged_addresses, np.zeros(records.size, np.uint8))
         if not self._place(batch):
             if self.error is not None:
@@ -328,7 +328,7 @@ class Acquisition(Outcomes):
             raise ResumeError(
                 f"the staged frames of {self.path} need more memory than there is", hint="Resume with at least the memory that it was begun with"
             )
-        for position, slot in zip(positions.tolist(), restored.staged_slots, strict=True):
-            slab, place = slab_and_place(position, *self._table.grid_tables)
-            row = int(np.flatnonzero(self._table.slab == slab)[0])
-            self._table.staging_slot[row, place] = slot
+        slabs, places = slabs_and_places(positions, *self._table.grid_tables)
+        for slab in np.unique(slabs).tolist():
+            row, here = int(np.flatnonzero(self._table.slab == slab)[0]), slabs == slab
+            self._table.staging_slot[row, places[here]] = np.array(restored.staged_slots, np.int64)[here]

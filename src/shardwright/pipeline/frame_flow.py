@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.array.grid import Grid
-from shardwright.kernels.place import DUPLICATE, LATE, slab_and_place
+from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.slab_map import slabs_of_group
@@ -67,6 +67,12 @@ class _Batch:
     addresses: np.ndarray
     fates: np.ndarray
     first: int = 0
+
+    def keep(self, chosen: np.ndarray) -> None:
+        """Of what is left to be placed: only those, bool[n]."""
+        for name in ("records", "positions", "sequences", "addresses", "fates"):
+            setattr(self, name, getattr(self, name)[self.first :][chosen])
+        self.first = 0
 
 
 class FrameFlow(ABC):
@@ -196,15 +202,24 @@ class FrameFlow(ABC):
             if missing < 0:
                 return True
             if self._groups.is_closed_slab(missing):
-                self._reject_one(batch, missing)
+                self._reject_late(batch)
+                if not batch.positions.size:
+                    return True
             elif not self._open_slab(missing):
                 return False
 
-    def _reject_one(self, batch: _Batch, slab: int) -> None:
-        i = batch.first
-        _, place = slab_and_place(int(batch.positions[i]), *self._table.grid_tables)
-        self._settle(batch.records[i : i + 1], *_FATES[self._groups.holes.fate(slab, place)])
-        batch.first = i + 1
+    def _reject_late(self, batch: _Batch) -> None:
+        """Settle all that is left of a batch and belongs to slabs which take no more: in one step, however they are mixed with others."""
+        slabs, places = slabs_and_places(batch.positions[batch.first :], *self._table.grid_tables)
+        fates = np.full(slabs.size, PLACED)
+        for slab in np.unique(slabs).tolist():
+            if self._groups.is_closed_slab(slab):
+                here = slabs == slab
+                fates[here] = self._groups.holes.fates(slab, places[here])
+        for fate, why in _FATES.items():
+            if (rejected := fates == fate).any():
+                self._settle(batch.records[batch.first :][rejected], *why)
+        batch.keep(fates == PLACED)
 
     def _settle(
         self, records: np.ndarray, fate: Fate | np.ndarray, reason: Reason | np.ndarray, *, release: bool = True, settled: bool = True

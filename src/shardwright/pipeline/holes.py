@@ -6,11 +6,11 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardwright.kernels.place import DUPLICATE, LATE
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from shardwright.array.grid import Grid
 
 REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as duplicate
@@ -28,12 +28,12 @@ class HoleMemory:
         if len(self._filled) > REMEMBERED_HOLES:
             self._filled.popitem(last=False)
 
-    def fate(self, slab: int, place: int) -> int:
-        """DUPLICATE or LATE, for a frame whose slab is closed."""
+    def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
+        """DUPLICATE or LATE, for each frame at int64[n] places of a closed slab."""
         if slab not in self._filled:
-            return DUPLICATE
+            return np.full(places.size, DUPLICATE)
         filled = self._filled[slab]
-        return LATE if filled is None or not filled[place] else DUPLICATE
+        return np.full(places.size, LATE) if filled is None else np.where(filled[places], DUPLICATE, LATE)
 
 
 class VisibleExtent:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+_LEAST = 1024  # elements
+
 
 class SequenceSet:
-    """``value`` counts sequences held without a hole from 0. Memory: one byte for each between the value and the newest."""
+    """``value`` counts sequences held without a hole from 0. Memory and the cost of ``add``: one byte for each between the value and the newest."""
 
     def __init__(self) -> None:
         self.value = 0
         self.stop = 0  # one more than the newest
-        self._held = np.zeros(1024, np.bool_)  # element i: sequence value + i
+        self._held = np.zeros(_LEAST, np.bool_)  # element i: sequence value + i
 
     def add(self, sequences: np.ndarray) -> None:
         """Any order; those held already do no harm."""
@@ -25,11 +27,14 @@ class SequenceSet:
             grown[: self._held.size] = self._held
             self._held = grown
         self._held[offsets[offsets >= 0]] = True
-        run = self._held.size if self._held.all() else int(self._held.argmin())
+        held = self._held[: self.stop - self.value]  # beyond it none is, however large a hole has made the array once
+        run = held.size if held.all() else int(held.argmin())
         if run:
             self.value += run
-            self._held[:-run] = self._held[run:].copy()
-            self._held[self._held.size - run :] = False
+            held[: held.size - run] = held[run:].copy()
+            held[held.size - run :] = False
+            if self._held.size > _LEAST and self.stop - self.value < self._held.size // 4:
+                self._held = self._held[: max(_LEAST, self._held.size // 2)].copy()
 
     def holds(self, sequences: np.ndarray) -> np.ndarray:
         """bool[n]: which of these are in the set."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.wire.free_slots import FreeSlots
+
 from .assembly import ON_ITS_WAY, UNSTAGED, SlabTable
 from .encoding import StageDone, StageTask
 
@@ -39,8 +41,8 @@ class StagingDesk:
         self._frame_bytes = frame_bytes
         self._pool = pool
         self._report = report
-        in_use = set(taken)
-        self._free = [] if area is None else [slot for slot in range(area.slots - 1, -1, -1) if slot not in in_use]
+        slots = 0 if area is None else area.slots
+        self._free = FreeSlots(slots, np.setdiff1d(np.arange(slots), np.array(list(taken), np.int64)))
         self.tasks = np.zeros(table.slab.size, np.int64)  # of each row that are on their way; the row stays put until they are done
         self.starved = False  # frames waited for a slot the last time
 
@@ -68,7 +70,7 @@ class StagingDesk:
             return
         assert self.area is not None, "asked by stage"
         table = self._table
-        slots = np.array([self._free.pop() for _ in range(places.size)], np.int64)
+        slots = self._free.take(places.size)
         table.staging_slot[row, places] = ON_ITS_WAY
         self.tasks[row] += 1
         records = table.records[row][places].copy()
@@ -91,7 +93,7 @@ class StagingDesk:
             self._table.staging_slot[report.row, report.places] = report.slots
             return True
         self._table.staging_slot[report.row, report.places] = UNSTAGED
-        self.area, self._free = None, []
+        self.area, self._free = None, FreeSlots(0)
         return False
 
     def slots_of(self, row: int) -> np.ndarray:
@@ -102,4 +104,4 @@ class StagingDesk:
 
     def give_back(self, slots: np.ndarray) -> None:
         if self.area is not None:
-            self._free.extend(slots.tolist())
+            self._free.give_back(slots)

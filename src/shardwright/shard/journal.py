@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-import crc32c
 import numpy as np
 
 from shardwright.storage.files import read_range
@@ -23,6 +22,7 @@ from .file_header import decode_header, encode_header, expect_header, file_seed
 from .frame_record import record_dtype
 from .index import EMPTY as ABSENT
 from .layout import PAGE_BYTES, page_aligned
+from .row_checksum import crc32c_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -234,10 +234,7 @@ def written_rows(rows: np.ndarray) -> np.ndarray:
 
 def checked_rows(rows: np.ndarray, seed: int) -> np.ndarray:
     """bool[n]: which rows of a table were written and end in the right crc32c (u32) of the bytes before it, started from ``seed``."""
-    whole = rows.view(np.uint8).data
-    row_bytes = rows.dtype.itemsize
-    recorded = rows.view(np.uint8).reshape(len(rows), -1)[:, -4:].copy().view("<u4").ravel()
-    checked = written_rows(rows)
-    for i in np.flatnonzero(checked).tolist():
-        checked[i] = crc32c.crc32c(whole[i * row_bytes : (i + 1) * row_bytes - 4], seed) == recorded[i]
+    table = rows.view(np.uint8).reshape(len(rows), -1)
+    recorded = table[:, -4:].copy().view("<u4").ravel()
+    checked: np.ndarray = written_rows(rows) & (crc32c_of_rows(table[:, :-4], seed) == recorded)
     return checked
