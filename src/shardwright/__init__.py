@@ -16,14 +16,28 @@ from .model.watermark import Watermark
 
 if TYPE_CHECKING:
     from .client import Curve, connect
-    from .pipeline.writer import create, resume
+    from .pipeline.writer import create, release_memory, resume
 
 __version__ = "0.1.0"
-__all__ = ["ArraySpec", "Blosc", "Curve", "Dimension", "Gzip", "Receipt", "Watermark", "Zstd", "connect", "create", "errors", "resume"]
+__all__ = [
+    "ArraySpec",
+    "Blosc",
+    "Curve",
+    "Dimension",
+    "Gzip",
+    "Receipt",
+    "Watermark",
+    "Zstd",
+    "connect",
+    "create",
+    "errors",
+    "release_memory",
+    "resume",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("create", "resume"):
+    if name in ("create", "release_memory", "resume"):
         from .pipeline import writer
 
         return getattr(writer, name)

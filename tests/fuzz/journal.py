@@ -22,7 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from .damage import damaged
-from .parsers import JournalParser, StagingParser
+from .parsers import JournalParser, PackedJournalParser, StagingParser
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 20  # for a batch that takes some 0.1 s
 BATCH = 250
 MEASURED_BATCHES = 8  # one of so many is run with tracemalloc, which makes it three times slower
-PARSERS = {"journal": JournalParser, "staging": StagingParser}
+PARSERS = {"journal": JournalParser, "packed-journal": PackedJournalParser, "staging": StagingParser}
 SPARE_ADDRESS_SPACE_BYTES = 256 << 20  # what the process may map beyond what it has at the start
 
 

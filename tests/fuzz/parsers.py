@@ -11,7 +11,7 @@ import numpy as np
 from tests.shard.sidecars import IDENTITY, LAYOUT, RECORD, chunk_entry, frame_record, seed_of
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.journal import EMPTY, TORN, VALID, GroupJournal
+from shardwright.shard.journal import EMPTY, PACKED, SLOTTED, TORN, VALID, GroupJournal
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.staging import StagingArea
 
@@ -36,7 +36,9 @@ def header_holds(image: bytes, expected: bytes, but: slice) -> bool:
 
 
 class JournalParser:
-    """``GroupJournal``."""
+    """``GroupJournal`` of chunks in slots."""
+
+    packed = False
 
     def __init__(self) -> None:
         self.seed = seed_of()
@@ -75,7 +77,7 @@ class JournalParser:
         seed = seed_of(identity, group)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "journal"
-            GroupJournal.create(path, LAYOUT, identity, group, 3).close()
+            GroupJournal.create(path, LAYOUT, identity, group, 3, packed=self.packed).close()
             image = bytearray(path.read_bytes())
         for number, (layer, i) in enumerate(self._frames()):
             if number % 3:
@@ -105,20 +107,29 @@ class JournalParser:
         return rows
 
     def expected(self, image: bytes, size: int) -> Rows | None:
-        if size != LAYOUT.file_bytes or not header_holds(image, self.intact.image[:96], slice(40, 44)):
+        version = int.from_bytes(image[8:12], "little")
+        wanted = self.intact.image[:8] + (version if version in (SLOTTED, PACKED) else SLOTTED).to_bytes(4, "little") + self.intact.image[12:96]
+        if size != LAYOUT.file_bytes or not header_holds(image, wanted, slice(40, 44)):
             return None
         frames, slots = self._frames(), self._slots()
         pieces = [(row, image[row.place : row.place + row.size]) for row in self.intact.rows[1:]]
         states = [int(any(data) and checks(data, self.seed)) for _, data in pieces[: len(frames)]]
-        states += [self._state(data, slot) for (_, data), (_, slot) in zip(pieces[len(frames) :], slots, strict=True)]
+        states += [self._state(data, slot, version == PACKED) for (_, data), (_, slot) in zip(pieces[len(frames) :], slots, strict=True)]
         return [(data, state) for (_, data), state in zip(pieces, states, strict=True)]
 
-    def _state(self, data: bytes, slot: int) -> int:
+    def _state(self, data: bytes, slot: int, packed: bool) -> int:
         if not any(data):
             return EMPTY
         offset, nbytes = struct.unpack_from("<QQ", data)
-        fits = (offset == LAYOUT.data_start + slot * LAYOUT.slot_bytes and 0 < nbytes <= LAYOUT.slot_bytes) or offset == nbytes == 2**64 - 1
+        placed = LAYOUT.data_start <= offset <= 2**62 if packed else offset == LAYOUT.data_start + slot * LAYOUT.slot_bytes
+        fits = (placed and 0 < nbytes <= LAYOUT.slot_bytes) or offset == nbytes == 2**64 - 1
         return VALID if fits and checks(data, self.seed) else TORN
+
+
+class PackedJournalParser(JournalParser):
+    """``GroupJournal`` of packed chunks."""
+
+    packed = True
 
 
 class StagingParser:

@@ -67,6 +67,7 @@ MUTANTS = {
     "journal: no seed": ("journal", journal, "checked_rows", _start_from_no_seed),
     "journal: no empty rows": ("journal", journal, "written_rows", lambda rows: np.ones(len(rows), bool)),
     "journal: chunks of any length anywhere": ("journal", journal.GroupJournal, "read_chunks", _ask_for_no_fit),
+    "packed-journal: chunks of any length anywhere": ("packed-journal", journal.GroupJournal, "read_chunks", _ask_for_no_fit),
     "journal: no header checksum": ("journal", journal, "decode_header", _check_no_header),
     "journal: any header": ("journal", journal, "expect_header", _compare_no_header),
     "journal: any size": ("journal", TableFile, "open", _open_any_size),

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.codecs.parameters import KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, CodecParameters
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.encode import encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -129,6 +129,7 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
             source.frame_row_bytes,
             source.plane,
             np.array([s.address for s in slots], np.int64),
+            NOT_PACKED,
             codec.max_encoded_bytes,
             source.chunk_rows,
             source.row_bytes,

@@ -40,7 +40,7 @@ def test_journal(tmp_path, grid):
     layout = ArrayLayout.of(grid, 300, index_at_start=True)
     tables = JournalLayout.of(layout, 1, RECORD.itemsize)
     path = tmp_path / "1.journal"
-    journal = GroupJournal.create(path, tables, IDENTITY, 1, writer_epoch=9)
+    journal = GroupJournal.create(path, tables, IDENTITY, 1, writer_epoch=9, packed=False)
     records, filled = records_of(FRAMES, first=12), np.array([True, False, True])
     files = layout.plane.file
     slots = 2 * layout.plane.layer_slots[files] + layout.plane.slot  # the group's third slab

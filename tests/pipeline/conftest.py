@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -14,17 +15,41 @@ import zarr
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
+from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.journal import GroupJournal, JournalLayout
 from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardwright.pipeline.settings import WriteSettings
 
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 GIVE_UP_S = 60.0  # only so that a hang becomes a failure
+
+
+def _rot(store: Path, spec: ArraySpec, slab: int) -> None:
+    """Spoil the first chunk of a slab of group 0, wherever in its shard in progress it lies."""
+    layout = SlabEncoder(spec, Grid.of(spec)).layout
+    (manifest,) = store.glob(".shardwright/acquisition.*.json")
+    identity = bytes.fromhex(json.loads(manifest.read_text())["identity"])
+    tables = JournalLayout.of(layout, 0, record_dtype(len(spec.frame_fields)).itemsize)
+    journal = GroupJournal.open(store / ".shardwright" / "0.journal", tables, identity, 0)
+    slot = layout.layer_of_slab(slab)[1] * int(layout.plane.layer_slots[0])
+    offset = int(journal.read_chunks(0)[0]["offset"][slot])
+    journal.close()
+    with (store / ".shardwright" / "c.0.0.0.partial").open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff" * 8)
+
+
+@pytest.fixture
+def rot() -> Callable[[Path, ArraySpec, int], None]:
+    return _rot
 
 
 class Drive:

@@ -152,15 +152,13 @@ def test_an_io_error_moves_the_group_to_new_files(tmp_path, shared_pool, drive_o
 
 @pytest.mark.parametrize("durability", ["stored", "durable"])
 def test_what_cannot_be_read_back_is_written_again_if_it_is_held_and_reported_lost_if_not(
-    tmp_path, shared_pool, drive_of, spec_of, failing_once, durability
+    tmp_path, shared_pool, drive_of, spec_of, failing_once, durability, rot
 ):
     drive = drive_of(tmp_path / "a.zarr", spec_of(shard=4, codec=None), shared_pool, settings(durability=durability))
     drive.submit(0, 1)
     drive.submit(2, 3)
     drive.until(lambda: drive.acquisition.stored_watermark == 4)
-    (working,) = drive.path.glob(".shardwright/c.0.0.0.partial")
-    with working.open("r+b") as file:
-        file.write(b"\xff" * 8)  # in the first slab's first chunk
+    rot(drive.path, drive.spec, 0)
     failing_once("shard.before_sync", EIO)
     drive.acquisition.flush()
     drive.until(lambda: drive.acquisition.durable_watermark == 4)

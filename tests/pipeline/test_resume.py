@@ -395,14 +395,11 @@ def test_a_second_root_that_is_not_mounted_stops_recovery(tmp_path, shared_pool,
     assert recover_store(left, shared_pool, threads=2).frames_kept == 3
 
 
-def test_rot_in_the_last_slab_is_said(crash, shared_pool):
+def test_rot_in_the_last_slab_is_said(crash, shared_pool, rot):
     """The frames at the end are known to have come: they are missing and lost, not forgotten."""
     unstaged = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
-    _, left = crash(range(6), codec=None, shard=4, settings=unstaged)
-    (partial,) = left.glob(".shardwright/c.0.0.0.partial")
-    with partial.open("r+b") as file:
-        file.seek(2 * 2 * 4096)  # the third slab's first chunk: two chunks a slab in this file
-        file.write(b"\xff")
+    drive, left = crash(range(6), codec=None, shard=4, settings=unstaged)
+    rot(left, drive.spec, 2)
     recovery = recover_store(left, shared_pool, threads=2)
     assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
     assert recovery.receipt is not None
@@ -478,12 +475,10 @@ def _die() -> None:
     raise _Died
 
 
-def test_frames_that_came_are_known_of_even_if_recovery_dies_once_more(crash, shared_pool):
+def test_frames_that_came_are_known_of_even_if_recovery_dies_once_more(crash, shared_pool, rot):
     unstaged = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
-    _, left = crash(range(6), codec=None, shard=4, settings=unstaged)
-    with next(left.glob(".shardwright/c.0.0.0.partial")).open("r+b") as file:
-        file.seek(2 * 2 * 4096)
-        file.write(b"\xff")
+    drive, left = crash(range(6), codec=None, shard=4, settings=unstaged)
+    rot(left, drive.spec, 2)
     restore(left, partial(Limits.derive, threads=2), unstaged, threads=2).close()  # the torn slab is cleared from the journal
     recovery = recover_store(left, shared_pool, threads=2)
     assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)

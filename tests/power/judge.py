@@ -65,7 +65,7 @@ class Judge:
         try:
             machine.mount(loop.device, self._folder, self._scenario.filesystem)
         except OSError as error:
-            raise UnmountableError(str(error)) from error
+            raise UnmountableError(f"{error}; {machine.kernel_says(loop.device)}") from error
         try:
             return self._judge_mounted(promised, independently)
         finally:

@@ -52,6 +52,12 @@ def unmount(folder: Path, *, lazy: bool = False) -> None:
     _check(_libc.umount2(os.fsencode(folder), _MNT_DETACH if lazy else 0), f"unmount {folder}")
 
 
+def kernel_says(device: Path, lines: int = 6) -> str:
+    """The newest lines of the kernel's log about a device, which is where a filesystem says why it does not mount."""
+    done = subprocess.run(["dmesg"], capture_output=True, text=True, check=False, errors="replace")
+    return " | ".join([line for line in done.stdout.splitlines() if device.name in line][-lines:]) or "the kernel's log says nothing"
+
+
 @contextmanager
 def memory_folder(folder: Path) -> Iterator[Path]:
     """A folder in memory, which nothing outside this namespace sees and which ends with it."""

@@ -94,7 +94,7 @@ def check_receipt(receipt: sw.Receipt, acquired: Acquired, model, path: Path) ->
     totals = Totals()
     for shard in inspect_shards(store, array):
         assert not shard.problems
-        assert shard.chunks_page_aligned == shard.chunks_present
+        assert shard.chunks_page_aligned == shard.chunks_present or acquired.io != "mmap", "encoded in place, each chunk in its slot"
         totals.add(shard)
     assert receipt.shards == totals.shards
     assert receipt.bytes_stored == totals.encoded_bytes + totals.shards * array.index_bytes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shardwright.array.grid import Grid
@@ -11,22 +13,21 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import StorageError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import REWRITE_SUFFIX, WORKSPACE, GroupFiles, Placement
-from shardwright.shard.layout import ArrayLayout
+from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
 
-LAYOUT = ArrayLayout.of(
-    Grid.of(
-        ArraySpec(
-            dtype="uint16", dimensions=[Dimension(name="t", count=None, chunk_size=2), *(Dimension(name=n, count=8, chunk_size=4) for n in "yx")]
-        )
-    ),
-    4096,
-    index_at_start=False,
-)
+
+def layout_of(shard: int) -> ArrayLayout:
+    frame = [Dimension(name=n, count=8, chunk_size=4) for n in "yx"]
+    spec = ArraySpec(dtype="uint16", dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=shard), *frame])
+    return ArrayLayout.of(Grid.of(spec), 4096, index_at_start=False)
 
 
-def create(store: Path, suffix: str = "") -> GroupFiles:
-    return GroupFiles.create(Placement(store), LAYOUT, 0, "pwrite", bytes(16), 1, record_dtype(0).itemsize, suffix=suffix)
+LAYOUT, DEEP = layout_of(1), layout_of(4)
+
+
+def create(store: Path, suffix: str = "", *, layout: ArrayLayout = LAYOUT, packed: bool | None = None) -> GroupFiles:
+    return GroupFiles.create(Placement(store), layout, 0, "pwrite", bytes(16), 1, record_dtype(0).itemsize, packed=packed, suffix=suffix)
 
 
 def descriptors_below(folder: Path) -> list[str]:
@@ -65,3 +66,38 @@ def test_a_rewrite_that_takes_only_some_names_leaves_every_shard_in_its_place(st
     shards = {shard.working_path.name for shard in old.slots}
     assert {path.name for path in (store / WORKSPACE).iterdir()} == {*shards, "0.journal"}
     assert descriptors_below(store) == []
+
+
+def test_packed_shards_go_on_behind_what_is_kept_with_room_for_all_that_may_come(store):
+    """What a crash left of chunks that are not believed lies between the kept ones and is not used again: at worst the file must become longer."""
+    files = create(store, layout=DEEP)
+    shard = files.slots[0]
+    assert files.journal.packed
+    assert files.cursors[0] == shard.layout.data_start
+    size = shard.working_path.stat().st_size
+    last = (shard.layout.slots - 1) * shard.layout.slot_bytes
+    shard.record(np.array([1]), np.array([last]), np.array([shard.layout.slot_bytes]))
+    files.go_on_behind()
+    assert files.cursors[0] == shard.layout.slots * shard.layout.slot_bytes
+    assert shard.working_path.stat().st_size >= size + (shard.layout.slots - 1) * shard.layout.slot_bytes
+    assert shard.working_path.stat().st_blocks * 512 >= shard.working_path.stat().st_size, "real blocks"
+    files.abandon()
+
+
+def test_without_room_for_that_the_writes_to_come_will_say_so(store, failing):
+    files = create(store, layout=DEEP)
+    shard = files.slots[0]
+    shard.record(np.array([1]), np.array([shard.layout.slot_bytes + 5]), np.array([7]))
+    shard.record(np.array([2]), np.array([(shard.layout.slots - 1) * shard.layout.slot_bytes]), np.array([5]))
+    failing("shard.before_reserve", errno.ENOSPC)
+    files.go_on_behind()
+    assert files.cursors[0] == (shard.layout.slots - 1) * shard.layout.slot_bytes + PAGE_BYTES
+    files.abandon()
+
+
+def test_slotted_shards_keep_their_places(store):
+    files = create(store, layout=DEEP, packed=False)
+    files.slots[0].record(np.array([1]), np.array([4096]), np.array([7]))
+    files.go_on_behind()
+    assert files.cursors[0] == 0
+    files.abandon()

@@ -30,7 +30,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def journal(path):
-    made = GroupJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3)
+    made = GroupJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=False)
     yield made
     made.close()
 
@@ -171,6 +171,32 @@ def test_an_entry_that_checks_but_does_not_fit_its_slot_is_refused(journal, wron
     assert journal.read_chunks(0)[1][1] == TORN
 
 
+@pytest.mark.parametrize(
+    ("offset", "nbytes", "state"),
+    [
+        (LAYOUT.data_start, 1, VALID),
+        (LAYOUT.data_start + 5, LAYOUT.slot_bytes, VALID),
+        (2**40, 7, VALID),
+        (LAYOUT.data_start - 1, 5, TORN),
+        (LAYOUT.data_start, LAYOUT.slot_bytes + 1, TORN),
+        (LAYOUT.data_start, 0, TORN),
+        (2**63, 5, TORN),
+        (2**64 - 1, 5, TORN),
+    ],
+)
+def test_a_packed_chunk_lies_anywhere_among_the_data_and_is_no_longer_than_a_slot(tmp_path, offset, nbytes, state):
+    path = tmp_path / "0.journal"
+    made = GroupJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=True)
+    body = struct.pack("<QQIII", offset, nbytes, 0, 3, 0)
+    put(made, LAYOUT.chunk_place(0, 1), body + struct.pack("<I", crc32c.crc32c(body, SEED)))
+    made.close()
+    assert struct.unpack_from("<I", path.read_bytes(), 8) == (2,), "an older release must not take these places for damage"
+    opened = GroupJournal.open(path, LAYOUT, IDENTITY, 0)
+    assert opened.packed
+    assert opened.read_chunks(0)[1][1] == state
+    opened.close()
+
+
 def fill_all(journal) -> None:
     layout = journal.layout
     for layer in range(layout.slabs):
@@ -192,7 +218,7 @@ def test_clear_slabs_forgets_those_slabs_only(journal):
 def test_a_slab_copied_into_another_journal_of_the_group_is_believed_there(journal, tmp_path):
     fill_all(journal)
     records, _ = journal.read_frames()
-    other = GroupJournal.create(tmp_path / "0.journal.new", LAYOUT, IDENTITY, 0, writer_epoch=4)
+    other = GroupJournal.create(tmp_path / "0.journal.new", LAYOUT, IDENTITY, 0, writer_epoch=4, packed=False)
     layer_slots = ARRAY.plane.layer_slots.tolist()
     other.copy_slab(2, records[2], [journal.read_chunks(file)[0][2 * slots : 3 * slots] for file, slots in enumerate(layer_slots)])
     other.rename(journal.path)
@@ -210,7 +236,7 @@ def test_a_slab_copied_into_another_journal_of_the_group_is_believed_there(journ
 def test_a_smaller_group_at_the_edge(tmp_path):
     layout = JournalLayout.of(ARRAY, LAST_GROUP, RECORD.itemsize)
     assert layout.slabs == LAYOUT.slabs // 2
-    journal = GroupJournal.create(tmp_path / "j", layout, IDENTITY, LAST_GROUP, 1)
+    journal = GroupJournal.create(tmp_path / "j", layout, IDENTITY, LAST_GROUP, 1, packed=False)
     fill_all(journal)
     assert journal.read_frames()[1].all()
     assert all((journal.read_chunks(file)[1] == VALID).all() for file in range(layout.files))
@@ -282,7 +308,7 @@ def test_a_journal_that_cannot_be_created_leaves_nothing(path, failing, point):
     before = open_descriptors()
     failing(point, errno.ENOSPC)
     with pytest.raises(StorageFullError):
-        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1)
+        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1, packed=False)
     assert not path.exists()
     assert open_descriptors() == before
 
@@ -290,14 +316,14 @@ def test_a_journal_that_cannot_be_created_leaves_nothing(path, failing, point):
 def test_a_journal_whose_name_is_not_durable_was_not_created(path, failing):
     failing("directory.before_sync")
     with pytest.raises(StorageError):
-        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1)
+        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 1, packed=False)
     assert not path.exists()
 
 
 def test_a_journal_that_is_there_is_not_replaced(journal, path):
     data = path.read_bytes()
     with pytest.raises(StorageError, match="exists"):
-        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 4)
+        GroupJournal.create(path, LAYOUT, IDENTITY, 0, 4, packed=False)
     assert path.read_bytes() == data
 
 

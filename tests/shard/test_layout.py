@@ -78,7 +78,10 @@ def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
     for slab in range(math.prod(grid.slab_counts)):
         frame_chunk = grid.stored(grid.slab_coordinates(slab))
         index_layer, _ = layout.layer_of_slab(slab)
-        for i, (y, x) in enumerate(itertools.product(range(chunks_y), range(chunks_x))):
+        places = list(itertools.product(range(chunks_y), range(chunks_x)))
+        shards_y, shards_x = grid.plane_shard_chunks
+        places.sort(key=lambda place: (place[0] // shards_y, place[1] // shards_x))  # file by file, row-major within one
+        for i, (y, x) in enumerate(places):
             chunk = (*frame_chunk, y, x)
             key = "/".join(["c", *(str(c // s) for c, s in zip(chunk, stored_shard, strict=True))])
             inside = tuple(c % s for c, s in zip(chunk, stored_shard, strict=True))

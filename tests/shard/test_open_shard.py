@@ -41,7 +41,7 @@ def fill(shard: OpenShard, chunks: dict[int, bytes], entry_of=lambda slot: slot)
             os.pwrite(shard.descriptor, page[first : first + len(padded)], offset)
         else:
             shard._file._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
-        shard.record(np.array([entry_of(slot)]), np.array([slot]), np.array([len(data)]))
+        shard.record(np.array([entry_of(slot)]), np.array([offset]), np.array([len(data)]))
 
 
 CHUNKS = {0: b"a" * 5000, 1: b"b" * SLOT_BYTES, 3: b"c" * 17}  # slot 2 is all fill
@@ -176,9 +176,9 @@ def test_a_full_disk_refuses_the_shard_and_leaves_nothing(paths, failing, mode):
 
 def test_record_skips_absent_chunks(paths):
     shard = OpenShard(ShardLayout(4, 4, PAGE_BYTES, True), *paths, "mmap")
-    shard.record(np.array([2, 0]), np.array([1, 3]), np.array([9, 0]))
+    shard.record(np.array([2, 0]), np.array([PAGE_BYTES, 3 * PAGE_BYTES]), np.array([9, 0]))
     expected = np.array([(EMPTY, EMPTY)] * 4, INDEX_ENTRY)
-    expected[2] = (2 * PAGE_BYTES, 9)
+    expected[2] = (PAGE_BYTES, 9)
     assert shard.entries.tolist() == expected.tolist()
     shard.discard()
     assert not paths[0].exists()

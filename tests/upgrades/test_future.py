@@ -22,6 +22,7 @@ from shardwright.pipeline.recover import recover_store
 from shardwright.read.verify import verify_store
 from shardwright.service.compaction import CompactionService
 from shardwright.service.control_client import ControlClient
+from shardwright.shard import journal
 from shardwright.shard.manifest import read_manifest
 from shardwright.shard.recover import Action
 from shardwright.wire import handover, messages
@@ -33,11 +34,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IN_A_STORE = ("acquisition.1.json", "1.journal", "staging", "frames.log")  # in the workspace of an unfinished one
-REFUSED = r"another version of its format; expected version 1; got version 2\. Use the release of shardwright that wrote it, or a later one"
+NEWEST = {"1.journal": journal.VERSION}  # of the others: 1
+
+
+def refused_of(name: str) -> str:
+    newest = NEWEST.get(name, 1)
+    expected = "version 1" if newest == 1 else f"version 1 to {newest}"
+    return f"another version of its format; expected {expected}; got version {newest + 1}"
 
 
 def raise_version(workspace: Path, name: str) -> None:
-    """As a newer release would write it: the next version, and a checksum that holds."""
+    """As a newer release would write it: the version after the newest, and a checksum that holds."""
     path, identity = workspace / name, read_manifest(workspace).identity_bytes
     if path.suffix == ".json":
         facts = json.loads(path.read_text())
@@ -48,7 +55,7 @@ def raise_version(workspace: Path, name: str) -> None:
         return
     with path.open("r+b") as file:
         page = bytearray(file.read(4096))
-        page[8:12] = struct.pack("<I", struct.unpack_from("<I", page, 8)[0] + 1)
+        page[8:12] = struct.pack("<I", NEWEST.get(name, 1) + 1)
         page[4092:] = struct.pack("<I", crc32c.crc32c(bytes(page[:4092]), crc32c.crc32c(identity) if name == "frames.log" else 0))
         file.seek(0)
         file.write(page)
@@ -62,7 +69,7 @@ def test_an_unfinished_store(unfinished, pool, name: str, how: dict[str, bool]):
     store = unfinished / "cells.ome.zarr"
     raise_version(store / ".shardwright", name)
     before = contents(store), (store / ".shardwright/lock").stat().st_ino
-    with pytest.raises(FormatVersionError, match=REFUSED) as refused:
+    with pytest.raises(FormatVersionError, match=rf"{refused_of(name)}\. Use the release of shardwright that wrote it, or a later one") as refused:
         recover_store(store, pool, threads=1, **how)
     assert str(store / ".shardwright" / name) in str(refused.value)
     assert (contents(store), (store / ".shardwright/lock").stat().st_ino) == before
@@ -88,7 +95,7 @@ def test_the_command_says_it_in_one_line(unfinished):
     done = run_cli("recover", unfinished / "cells.ome.zarr")
     assert done.returncode == 1
     (line,) = done.stdout.splitlines()
-    assert "1.journal is of another version of its format; expected version 1; got version 2" in line
+    assert f"1.journal is of {refused_of('1.journal')}" in line
 
 
 def test_a_daemon_leaves_the_store_and_refuses_peers_of_another_version(unfinished, config, place):
@@ -99,7 +106,7 @@ def test_a_daemon_leaves_the_store_and_refuses_peers_of_another_version(unfinish
         daemon.wait_for("ready")
         failed = [event for event in daemon.events if event["event"] == "acquisition_recovery_failed"]  # it may be told before
         failed = failed[0] if failed else daemon.wait_for("acquisition_recovery_failed")
-        assert (failed["path"], failed["code"], failed["got"]) == (str(store), "format_version", "version 2")
+        assert (failed["path"], failed["code"], failed["got"]) == (str(store), "format_version", f"version {journal.VERSION + 1}")
         check_a_client_of_another_version(place / "in.sock")
         check_a_ring_request_of_another_version(place / "in.sock.ring")
         check_a_command_of_another_version(place / "control.sock")
@@ -153,7 +160,7 @@ def test_compaction(compaction):
         lambda: Claim.decode(str(destination), claim.read_bytes()),
         lambda: MoveRecord.find(store / ".compact", str(destination)),
     ):
-        with pytest.raises(FormatVersionError, match=REFUSED):
+        with pytest.raises(FormatVersionError, match=refused_of("")):
             read()
 
 

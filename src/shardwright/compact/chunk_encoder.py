@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shardwright.codecs.parameters import CodecParameters, codec_of
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.encode import encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 
 from .region_reader import fill_element
 
@@ -114,6 +114,7 @@ class ChunkEncoder:
             values.shape[-1] * itemsize,
             geometry,
             addresses,
+            NOT_PACKED,
             self._capacity,
             self.array.chunk_shape[-2],
             self.array.chunk_shape[-1] * itemsize,

@@ -20,7 +20,7 @@ from shardwright.array.spec import Blosc, Gzip, Zstd
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.encode import encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError
 
 from .packing import Packing, chunk_error
@@ -112,6 +112,7 @@ class Recoder:
             chunk_bytes,
             np.array([[0, 0, 1, chunk_bytes]], np.int64),
             np.array([self._encoded.ctypes.data], np.int64),
+            NOT_PACKED,
             self._encoded.size,
             1,
             chunk_bytes,

@@ -20,6 +20,8 @@ from .native_calls import CACHE, NATIVE_AVAILABLE, bytes_at, put_u32
 from .stored import store_blosc, store_gzip, store_plain, store_zstd
 
 ABSENT, COMPRESSED, STORED = 0, 1, 2  # how a chunk ended up, in ``forms``
+NOT_PACKED = np.zeros(0, np.int64)
+PAGE_BYTES = 4096  # direct writes begin and end at one
 
 
 @njit(nogil=True, cache=CACHE)
@@ -52,6 +54,7 @@ def encode_chunks(
     frame_row_bytes: int,
     plane: Any,
     slots: Any,
+    files: Any,
     capacity: int,
     chunk_rows: int,
     row_bytes: int,
@@ -70,6 +73,8 @@ def encode_chunks(
     frames      int64[P]    address of each frame of the slab, storage order; 0 where no frame came
     plane       int64[n,4]  top row, left byte, rows, width in bytes of each chunk inside the frame (``gather.PLANE_*``)
     slots       int64[n]    address of each slot, each with room for ``capacity`` bytes
+    files       int64[n]    packed: the shard file of each chunk, in groups; the chunks of one follow each other without a gap from ``slots[0]`` on,
+                            each file's at a page, and ``slots`` becomes where each was put. int64[0]: each in its own slot
     codec       int64[8]    ``CodecParameters.as_array()``
     fill_row    uint8[row_bytes]
     contexts    int64[4]    this worker's compressor states; scratch: uint8, ``CodecParameters.scratch_bytes``
@@ -80,7 +85,12 @@ def encode_chunks(
     checksum, chunk_bytes = codec[6], codec[7]
     room = capacity - (CHECKSUM_BYTES if checksum else 0)
     fill, work = int(fill_row.ctypes.data), int(scratch.ctypes.data)
+    packed, end = files.size > 0, slots[0] if slots.size else 0
     for i in range(slots.size):
+        if packed:
+            if i > 0 and files[i] != files[i - 1]:
+                end = (end + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+            slots[i] = end
         if not keep_empty and is_all_fill(frames, frame_row_bytes, plane[i], fill):
             nbytes[i], forms[i], crcs[i] = 0, ABSENT, 0
             continue
@@ -99,3 +109,4 @@ def encode_chunks(
         nbytes[i] = written
         forms[i] = form if codec[0] != KIND_NONE else STORED
         crcs[i] = crc
+        end = address + written

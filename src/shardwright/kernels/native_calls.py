@@ -62,6 +62,17 @@ def prefetch(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
+@intrinsic
+def fetch_add(typingctx: Any, address: Any, amount: Any) -> Any:
+    """Add to the int64 at an address, atomically against other threads; returns what was there before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, arguments[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
 @njit(inline="always")
 def bytes_at(address: int, count: int) -> Any:
     """uint8[count] view of memory; with bounds checking on, writes past ``count`` raise."""

@@ -206,6 +206,30 @@ def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> Non
 # ------------------------------------------------------------------ reading
 
 
+def packed_starts(nbytes: Sequence[int], files: Sequence[int], page_bytes: int) -> list[int]:
+    """Where ``encode_chunks`` puts packed chunks, counted from the first one's place: back to back, those of another file at a page."""
+    starts, end = [], 0
+    for i, (n, file) in enumerate(zip(nbytes, files, strict=True)):
+        if i and file != files[i - 1]:
+            end = -(-end // page_bytes) * page_bytes
+        starts.append(end)
+        end += n
+    return starts
+
+
+def write_runs(contents: list[bytearray], cursors: list[int], chunks: Sequence[tuple[int, bytes]], alignment: int) -> list[int]:
+    """``write.write_runs``: chunks are (file, bytes), those of a file together. Returns each one's offset; changes contents and cursors."""
+    offsets = []
+    for file in dict.fromkeys(file for file, _ in chunks):
+        run = b""
+        for _, data in (chunk for chunk in chunks if chunk[0] == file):
+            offsets.append(cursors[file] + len(run))
+            run += data
+        write_slot(contents[file], cursors[file], run, alignment)
+        cursors[file] += -(-len(run) // alignment) * alignment
+    return offsets
+
+
 def read_ranges(file: bytes, offsets: Sequence[int], nbytes: Sequence[int], crcs: Sequence[int]) -> list[tuple[bytes, int]]:
     """(bytes, crc that goes on from the one given) of each range."""
     pieces = [file[offset : offset + count] for offset, count in zip(offsets, nbytes, strict=True)]

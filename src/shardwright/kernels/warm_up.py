@@ -9,10 +9,10 @@ import numpy as np
 from shardwright.codecs.parameters import KIND_NONE
 
 from .contexts import CompressorContexts
-from .encode import encode_chunks
+from .encode import NOT_PACKED, encode_chunks
 from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
-from .write import write_slots
+from .write import write_runs, write_slots
 
 
 @cache
@@ -26,6 +26,7 @@ def warm_up() -> None:
         8,
         np.array([[0, 0, 8, 8]], np.int64),
         np.array([slot.ctypes.data], np.int64),
+        NOT_PACKED,
         slot.size,
         8,
         8,
@@ -42,6 +43,7 @@ def warm_up() -> None:
     contexts.close()
     one = np.ones(1, np.int64)
     write_slots(-one, 0 * one, one, 0 * one, 1)
+    write_runs(-one, 0 * one, 0 * one, one, 0 * one, 1, 0 * one)
     no_file, records = -1, np.zeros((1, 128), np.uint8)
     journal_chunks(no_file, 0 * one, 0 * one, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8))
     journal_frames(no_file, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8))

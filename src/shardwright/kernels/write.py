@@ -1,5 +1,5 @@
-"""From memory into files without the GIL: whole writes that come back as an errno, and a task's encoded chunks to their slots, where shards are not
-mapped. One call a task, no Python per chunk.
+"""From memory into files without the GIL: whole writes that come back as an errno, and a task's encoded chunks, into slots or packed, where shards
+are not mapped. One call a task, no Python per chunk.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from .native_calls import CACHE, as_pointer, errno_location, memset, pwrite
+from .native_calls import CACHE, as_pointer, errno_location, fetch_add, memset, pwrite
 
 EINTR, EIO = 4, 5
 
@@ -45,4 +45,35 @@ def write_slots(descriptors: Any, offsets: Any, addresses: Any, nbytes: Any, ali
         number = write_at(descriptors[i], addresses[i], rounded, offsets[i])
         if number != 0:
             return int(number)
+    return 0
+
+
+@njit(nogil=True, cache=CACHE)
+def write_runs(descriptors: Any, cursors: Any, files: Any, addresses: Any, nbytes: Any, alignment: int, offsets: Any) -> int:
+    """Write the chunks of each file, which lie one behind the other in memory, as one run behind whatever is in the file already.
+
+    descriptors  int64[F]  of each file; cursors int64[F], shared by all workers: where its next run goes. Advanced atomically, so that runs of
+                           several workers never overlap; a run that fails leaves its room unused
+    files        int64[n]  which file each chunk goes to, in groups; addresses, nbytes int64[n]: as ``encode_chunks`` packed them, 0 bytes for none
+    offsets      int64[n]  out: where each chunk lies in its file
+
+    Lengths are rounded up to ``alignment`` and the rounding is zeroed: the buffer has room for it. Returns 0 or the errno of the first failure.
+    """
+    first = 0
+    while first < files.size:
+        file, start = files[first], addresses[first]
+        stop, end = first, start
+        while stop < files.size and files[stop] == file:
+            end = addresses[stop] + nbytes[stop]
+            stop += 1
+        rounded = (end - start + alignment - 1) // alignment * alignment
+        if rounded > 0:
+            offset: int = fetch_add(int(cursors.ctypes.data) + 8 * file, rounded)
+            for i in range(first, stop):
+                offsets[i] = offset + addresses[i] - start
+            memset(end, 0, start + rounded - end)
+            number = write_at(descriptors[file], start, rounded, offset)
+            if number != 0:
+                return int(number)
+        first = stop
     return 0

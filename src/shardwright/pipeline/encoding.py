@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.kernels.encode import encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
-from shardwright.kernels.write import write_slots
+from shardwright.kernels.write import write_runs, write_slots
 from shardwright.model.errors import WorkerError
 from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
@@ -73,9 +73,10 @@ class SlabEncoder:
         file = plane.file[part]
         slot = slot_layer * plane.layer_slots[file] + plane.slot[part]
         entry = index_layer * plane.layer_entries + plane.entry[part]
-        offset = files.slots[0].layout.data_start + slot * slot_bytes
+        offset = files.slots[0].layout.data_start + slot * slot_bytes  # unless packed
         mapped = [shard.slots_address for shard in files.slots]
         targets = self._mapped_slots(mapped, file, slot) if None not in mapped else state.slots(stop - first, slot_bytes)
+        packed = files.journal.packed
         nbytes, forms, crcs = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8), np.zeros(stop - first, np.uint32)
         reach("slots.before_store")
         encode_chunks(
@@ -83,6 +84,7 @@ class SlabEncoder:
             plane.frame_row_bytes,
             plane.geometry[part],
             targets,
+            file if packed else NOT_PACKED,
             slot_bytes,
             plane.chunk_rows,
             plane.row_bytes,
@@ -97,25 +99,29 @@ class SlabEncoder:
             crcs,
         )
         if None in mapped:
-            self._write(np.array([shard.descriptor for shard in files.slots], np.int64)[file], offset, targets, nbytes)
+            self._write(files, file, offset, targets, nbytes)
         reach("slots.after_store")
         if first == 0:
             self._journal_frames(files.journal, slot_layer, records, frames != 0, state)
         self._journal_chunks(files.journal, file, slot, offset, nbytes, crcs, state)
         for number, shard in enumerate(files.slots):
             mine = file == number
-            shard.record(entry[mine], slot[mine], nbytes[mine])
+            shard.record(entry[mine], offset[mine], nbytes[mine])
         return int(nbytes.sum())
 
     def _mapped_slots(self, addresses: list[int | None], file: np.ndarray, slot: np.ndarray) -> np.ndarray:
         targets: np.ndarray = np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes
         return targets
 
-    def _write(self, descriptors: np.ndarray, offsets: np.ndarray, addresses: np.ndarray, nbytes: np.ndarray) -> None:
-        """From the worker's buffer into the files. Raises ``StorageError``."""
+    def _write(self, files: GroupFiles, file: np.ndarray, offsets: np.ndarray, addresses: np.ndarray, nbytes: np.ndarray) -> None:
+        """From the worker's buffer into the files; packed, ``offsets`` becomes where the chunks went. Raises ``StorageError``."""
+        descriptors = np.array([shard.descriptor for shard in files.slots], np.int64)
         with storage_errors("write chunks of", "a shard"):
             reach("slots.before_write")
-            raise_errno(write_slots(descriptors, offsets, addresses, nbytes, PAGE_BYTES))
+            if files.journal.packed:
+                raise_errno(write_runs(descriptors, files.cursors, file, addresses, nbytes, PAGE_BYTES, offsets))
+            else:
+                raise_errno(write_slots(descriptors[file], offsets, addresses, nbytes, PAGE_BYTES))
 
     def _journal_frames(self, journal: GroupJournal, slot_layer: int, records: np.ndarray, filled: np.ndarray, state: WorkerState) -> None:
         with storage_errors("write", journal.path):

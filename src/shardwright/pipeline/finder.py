@@ -218,6 +218,7 @@ class Finder:
                     shard.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
         accounts = self._restored.accounts
         self._clear_torn(files, found)
+        files.go_on_behind()
         files.sync()
         kept = [found.frames_of(places) for places in whole]
         for records in kept:

@@ -175,7 +175,11 @@ class ShardKeeper:
                 if old.renamed:
                     raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
                 files, saved, lost = rewrite_group(
-                    self._layout, old, stored_slabs, held_slabs, lambda: self._create(group, spill=spill, suffix=REWRITE_SUFFIX)
+                    self._layout,
+                    old,
+                    stored_slabs,
+                    held_slabs,
+                    lambda: self._create(group, spill=spill, packed=old.journal.packed, suffix=REWRITE_SUFFIX),
                 )
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
                 if lost.size:
@@ -347,7 +351,7 @@ class ShardKeeper:
                 return error
         return error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")
 
-    def _create(self, group: int, *, spill: bool, suffix: str = "") -> GroupFiles:
+    def _create(self, group: int, *, spill: bool, packed: bool | None = None, suffix: str = "") -> GroupFiles:
         folder = self.folder
         folder.may_rename()  # the names in the workspace are another's then
         return GroupFiles.create(
@@ -358,6 +362,7 @@ class ShardKeeper:
             folder.manifest.identity_bytes,
             folder.manifest.writer_epoch,
             record_dtype(len(folder.spec.frame_fields)).itemsize,
+            packed=packed,
             suffix=suffix,
             step=self.busy.step,
         )

@@ -13,31 +13,41 @@ import numpy as np
 
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.warm_up import warm_up
-from shardwright.shard.layout import PAGE_BYTES, page_aligned
+from shardwright.storage.spare_memory import spare_memory
 
 from .limits import raise_descriptor_limit
 from .measures import BusyClock
 
 
 class WorkerState:
-    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is then reused."""
+    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is then reused; ``close`` leaves it to
+    whoever comes next."""
 
     def __init__(self) -> None:
         self.contexts = CompressorContexts()
-        self._scratch = np.zeros(0, np.uint8)
-        self._slots = np.zeros(0, np.uint8)
+        self._scratch = spare_memory.take(0)
+        self._slots = spare_memory.take(0)
 
     def slots(self, count: int, slot_bytes: int) -> np.ndarray:
         """int64[count] addresses of page-aligned slots in this worker's own buffer, for shards that are not mapped."""
-        needed = count * slot_bytes + PAGE_BYTES
-        if self._slots.size < needed:
-            self._slots = np.zeros(needed, np.uint8)
-        return page_aligned(int(self._slots.ctypes.data)) + slot_bytes * np.arange(count, dtype=np.int64)
+        self._slots = _at_least(self._slots, count * slot_bytes)
+        return int(self._slots.ctypes.data) + slot_bytes * np.arange(count, dtype=np.int64)
 
     def scratch(self, nbytes: int) -> np.ndarray:
-        if self._scratch.size < nbytes:
-            self._scratch = np.zeros(nbytes, np.uint8)
+        self._scratch = _at_least(self._scratch, nbytes)
         return self._scratch
+
+    def close(self) -> None:
+        self.contexts.close()
+        for block in (self._scratch, self._slots):
+            spare_memory.give_back(block)
+
+
+def _at_least(block: np.ndarray, nbytes: int) -> np.ndarray:
+    if block.size >= nbytes:
+        return block
+    spare_memory.give_back(block)
+    return spare_memory.take(nbytes)
 
 
 class Task(Protocol):
@@ -99,7 +109,7 @@ class WorkerPool:
             while (task := self._tasks.get()) is not None:
                 with busy:
                     task.run(state)
-            state.contexts.close()
+            state.close()
         except BaseException as error:
             self.failure = error
             for _ in self._threads:

@@ -26,6 +26,7 @@ from shardwright.model.errors import (
     TimedOutError,
 )
 from shardwright.model.watermark import Watermark
+from shardwright.storage.spare_memory import spare_memory
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
 from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata
@@ -53,11 +54,11 @@ log = logging.getLogger("shardwright")
 
 
 class FrameRing:
-    """Recycled frame buffers: one allocation, touched once, a slot per frame. Belongs to the writer's thread."""
+    """Recycled frame buffers: one allocation, perhaps an earlier writer's, a slot per frame. Belongs to the writer's thread."""
 
     def __init__(self, spec: ArraySpec, slots: int) -> None:
-        self.frames = np.empty((slots, *spec.frame_shape), np.dtype(spec.dtype).newbyteorder("<"))
-        self.frames.fill(0)  # touches every page now, not in the frame path
+        self._memory = spare_memory.take(slots * spec.frame_bytes)
+        self.frames = self._memory.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(slots, *spec.frame_shape)
         self.address = int(self.frames.ctypes.data)
         self._free = list(range(slots - 1, -1, -1))
         self._slot_of: dict[int, int] = {}  # sequence -> slot
@@ -75,6 +76,10 @@ class FrameRing:
     @property
     def has_free(self) -> bool:
         return bool(self._free)
+
+    def close(self) -> None:
+        """Leave the memory to the next writer. Only when nobody reads pixels any more."""
+        spare_memory.give_back(self._memory)
 
 
 class Writer:
@@ -198,6 +203,7 @@ class Writer:
             self._helper.join()
             self._acquisition.close()
             self._pool.stop()
+            self._ring.close()
             if self._acquisition.error is not None:
                 raise self._acquisition.error
         return self._receipt
@@ -287,7 +293,8 @@ def create(
     on_full: OnFull = "fail",
     spill_root: str | os.PathLike[str] | None = None,
 ) -> Writer:
-    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``).
+    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``). Its buffers stay with the process for the next one, see
+    ``release_memory``.
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``). The others are those of
@@ -332,3 +339,8 @@ def resume(
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes)
     return Writer(lambda pool, wake: Acquisition.resume(Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over), threads)
+
+
+def release_memory() -> None:
+    """Give the system the buffers that closed writers left for the next one: at most what one writer's plan says."""
+    spare_memory.release()

@@ -76,6 +76,7 @@ class GroupFiles:
         self.slots = [shard for shard in shards if shard is not None]
         self.shards = shards
         self.journal = journal
+        self.cursors = np.array([shard.layout.data_start for shard in self.slots], np.int64)  # packed: where the next run of each goes; workers add
         self._sealed: list[SealedShard] = []
 
     @classmethod
@@ -89,14 +90,17 @@ class GroupFiles:
         writer_epoch: int,
         record_bytes: int,
         *,
+        packed: bool | None = None,
         suffix: str = "",
         step: Callable[[], None] = lambda: None,
     ) -> GroupFiles:
-        """Preallocate all of it, ``suffix`` behind each name; ``step`` is called after each shard file, here as below.
+        """Preallocate all of it, ``suffix`` behind each name; ``step`` is called after each shard file, here as below. ``packed``: like the files
+        that these are to replace; else packed where shards are not mapped (encoding in place needs the place first).
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         if placement.spill is not None:
             make_directories(placement.workspace)  # the store's own is there; if it is not, another writer has finished the store
+        packed = io != "mmap" if packed is None else packed
         opened: list[OpenShard] = []
         try:
             for file in range(layout.files_per_group):
@@ -105,7 +109,7 @@ class GroupFiles:
                 opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard))
                 step()
             tables = JournalLayout.of(layout, group, record_bytes)
-            make = partial(GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch)
+            make = partial(GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch, packed=packed)
             journal = _made_by_us(_suffixed(placement.journal(group), suffix), make)
         except BaseException:
             for shard in opened:
@@ -121,6 +125,14 @@ class GroupFiles:
         self.journal.rename(without_suffix(self.journal.path))
         sync_directory(self.placement.workspace)
         old.abandon()
+
+    def go_on_behind(self) -> None:
+        """After chunks were taken over from before a crash, or from other files: where new runs go, and room for them. Raises ``StorageError``."""
+        if not self.journal.packed:
+            return
+        for number, shard in enumerate(self.slots):
+            self.cursors[number] = shard.first_free()
+            shard.reserve_behind(int(self.cursors[number]))
 
     @property
     def sealed(self) -> int:

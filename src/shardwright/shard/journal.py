@@ -4,6 +4,8 @@
 
 One self-checking record for each frame and one entry for each slot, at places known before any pixel arrives; preallocated, zeros where nothing was
 written. Workers write them (``kernels.journal``), through ``descriptor``; the owner thread does everything else.
+
+The version says where the chunks of the group's shards lie: 1, each in its own slot; 2, packed, in runs of what one task encoded.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
     from .layout import ArrayLayout
 
 CHUNK_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8"), ("data_crc", "<u4"), ("writer_epoch", "<u4"), ("zeros", "<u4"), ("entry_crc", "<u4")])
+MOST_FILE_BYTES = np.uint64(1 << 62)  # no offset beyond it is one
 EMPTY, VALID, TORN = 0, 1, 2  # states of a chunk entry: nothing written, to be believed, damaged or not of this file
 
-MAGIC, VERSION = b"SWJOURNL", 1
+MAGIC, SLOTTED, PACKED = b"SWJOURNL", 1, 2
+VERSION = PACKED  # the newest
 _HEADER = struct.Struct("<8s2I16sq2I6q")
 
 
@@ -113,10 +117,12 @@ def was_never_begun(path: Path) -> bool:
 
 
 class GroupJournal:
-    """One open journal. ``seed`` is where its checksums start; ``writer_epoch`` is that of the writer that created it."""
+    """One open journal. ``seed`` is where its checksums start; ``writer_epoch`` is that of the writer that created it. ``packed``: chunks lie
+    anywhere in their shard's data, not in slots."""
 
-    def __init__(self, file: TableFile, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int) -> None:
+    def __init__(self, file: TableFile, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool) -> None:
         self.layout = layout
+        self.packed = packed
         self.writer_epoch = writer_epoch
         self.seed = file_seed(identity, group)
         self._file = file
@@ -124,10 +130,10 @@ class GroupJournal:
         assert self._record.itemsize == layout.record_bytes, "the manifest's frame fields and the layout agree"
 
     @classmethod
-    def create(cls, path: Path, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int) -> GroupJournal:
+    def create(cls, path: Path, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool) -> GroupJournal:
         """An empty journal, durable with its name. Raises ``StorageError``; a failure leaves no file."""
-        page = encode_header(_HEADER, _header(layout, identity, group, writer_epoch))
-        return cls(TableFile.create(path, "journal", layout.file_bytes, page), layout, identity, group, writer_epoch)
+        page = encode_header(_HEADER, _header(layout, identity, group, writer_epoch, PACKED if packed else SLOTTED))
+        return cls(TableFile.create(path, "journal", layout.file_bytes, page), layout, identity, group, writer_epoch, packed=packed)
 
     @classmethod
     def open(cls, path: Path, layout: JournalLayout, identity: bytes, group: int) -> GroupJournal:
@@ -137,11 +143,12 @@ class GroupJournal:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
             found = JournalHeader._make(decode_header(page.tobytes(), _HEADER, MAGIC, path))
-            expect_header(found, _header(layout, identity, group, found.writer_epoch), JournalHeader._fields, path)
+            version = PACKED if found.version == PACKED else SLOTTED
+            expect_header(found, _header(layout, identity, group, found.writer_epoch, version), JournalHeader._fields, path)
         except BaseException:
             file.close()
             raise
-        return cls(file, layout, identity, group, found.writer_epoch)
+        return cls(file, layout, identity, group, found.writer_epoch, packed=version == PACKED)
 
     @property
     def path(self) -> Path:
@@ -160,15 +167,17 @@ class GroupJournal:
     def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
         """(CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises ``StorageError``.
 
-        VALID: the entry was written for this slot and names a chunk at the slot's offset that fits it, or none. Whether the chunk's bytes hold is
-        another question (``data_crc``).
+        VALID: the entry was written for this slot and names a chunk at the slot's offset (packed: among the shard's data) that fits it, or none.
+        Whether the chunk's bytes hold is another question (``data_crc``).
         """
         slots = self.layout.slots[file]
         entries = self._file.read_table(self.layout.chunk_place(file, 0), slots, CHUNK_ENTRY)
         offsets, nbytes = entries["offset"], entries["nbytes"]
         absent = (offsets == ABSENT) & (nbytes == ABSENT)
-        place = np.arange(slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + np.uint64(self.layout.data_start)
-        fits = absent | ((offsets == place) & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
+        start = np.uint64(self.layout.data_start)
+        place = np.arange(slots, dtype=np.uint64) * np.uint64(self.layout.slot_bytes) + start
+        placed = (offsets >= start) & (offsets <= MOST_FILE_BYTES) if self.packed else offsets == place
+        fits = absent | (placed & (nbytes > 0) & (nbytes <= self.layout.slot_bytes))
         states = np.where(checked_rows(entries, self.seed) & fits, VALID, TORN).astype(np.uint8)
         states[~written_rows(entries)] = EMPTY
         return entries, states
@@ -208,10 +217,10 @@ class GroupJournal:
         self._file.delete()
 
 
-def _header(layout: JournalLayout, identity: bytes, group: int, writer_epoch: int) -> JournalHeader:
+def _header(layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, version: int) -> JournalHeader:
     return JournalHeader(
         magic=MAGIC,
-        version=VERSION,
+        version=version,
         record_bytes=layout.record_bytes,
         identity=identity,
         group=group,

@@ -65,7 +65,9 @@ def plane_table_bytes(grid: Grid) -> int:
 
 @dataclass(frozen=True)
 class PlaneChunks:
-    """The inner chunks that cover one frame, row-major, as tables. Equal for every slab of an array.
+    """The inner chunks that cover one frame as tables, file by file, row-major within a file. Equal for every slab of an array.
+
+    Those of one file are neighbours, so that what a task encodes for it can be written as one run.
 
     geometry    int64[n,4]  where each chunk lies in the frame, as ``kernels.gather`` reads it: top row, left byte, rows, width in bytes
     file        int64[n]    which shard file of the group holds the chunk
@@ -103,11 +105,12 @@ class PlaneChunks:
             chunk_rows, row_bytes = 1, cy * row_bytes
             frame_row_bytes = row_bytes
             geometry = np.stack([gy, 0 * gy, 0 * gy + 1, 0 * gy + row_bytes], axis=1).astype(np.int64)
+        order = np.argsort(file, kind="stable")
         return cls(
-            geometry=geometry,
-            file=file.astype(np.int64),
-            entry=((gy % sy) * sx + gx % sx).astype(np.int64),
-            slot=((gy % sy) * live_x[gx // sx] + gx % sx).astype(np.int64),
+            geometry=geometry[order],
+            file=file[order].astype(np.int64),
+            entry=((gy % sy) * sx + gx % sx)[order].astype(np.int64),
+            slot=((gy % sy) * live_x[gx // sx] + gx % sx)[order].astype(np.int64),
             layer_slots=np.multiply.outer(live_y, live_x).ravel().astype(np.int64),
             layer_entries=sy * sx,
             chunk_rows=chunk_rows,

@@ -1,6 +1,7 @@
 """One shard file between its preallocation and its final name.
 
-Workers write chunks into slots and their (offset, nbytes) into ``entries``; no two workers ever touch the same element, so nothing is locked.
+Workers write chunks, into slots or packed, and their (offset, nbytes) into ``entries``; no two workers ever touch the same element or byte, so
+nothing is locked.
 The keeper thread creates and seals it: index -> end filling (unmap) -> gaps back -> cut -> sync -> rename without replacing -> folder sync.
 Only a complete shard carries a final name; a shard whose seal failed keeps its working name and is never retried in place.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.model.errors import StorageFullError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, rename_without_replacing, storage_errors, sync_directory
 from shardwright.storage.slot_file import IoMode, SlotFile
@@ -65,10 +67,10 @@ class OpenShard:
         """Give the shard in progress another working name, whatever has it now. Raises ``StorageError``."""
         self._file.rename(path)
 
-    def record(self, entries: np.ndarray, slots: np.ndarray, nbytes: np.ndarray) -> None:
+    def record(self, entries: np.ndarray, offsets: np.ndarray, nbytes: np.ndarray) -> None:
         """Note what was encoded: int64 arrays of equal length; chunks of 0 bytes stay absent. Called by workers for chunks of their own."""
         here = nbytes > 0
-        self.entries["offset"][entries[here]] = self.layout.data_start + slots[here] * self.layout.slot_bytes
+        self.entries["offset"][entries[here]] = offsets[here]
         self.entries["nbytes"][entries[here]] = nbytes[here]
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -76,8 +78,21 @@ class OpenShard:
         return self._file.read(offset, nbytes)
 
     def copy_in(self, offset: int, data: bytes) -> None:
-        """Put a chunk that was encoded before into its slot; only the owner, while no worker writes."""
-        self._file.write_chunk(offset, data)
+        """Put a chunk that was encoded before where it was in another file; only the owner, while no worker writes."""
+        self._file.write(offset, data)
+
+    def first_free(self) -> int:
+        """Where the next run of a packed shard goes: the first page behind all chunks. Only the owner, while no worker writes."""
+        live = self.entries[self.entries["offset"] != EMPTY]
+        return page_aligned(int((live["offset"] + live["nbytes"]).max(initial=self.layout.data_start)))
+
+    def reserve_behind(self, start: int) -> None:
+        """Hold room back for every chunk of a packed shard that is still to come, from ``start`` on: what a crash left of dropped chunks lies before.
+        Where the disk has no room, the writes that come will say so.
+        """
+        live = int((self.entries["offset"] != EMPTY).sum())
+        with suppress(StorageFullError):
+            self._file.reserve(start + (self.layout.slots - live) * self.layout.slot_bytes + page_aligned(self.layout.index_bytes))
 
     def sync(self) -> None:
         """What was written before this call is durable after it. Raises ``StorageError``: the shard has then failed, whatever a later sync says."""

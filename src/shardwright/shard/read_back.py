@@ -137,7 +137,9 @@ def _check_chunks(pool: ThreadPoolExecutor, shard: Readable, table: np.ndarray, 
 
 
 def _pieces(table: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
-    """Slots in runs of about ``READ_BYTES`` of the file. A run ends where a gap is wider than a chunk, so that gaps are not read for nothing."""
+    """Slots, in the order of their chunks in the file (packed ones lie in any), in pieces of about ``READ_BYTES`` of it. A piece ends where a gap is
+    wider than a chunk, so that gaps are not read for nothing."""
+    slots = slots[np.argsort(table["offset"][slots], kind="stable")]
     pieces: list[np.ndarray] = []
     first = 0
     for i in range(1, slots.size + 1):

@@ -1,4 +1,4 @@
-"""A group whose files met an I/O error goes to new files: what can be read back and holds is copied, chunk by chunk into the same slots.
+"""A group whose files met an I/O error goes to new files: what can be read back and holds is copied, chunk by chunk to the same places.
 
 Never retried in place: after a failed sync the next one says that all is well. The copy is synced before it takes the old files' names, so that
 nothing that was durable stops being so. Slabs that were at the workers are not copied: their frames are still held and are encoded again.
@@ -38,6 +38,7 @@ def rewrite_group(
         saved = [places for places in found.whole if places.slab in stored_slabs]
         for places in saved:
             _copy_slab(old, new, found, places)
+        new.go_on_behind()
         new.sync()
         new.replace(old)
     except BaseException:

@@ -10,7 +10,7 @@ from benchmarks.case import Case, Frames
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.encode import encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.shard.layout import ArrayLayout
 
 
@@ -47,6 +47,7 @@ class SlabKernel:
             plane.frame_row_bytes,
             plane.geometry[part],
             self._addresses[part],
+            NOT_PACKED,
             self.layout.slot_bytes,
             plane.chunk_rows,
             plane.row_bytes,

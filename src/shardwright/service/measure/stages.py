@@ -17,7 +17,7 @@ import numpy as np
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.ingest.loopback import ipc_rate
-from shardwright.kernels.encode import encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.model.errors import StorageError
 from shardwright.pipeline.limits import TASK_BYTES
 from shardwright.pipeline.workers import WorkerState
@@ -131,6 +131,7 @@ class SlabKernel:
             plane.frame_row_bytes,
             plane.geometry[part],
             slots,
+            NOT_PACKED,
             self.layout.slot_bytes,
             plane.chunk_rows,
             plane.row_bytes,
@@ -164,7 +165,7 @@ def kernel(spec: ArraySpec, frames: np.ndarray[Any, Any], seconds: float) -> Ker
                 encoded += turn * int(work.encoded_bytes.sum())
     finally:
         for state in states:
-            state.contexts.close()
+            state.close()
     raw = slabs * work.slab_bytes
     return KernelRate(spent.rate(raw), raw / max(encoded, 1), tuple(work.encoded_bytes.tolist()))
 
