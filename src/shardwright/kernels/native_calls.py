@@ -34,6 +34,7 @@ memcmp = _declare("memcmp", _I32, _I64, _I64, _I64)
 memset = _declare("memset", _I64, _I64, _I32, _I64)  # to, byte, bytes
 pwrite = _declare("pwrite", _I64, _I32, _I64, _I64, _I64)  # descriptor, from, bytes, offset
 pread = _declare("pread", _I64, _I32, _I64, _I64, _I64)  # descriptor, to, bytes, offset
+sync_file_range = _declare("sync_file_range", _I32, _I32, _I64, _I64, _U32)  # descriptor, offset, bytes, flags
 posix_fadvise = _declare("posix_fadvise", _I32, _I32, _I64, _I64, _I32)  # descriptor, offset, bytes, advice
 errno_location = _declare("__errno_location", _I64)
 

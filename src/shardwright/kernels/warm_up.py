@@ -12,7 +12,7 @@ from .contexts import CompressorContexts
 from .encode import NOT_PACKED, encode_chunks
 from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
-from .write import write_runs, write_slots
+from .write import start_writeback, write_runs, write_slots
 
 
 @cache
@@ -43,6 +43,7 @@ def warm_up() -> None:
     contexts.close()
     one = np.ones(1, np.int64)
     write_slots(-one, 0 * one, one, 0 * one, 1)
+    start_writeback(-one, 0 * one, 0 * one, one)
     write_runs(-one, 0 * one, 0 * one, one, 0 * one, 1, 0 * one)
     no_file, records = -1, np.zeros((1, 128), np.uint8)
     journal_chunks(no_file, 0 * one, 0 * one, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8))

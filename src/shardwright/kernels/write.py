@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from .native_calls import CACHE, as_pointer, errno_location, fetch_add, memset, pwrite
+from .native_calls import CACHE, as_pointer, errno_location, fetch_add, memset, pwrite, sync_file_range
 
 EINTR, EIO = 4, 5
+SYNC_FILE_RANGE_WRITE = 2
 
 
 @njit(nogil=True, cache=CACHE)
@@ -77,3 +78,23 @@ def write_runs(descriptors: Any, cursors: Any, files: Any, addresses: Any, nbyte
                 return int(number)
         first = stop
     return 0
+
+
+@njit(nogil=True, cache=CACHE)
+def start_writeback(descriptors: Any, files: Any, offsets: Any, nbytes: Any) -> None:
+    """Let the kernel begin to write out chunks that are in the page cache, so that what is dirty there stays as little as the disk is behind, and the
+    sync of a commit finds little to do. Waits only while the disk's queue is full. Neighbours go together.
+
+    descriptors  int64[F]  of each file; files int64[n]: which one each chunk is in; offsets, nbytes int64[n]: where, 0 bytes for none
+
+    An error is not reported here: the sync that must come anyway reports it.
+    """
+    first = 0
+    while first < files.size:
+        end, stop = offsets[first] + nbytes[first], first + 1
+        while stop < files.size and files[stop] == files[first] and nbytes[stop] > 0 and offsets[stop] == end:
+            end += nbytes[stop]
+            stop += 1
+        if nbytes[first] > 0:
+            sync_file_range(descriptors[files[first]], offsets[first], end - offsets[first], SYNC_FILE_RANGE_WRITE)
+        first = stop

@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
-from shardwright.kernels.write import write_runs, write_slots
+from shardwright.kernels.write import start_writeback, write_runs, write_slots
 from shardwright.model.errors import WorkerError
 from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
@@ -77,6 +77,7 @@ class SlabEncoder:
         mapped = [shard.slots_address for shard in files.slots]
         targets = self._mapped_slots(mapped, file, slot) if None not in mapped else state.slots(stop - first, slot_bytes)
         packed = files.journal.packed
+        descriptors = np.array([shard.descriptor for shard in files.slots], np.int64)
         nbytes, forms, crcs = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8), np.zeros(stop - first, np.uint32)
         reach("slots.before_store")
         encode_chunks(
@@ -99,7 +100,9 @@ class SlabEncoder:
             crcs,
         )
         if None in mapped:
-            self._write(files, file, offset, targets, nbytes)
+            self._write(files, descriptors, file, offset, targets, nbytes)
+        if files.cached:
+            start_writeback(descriptors, file, offset, nbytes)
         reach("slots.after_store")
         if first == 0:
             self._journal_frames(files.journal, slot_layer, records, frames != 0, state)
@@ -113,9 +116,10 @@ class SlabEncoder:
         targets: np.ndarray = np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes
         return targets
 
-    def _write(self, files: GroupFiles, file: np.ndarray, offsets: np.ndarray, addresses: np.ndarray, nbytes: np.ndarray) -> None:
+    def _write(
+        self, files: GroupFiles, descriptors: np.ndarray, file: np.ndarray, offsets: np.ndarray, addresses: np.ndarray, nbytes: np.ndarray
+    ) -> None:
         """From the worker's buffer into the files; packed, ``offsets`` becomes where the chunks went. Raises ``StorageError``."""
-        descriptors = np.array([shard.descriptor for shard in files.slots], np.int64)
         with storage_errors("write chunks of", "a shard"):
             reach("slots.before_write")
             if files.journal.packed:

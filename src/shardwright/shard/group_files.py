@@ -126,6 +126,11 @@ class GroupFiles:
         sync_directory(self.placement.workspace)
         old.abandon()
 
+    @property
+    def cached(self) -> bool:
+        """Whether what is written passes the page cache, where it stays until somebody writes it back."""
+        return any(shard.cached for shard in self.slots)
+
     def go_on_behind(self) -> None:
         """After chunks were taken over from before a crash, or from other files: where new runs go, and room for them. Raises ``StorageError``."""
         if not self.journal.packed:

@@ -56,6 +56,11 @@ class OpenShard:
         return None if self._file.address is None else self._file.address + self.layout.data_start
 
     @property
+    def cached(self) -> bool:
+        """Whether what is written passes the page cache."""
+        return not self._file.direct
+
+    @property
     def descriptor(self) -> int:
         return self._file.descriptor
 
@@ -140,6 +145,7 @@ class OpenShard:
         gap_bytes = self._give_gaps_back(live["offset"], ends)
         self._file.truncate(data_end if self.layout.index_at_start else data_end + len(index))
         self._file.sync()
+        self._file.drop_cache()
         return SealedShard(self.final_path, int(live["nbytes"].sum()) + len(index), gap_bytes)
 
     def _reach(self, point: str) -> None:

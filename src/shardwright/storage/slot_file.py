@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -43,6 +44,7 @@ class SlotFile:
         assert mode != "auto", "resolved by choose_io.resolve_io"
         self.path = path
         self.nbytes = nbytes
+        self.direct = mode == "direct"
         self._mapping: mmap.mmap | None = None
         self._sync_failed = False
         self._bytes: np.ndarray | None = None
@@ -141,6 +143,11 @@ class SlotFile:
             reach("shard.before_sync")
             os.fdatasync(self.descriptor)
         self._sync_failed = False
+
+    def drop_cache(self) -> None:
+        """What is synced need not stay in memory: an acquisition of hours would push everything else out, and then wait for it."""
+        with suppress(OSError):  # advice; a filesystem may not take it
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def rename(self, path: Path) -> None:
         """Takes the place of whatever has that name; the folder is not synced. Raises ``StorageError``."""
