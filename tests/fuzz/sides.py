@@ -21,6 +21,7 @@ from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.ingest.attachment import Attachment
 from shardwright.ingest.connection import Client
 from shardwright.ingest.session import Session
+from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.acquisition import AcquisitionState
@@ -88,6 +89,7 @@ class StrictAcquisition:
     identity = IDENTITY
     measures = Measures()
     slabs_used = 0
+    degrade_level = DegradeLevel.CONFIGURED
     keeper_busy_s = 0.0
 
     def __init__(self) -> None:
@@ -114,6 +116,9 @@ class StrictAcquisition:
             assert (-1 if flags == FRAME_NOT_HELD else 0) <= position < 100
             inside = any(start <= address and address + SPEC.frame_bytes <= start + nbytes for start, nbytes in self.memory)
             assert inside if flags == 0 else address == 0
+
+    def see_ring(self, used_frames: int, ring_frames: int) -> None:
+        assert used_frames >= 0
 
     def poll(self) -> np.ndarray:
         return np.zeros(0, np.int64)

@@ -16,6 +16,7 @@ import zmq
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
+from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.acquisition import AcquisitionState
@@ -57,6 +58,7 @@ class AcquisitionDouble:
     disks: ClassVar[dict[Path, Disk]]
     is_finishing = False
     slabs_used = 0
+    degrade_level = DegradeLevel.CONFIGURED
     keeper_busy_s = 0.0
 
     def __init__(
@@ -72,6 +74,7 @@ class AcquisitionDouble:
         self.disk = self.disks[path] = disk
         self.descriptors: list[np.ndarray] = []
         self.submitted: list[int] = []
+        self.ring_seen: list[tuple[int, int]] = []  # at each poll
         self.flushes = 0
         self.closed = False
         self.losses: list[tuple[int, int, ShardwrightError]] = []
@@ -134,6 +137,9 @@ class AcquisitionDouble:
         if self.error_after is not None and len(self._seen) >= self.error_after:
             self.state, self.error = AcquisitionState.FAILED, ShardwrightError("the disk of this test broke")
         self.wake()
+
+    def see_ring(self, used_frames: int, ring_frames: int) -> None:
+        self.ring_seen.append((used_frames, ring_frames))
 
     def poll(self) -> np.ndarray:
         if self.holding and self.state is AcquisitionState.OPEN:

@@ -76,7 +76,7 @@ import shardwright.pipeline.encoding as m
 def run(self, state, SlabDone=m.SlabDone):
     self.report(SlabDone(self.row, 0, None))
     time.sleep(0.01)
-    self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state)
+    self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state, self.overload.level)
 m.SlabTask.run = run
 """,
     ),

@@ -83,6 +83,7 @@ class Drive:
         return batch["sequence"].tolist()
 
     def poll(self, timeout_s: float | None = None) -> list[int]:
+        self.acquisition.see_ring(len(self._pixels), self.limits.ring_frames)
         out = self.acquisition.poll(timeout_s).tolist()
         for sequence in out:
             self.released[sequence] += 1

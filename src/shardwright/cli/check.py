@@ -130,7 +130,12 @@ _PROMISES = {
     "stored": "a frame survives the daemon within {store_within_ms} ms, and a power cut once synced, every {sync_interval_ms} ms",
     "durable": "a frame stays in the ring until it is synced, every {sync_interval_ms} ms",
 }
-_OVERLOAD = {"block": "the camera waits", "drop": "the newest frames are dropped, counted and recorded", "fail": "the acquisition ends"}
+_OVERLOAD = {
+    "block": "the camera waits",
+    "degrade": "chunks are encoded {steps} while the ring fills; once it is full the camera waits",
+    "drop": "the newest frames are dropped, counted and recorded",
+    "fail": "the acquisition ends",
+}
 _ON_FULL = {"block": "the camera waits for room", "spill": "goes on in output.spill_root", "fail": "the acquisition ends"}
 
 
@@ -142,9 +147,20 @@ def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     return [
         ("durability", rules.durability, _PROMISES[rules.durability].format(**rules.model_dump())),
         ("crash safety", size(safety.disk_bytes), f"of disk: staging area {size(safety.staging_bytes)}, {parts}"),
-        ("overload", rules.overload, _OVERLOAD[rules.overload]),
+        ("overload", rules.overload, _OVERLOAD[rules.overload].format(steps=_degrade_steps(stream))),
         ("full disk", rules.on_full, _ON_FULL[rules.on_full]),
     ]
+
+
+def _degrade_steps(stream: StreamPlan) -> str:
+    """What the policy degrade does to this stream's chunks."""
+    from shardwright.codecs.degrade import degrade_ladder
+    from shardwright.codecs.parameters import CodecParameters
+    from shardwright.model.degrade_level import DegradeLevel
+
+    ladder = degrade_ladder(CodecParameters.of(stream.spec, stream.limits.chunk_bytes))
+    steps = [level.label for level in ladder if level is not DegradeLevel.CONFIGURED]
+    return ", then ".join(steps) or "no faster (they are not compressed anyway)"
 
 
 def _bridged(stream: StreamPlan) -> str:

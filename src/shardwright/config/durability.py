@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.codecs.degrade import degrade_ladder
+from shardwright.codecs.parameters import CodecParameters
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.layout import page_aligned
 from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
@@ -69,6 +71,12 @@ def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[
         return []
     cause = f"durability is durable: frames stay in the ring until they are synced, and it bridges {ring_seconds:.2f} s"
     return [f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms smaller, else the camera waits"]
+
+
+def overload_warnings(spec: ArraySpec, chunk_bytes: int, reliability: Reliability) -> list[str]:
+    if reliability.overload != "degrade" or len(degrade_ladder(CodecParameters.of(spec, chunk_bytes))) > 1:
+        return []
+    return ["overload is degrade, but the codec compresses nothing: there is nothing to make faster, and the camera waits as with block"]
 
 
 def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:

@@ -182,7 +182,9 @@ class Reliability(_Section):
         default=1000, ge=10, le=600_000, description="How often what is stored is synced, all frames at once; what a power cut may cost."
     )
     overload: Overload = Field(
-        default="block", description="When frames come faster than they are stored: block the camera, drop the newest (counted, recorded), or fail."
+        default="block",
+        description="When frames come faster than they are stored: block the camera; degrade: compress faster, then not at all, while the ring fills,"
+        " and block once it is full; drop the newest (counted, recorded); or fail.",
     )
     on_full: OnFull = Field(
         default="block", description="When the disk has no room for the next shards: block until it has, spill to output.spill_root, or fail."

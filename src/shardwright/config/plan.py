@@ -23,7 +23,7 @@ from shardwright.storage.filesystems import nearest_folder
 
 from .access import access_warnings
 from .descriptors import descriptors_for_acquisitions
-from .durability import SafetyCost, disk_warnings, ring_warnings, room_warnings
+from .durability import SafetyCost, disk_warnings, overload_warnings, ring_warnings, room_warnings
 from .quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -48,7 +48,11 @@ class StreamPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return (*layout_warnings(self.spec), *ring_warnings(self.reliability, self.ring_seconds))
+        return (
+            *layout_warnings(self.spec),
+            *ring_warnings(self.reliability, self.ring_seconds),
+            *overload_warnings(self.spec, self.limits.chunk_bytes, self.reliability),
+        )
 
     @property
     def disk_reserved_bytes(self) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.receipt import Receipt
     from shardwright.pipeline.limits import Limits
     from shardwright.pipeline.measures import Measures
@@ -63,6 +64,8 @@ class AcquisitionLike(Protocol):
     @property
     def slabs_used(self) -> int: ...
     @property
+    def degrade_level(self) -> DegradeLevel: ...
+    @property
     def keeper_busy_s(self) -> float: ...
     @property
     def identity(self) -> str: ...
@@ -82,6 +85,7 @@ class AcquisitionLike(Protocol):
     def new_client(self) -> int: ...
     def settle_missing(self) -> None: ...
     def submit(self, descriptors: npt.NDArray[Any], addresses: npt.NDArray[Any]) -> None: ...
+    def see_ring(self, used_frames: int, ring_frames: int) -> None: ...
     def poll(self) -> npt.NDArray[Any]: ...
     def flush(self) -> None: ...
     def finish(self) -> None: ...
@@ -200,7 +204,7 @@ class Session:
             client_epoch=acquisition.client_epoch,
             next_sequence=self.credit.next_sequence,
             missing=tuple(again),
-            overload=self.settings.overload,
+            overload="block" if self.settings.overload == "degrade" else self.settings.overload,  # which is all that a client has to do
             durability=self.settings.durability,
         )
         attachment.say(Kind.OPENED, opened.to_body())
@@ -320,6 +324,7 @@ class Session:
     def advance(self) -> None:
         """One round: takes what the pipeline has finished and tells the client."""
         acquisition = self.acquisition
+        acquisition.see_ring(self.credit.frames_in_flight, self.credit.ring_slots)
         released = self.credit.release(acquisition.poll(), acquisition.stored_watermark)
         if self.attachment is not None and self.state in _ATTACHED:  # a draining session gets no credit for frames that would be dropped
             self.attachment.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)

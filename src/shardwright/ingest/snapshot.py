@@ -66,6 +66,7 @@ def _gauges(sessions: list[Session]) -> dict[str, int]:
         "ring_used": sum(session.credit.frames_in_flight for session in sessions),
         "slabs_total": sum(session.acquisition.limits.rows for session in sessions),
         "slabs_used": sum(session.acquisition.slabs_used for session in sessions),
+        "degrade_level": max((int(session.acquisition.degrade_level) for session in sessions), default=0),
     }
 
 
@@ -86,6 +87,9 @@ def _acquisition(session: Session) -> dict[str, Any]:
         "rate_hz": session.rate.hz,
         "bytes_per_s": session.rate.bytes_per_s,
         "ring_fill": session.ring_fill,
+        "degrade_level": acquisition.degrade_level.label,
+        "frames_faster": receipt.frames_faster,
+        "frames_uncompressed": receipt.frames_uncompressed,
         "client": None if attachment is None else {"host": attachment.client.hello.host, "pid": attachment.client.hello.pid},
         "since_s": time.monotonic() - session.begun_s,
     }

@@ -27,7 +27,9 @@ PAGE_BYTES = 4096  # direct writes begin and end at one
 @njit(nogil=True, cache=CACHE)
 def _compress(out: Any, address: int, capacity: int, codec: Any, block_bytes: int, contexts: Any, scratch: int, source: Any) -> int:
     kind, level = codec[0], codec[3]
-    if kind == KIND_BLOSC and level != LEVEL_STORED:
+    if level == LEVEL_STORED:
+        return 0
+    if kind == KIND_BLOSC:
         return compress_blosc(out, address, codec, block_bytes, contexts, scratch, source)
     if kind == KIND_ZSTD:
         return compress_zstd(address, capacity, level, contexts, scratch, source)

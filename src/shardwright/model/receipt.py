@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+_LATER = ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed")  # than protocol version 1
+
 
 @dataclass(frozen=True)
 class Receipt:
@@ -16,6 +18,9 @@ class Receipt:
     the disk). ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or was kept.
     ``frames_durable`` are the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of
     the encoded chunks and indexes.
+
+    Under the overload policy ``degrade``, of the stored frames and their chunks, as far as the process that tells has written them: ``..._faster``
+    with a faster setting than the array's, ``..._uncompressed`` not compressed at all. A frame counts once, by the fastest of its chunks.
     """
 
     path: str
@@ -30,6 +35,10 @@ class Receipt:
     shards: int
     frames_dropped: int = 0
     frames_lost: int = 0
+    frames_faster: int = 0
+    frames_uncompressed: int = 0
+    chunks_faster: int = 0
+    chunks_uncompressed: int = 0
 
     @property
     def ratio(self) -> float:
@@ -44,6 +53,6 @@ class Receipt:
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Receipt:
-        """Raises ``KeyError`` when a field is missing; unknown fields are ignored (a newer daemon may send more)."""
-        counts = {f.name: int(facts[f.name]) for f in fields(cls) if f.name != "path"}
+        """Raises ``KeyError`` when a field is missing but for ``_LATER``; unknown fields are ignored (a newer daemon may send more)."""
+        counts = {f.name: int(facts.get(f.name, 0) if f.name in _LATER else facts[f.name]) for f in fields(cls) if f.name != "path"}
         return cls(path=str(facts["path"]), **counts)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardwright.kernels.place import slabs_and_places
+from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import LostFramesError, ResumeError
 from shardwright.model.fates import Fate, Reason
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, METADATA_FIELDS, descriptor_dtype
@@ -217,7 +219,15 @@ class Acquisition(Outcomes):
         self._advance()
 
     def receipt(self) -> Receipt:
-        return self.accounts.receipt(self.path, failed=self.state is AcquisitionState.FAILED)
+        receipt = self.accounts.receipt(self.path, failed=self.state is AcquisitionState.FAILED)
+        chunks, frames = self._level_counts.chunks.tolist(), self._level_counts.frames.tolist()
+        return replace(
+            receipt,
+            frames_faster=frames[DegradeLevel.FASTER],
+            frames_uncompressed=frames[DegradeLevel.UNCOMPRESSED],
+            chunks_faster=chunks[DegradeLevel.FASTER],
+            chunks_uncompressed=chunks[DegradeLevel.UNCOMPRESSED],
+        )
 
     def take_losses(self) -> list[tuple[int, int, LostFramesError]]:
         """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept; each is told once."""
@@ -259,6 +269,7 @@ class Acquisition(Outcomes):
         while self._pending and self._place(self._pending[0]):
             self._pending.popleft()
         self._relieve_ring()
+        self._look_at_ring(now_s)
         self._stage_and_commit(now_s)
         if self.error is not None:
             self._failing_step()

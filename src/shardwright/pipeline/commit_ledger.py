@@ -87,6 +87,11 @@ class CommitLedger:
         """Frames whose pixels come back with the next commit."""
         return sum(array.size for entry in self._pending.values() for array in entry.releases)
 
+    @property
+    def unsynced_frames(self) -> int:
+        """Frames whose pixels come back with the next commit or with the one that is under way."""
+        return self.releases_waiting + sum(array.size for entry in (self._in_commit or {}).values() for array in entry.releases)
+
     def end(self, failed: set[int]) -> list[tuple[int, Uncommitted]]:
         """The commit has ended: what was synced, by its key. What failed is pending again (its files will be rewritten)."""
         entries, self._in_commit = self._in_commit or {}, None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
@@ -26,21 +27,26 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.degrade_level import DegradeLevel
     from shardwright.shard.group_files import GroupFiles
     from shardwright.shard.staging import StagingArea
 
+    from .overload_level import OverloadLevel
     from .workers import WorkerState
 
 
 @dataclass(frozen=True)
 class SlabDone:
-    """A worker's report on chunks of one slab: ``error`` is set when they were not stored; else how long they waited for a worker and took it."""
+    """A worker's report on chunks of one slab: ``error`` is set when they were not stored; else how long they waited for a worker and took it.
+    ``chunks`` were written, at ``level``; those that are all fill were not."""
 
     row: int
     stored_bytes: int
     error: Exception | None
     queue_ns: int = 0
     encode_ns: int = 0
+    chunks: int = 0
+    level: DegradeLevel | None = None
 
 
 class SlabEncoder:
@@ -50,7 +56,7 @@ class SlabEncoder:
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
         self.grid = grid
-        self._codec = codec.as_array()
+        self._codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
         self._block_bytes = codec.block_bytes
         self._scratch_bytes = codec.scratch_bytes
         self._keep_empty = spec.write_empty_chunks
@@ -61,8 +67,24 @@ class SlabEncoder:
     def chunks_per_slab(self) -> int:
         return len(self.layout.plane.file)
 
-    def encode(self, frames: np.ndarray, records: np.ndarray, slab: int, files: GroupFiles, first: int, stop: int, state: WorkerState) -> int:
-        """Encode chunks [first, stop) of a slab into their slots, then note them in the journal; returns the encoded bytes.
+    @property
+    def levels(self) -> tuple[DegradeLevel, ...]:
+        """At which this array's chunks can be encoded, from the configured one to the fastest."""
+        return tuple(self._codecs)
+
+    def encode(
+        self,
+        frames: np.ndarray,
+        records: np.ndarray,
+        slab: int,
+        files: GroupFiles,
+        first: int,
+        stop: int,
+        state: WorkerState,
+        level: DegradeLevel,
+    ) -> np.ndarray:
+        """Encode chunks [first, stop) of a slab into their slots, then note them in the journal; returns the encoded bytes of each, 0 for one that
+        is all fill and absent.
 
         ``frames`` int64[P]: address of each frame's pixels in storage order, 0 where none came; ``records`` uint8[P, record_bytes] alike. The task
         that has the slab's first chunk journals the frames, before its chunks: a slab all of whose chunks are journaled has its frames there too.
@@ -89,7 +111,7 @@ class SlabEncoder:
             slot_bytes,
             plane.chunk_rows,
             plane.row_bytes,
-            self._codec,
+            self._codecs[level],
             self._block_bytes,
             self._keep_empty,
             self._fill_row,
@@ -110,7 +132,7 @@ class SlabEncoder:
         for number, shard in enumerate(files.slots):
             mine = file == number
             shard.record(entry[mine], offset[mine], nbytes[mine])
-        return int(nbytes.sum())
+        return nbytes
 
     def _mapped_slots(self, addresses: list[int | None], file: np.ndarray, slot: np.ndarray) -> np.ndarray:
         targets: np.ndarray = np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes
@@ -177,18 +199,20 @@ class SlabTask:
     files: GroupFiles
     report: Callable[[SlabDone], None]
     queued_ns: int  # since when it waits for a worker
+    overload: OverloadLevel  # asked when a worker begins: what has waited is encoded as fast as what comes now
 
     def run(self, state: WorkerState) -> None:
-        begun_ns = time.monotonic_ns()
+        begun_ns, level = time.monotonic_ns(), self.overload.level
         try:
-            stored_bytes = self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state)
+            nbytes = self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state, level)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
             self.report(SlabDone(self.row, 0, error))
         except BaseException as error:
             self.report(SlabDone(self.row, 0, WorkerError(f"a worker thread died: {error!r}")))  # nobody else would report this task
             raise
         else:
-            self.report(SlabDone(self.row, stored_bytes, None, begun_ns - self.queued_ns, time.monotonic_ns() - begun_ns))
+            waited_ns, took_ns = begun_ns - self.queued_ns, time.monotonic_ns() - begun_ns
+            self.report(SlabDone(self.row, int(nbytes.sum()), None, waited_ns, took_ns, int(np.count_nonzero(nbytes)), level))
 
 
 @dataclass(frozen=True)

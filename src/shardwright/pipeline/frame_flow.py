@@ -31,7 +31,9 @@ from .commit_ledger import CommitLedger
 from .encoding import SlabDone, SlabEncoder, SlabTask, StageDone
 from .groups import Group, Groups, GroupState
 from .keeper import KeeperReport, NotRecorded, ShardKeeper
+from .level_counts import LevelCounts
 from .measures import Measures
+from .overload_level import OverloadLevel, backlog_part
 from .staging_desk import StagingDesk
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.errors import LostFramesError, ShardwrightError
 
     from .limits import Limits
@@ -100,6 +103,10 @@ class FrameFlow(ABC):
         self._wake = wake
         self._encoder = SlabEncoder(self.spec, self.grid)
         self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
+        levels = self._encoder.levels if settings.overload == "degrade" else self._encoder.levels[:1]
+        self._overload = OverloadLevel(levels, tasks_to_try=pool.threads)
+        self._level_counts = LevelCounts(limits.rows)
+        self._ring_used, self._ring_frames = 0, limits.ring_frames
         self._record_dtype = record_dtype(len(self.spec.frame_fields))
         self._table = SlabTable(self.grid, limits.rows, self._record_dtype)
         self._pending: deque[_Batch] = deque()
@@ -153,6 +160,11 @@ class FrameFlow(ABC):
         return self._table.rows_used
 
     @property
+    def degrade_level(self) -> DegradeLevel:
+        """At which chunks are encoded now. From any thread."""
+        return self._overload.level
+
+    @property
     def keeper_busy_s(self) -> float:
         """How long the keeper has been at the call that it makes now. From any thread."""
         return self._keeper.busy.busy_s()
@@ -172,6 +184,26 @@ class FrameFlow(ABC):
     @abstractmethod
     def _fail(self, error: BaseException) -> None:
         """Take nothing more in, save what is sound (``failure``)."""
+
+    # ------------------------------------------------------------------ the overload policy
+
+    def see_ring(self, used_frames: int, ring_frames: int) -> None:
+        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each ``poll``."""
+        self._ring_used, self._ring_frames = used_frames, ring_frames
+
+    def _look_at_ring(self, now_s: float) -> None:
+        if not self._overload.can_change:
+            return
+        part = backlog_part(
+            ring_frames=self._ring_frames,
+            used_frames=self._ring_used,
+            collecting_frames=self._table.held_frames,
+            held_frames=self.limits.held_frames,
+            unsynced_frames=self._ledger.unsynced_frames if self._keeps_frames else 0,
+        )
+        before = self._overload.look(part, now_s)
+        if before is not None:
+            self._note("overload_level", {"level": self._overload.level.label, "before": before.label, "backlog": round(part, 2)})
 
     # ------------------------------------------------------------------ frames to slabs
 
@@ -284,6 +316,7 @@ class FrameFlow(ABC):
             return
         slab = int(self._table.slab[row])
         group = self._group_of_row(row)
+        self._level_counts.begin_slab(row)
         self._table.records["slab_frames"][row] = int(self._table.frames[row]) % (1 << 16)
         group.done_slabs.add(slab)
         group.slabs_left -= 1
@@ -304,7 +337,8 @@ class FrameFlow(ABC):
             group.in_flight += 1
             self._rows_in_flight += 1
             self._tasks_left[row] = len(self._task_ranges)
+            self._level_counts.begin_writing(row)
             frames, slab = self._table.addresses[row], int(self._table.slab[row])
             records = self._table.records[row].view(np.uint8).reshape(frames.size, -1)
             for first, stop in self._task_ranges:
-                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report, now_ns))
+                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report, now_ns, self._overload))

@@ -131,6 +131,9 @@ class Outcomes(Failing):
         if report.error is None:
             self.measures.queue.observe_ns(report.queue_ns)
             self.measures.encode.observe_ns(report.encode_ns)
+            assert report.level is not None, "what was written was written at a level"
+            self._level_counts.wrote(row, report.level, report.chunks)
+            self._overload.task_done(report.level)
         else:
             group.failed_rows.add(row)
             if not self._groups.note_io_error(group, report.error) or self.state is AcquisitionState.FAILING:
@@ -172,6 +175,7 @@ class Outcomes(Failing):
         table = self._table
         sequences = self._store_frames(row, table.filled(row))
         group.frames += sequences.size
+        self._level_counts.stored(row, sequences.size)
         held_row = row if self._keeps_frames else None
         self._ledger.add(group.number, time.monotonic(), sequences, slots=self._desk.slots_of(row), held_row=held_row)
         if held_row is None:

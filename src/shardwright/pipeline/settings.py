@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwright.model.errors import SpecError
 from shardwright.storage.slot_file import IO_MODES
@@ -14,18 +14,24 @@ if TYPE_CHECKING:
     from shardwright.storage.slot_file import IoMode
 
 Durability = Literal["stored", "durable"]
-Overload = Literal["block", "drop", "fail"]
+Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
 MAX_INTERVAL_MS = 3_600_000
-_CHOICES = {"io": IO_MODES, "durability": ("stored", "durable"), "overload": ("block", "drop", "fail"), "on_full": ("block", "spill", "fail")}
+_CHOICES = {
+    "io": IO_MODES,
+    "durability": get_args(Durability),
+    "overload": get_args(Overload),
+    "on_full": get_args(OnFull),
+}
 
 
 @dataclass(frozen=True)
 class WriteSettings:
     """``durability``: at which level a frame's pixels are given back to the camera. ``store_within_ms``: the longest a frame of an unfinished slab
     waits before it is staged. ``sync_interval_ms``: how often what is stored is made durable. ``overload``: what the camera's side does without
-    credit. ``on_full``: what happens when the next shard cannot be preallocated. ``ballast_bytes`` are kept on disk for sealing and recovery;
-    ``low_water_bytes`` of free disk raise a warning (0: never)."""
+    credit; with ``degrade`` chunks are encoded faster while the ring fills (``overload_level``), and without credit the camera waits. ``on_full``:
+    what happens when the next shard cannot be preallocated. ``ballast_bytes`` are kept on disk for sealing and recovery; ``low_water_bytes`` of free
+    disk raise a warning (0: never)."""
 
     io: IoMode = "auto"
     durability: Durability = "stored"

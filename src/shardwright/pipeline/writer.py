@@ -77,6 +77,10 @@ class FrameRing:
     def has_free(self) -> bool:
         return bool(self._free)
 
+    @property
+    def used(self) -> int:
+        return len(self._slot_of)
+
     def close(self) -> None:
         """Leave the memory to the next writer. Only when nobody reads pixels any more."""
         spare_memory.give_back(self._memory)
@@ -151,9 +155,9 @@ class Writer:
     ) -> None:
         """Store one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else ``frame_id``, else the count of appends.
 
-        The frame is copied before this returns. While the ring is full it waits, drops the frame (counted and recorded) or fails, as ``overload``
-        says. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing was stored then), ``OverloadError``,
-        ``ClosedError``, or what broke the pipeline.
+        The frame is copied before this returns. While the ring is full it waits (``block``, ``degrade``), drops the frame (counted and recorded) or
+        fails, as ``overload`` says. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing was stored
+        then), ``OverloadError``, ``ClosedError``, or what broke the pipeline.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
@@ -272,6 +276,7 @@ class Writer:
 
     def _collect(self, *, raising: bool = True) -> None:
         """Under the lock."""
+        self._acquisition.see_ring(self._ring.used, self.limits.ring_frames)
         self._ring.release(self._acquisition.poll())
         for name, facts in self._acquisition.take_events():
             log.warning("%s: %s %s", self.path.name, name, facts)

@@ -1,0 +1,127 @@
+"""At which level chunks are encoded under the overload policy ``degrade``, decided from how far behind the encoders are.
+
+    faster      frames wait for encoders in HIGH of the ring, and workers have had their turn at the present level: one level up
+    hold        in between
+    slower      they wait in no more than LOW of it, and the level has lasted for DWELL_S: one level down
+
+Two marks and the dwell keep it from flapping. A worker asks for the level when it begins a task, so that what already waits gets faster too.
+Where even the highest level is not enough the ring fills up, and the camera waits as with ``block``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardwright.model.degrade_level import DegradeLevel
+
+LOW, HIGH = 0.25, 0.6
+DWELL_S = 1.0
+
+
+class Backlog(Enum):
+    LOW = "low"
+    BETWEEN = "between"
+    HIGH = "high"
+
+    @classmethod
+    def of(cls, part: float) -> Backlog:
+        return cls.HIGH if part >= HIGH else cls.LOW if part <= LOW else cls.BETWEEN
+
+
+class Place(Enum):
+    """Of the present level among those that the codec has."""
+
+    ONLY = "only"
+    LOWEST = "lowest"
+    INNER = "inner"
+    HIGHEST = "highest"
+
+
+class Move(Enum):
+    UP = 1
+    HOLD = 0
+    DOWN = -1
+
+
+@dataclass(frozen=True)
+class Row:
+    """``tried``: workers have had their turn at this level; ``rested``: it has lasted long enough to be left for a slower one. None: either."""
+
+    backlog: Backlog
+    places: frozenset[Place]
+    tried: bool | None
+    rested: bool | None
+    move: Move
+
+    def matches(self, backlog: Backlog, place: Place, tried: bool, rested: bool) -> bool:
+        return backlog is self.backlog and place in self.places and self.tried in (None, tried) and self.rested in (None, rested)
+
+
+_CAN_RISE, _CAN_FALL, _ALL = frozenset({Place.LOWEST, Place.INNER}), frozenset({Place.INNER, Place.HIGHEST}), frozenset(Place)
+TABLE = (
+    Row(Backlog.HIGH, _CAN_RISE, tried=True, rested=None, move=Move.UP),
+    Row(Backlog.HIGH, _CAN_RISE, tried=False, rested=None, move=Move.HOLD),
+    Row(Backlog.HIGH, _ALL - _CAN_RISE, tried=None, rested=None, move=Move.HOLD),
+    Row(Backlog.BETWEEN, _ALL, tried=None, rested=None, move=Move.HOLD),
+    Row(Backlog.LOW, _CAN_FALL, tried=None, rested=True, move=Move.DOWN),
+    Row(Backlog.LOW, _CAN_FALL, tried=None, rested=False, move=Move.HOLD),
+    Row(Backlog.LOW, _ALL - _CAN_FALL, tried=None, rested=None, move=Move.HOLD),
+)
+
+
+def decide(backlog: Backlog, place: Place, tried: bool, rested: bool) -> Move:
+    return next(row.move for row in TABLE if row.matches(backlog, place, tried, rested))
+
+
+def backlog_part(*, ring_frames: int, used_frames: int, collecting_frames: int, held_frames: int, unsynced_frames: int) -> float:
+    """How much of the ring's room for frames that wait for encoders is taken, 0 to 1.
+
+    ``used_frames`` of ``ring_frames`` are in use. Of these, ``collecting_frames`` wait for the rest of their slab (``held_frames`` when all come in
+    order), which no encoder can help, and ``unsynced_frames`` are encoded and wait for a sync, for which up to half of the room is meant.
+    """
+    room = max(1, ring_frames - max(held_frames, collecting_frames))
+    waiting = used_frames - collecting_frames - unsynced_frames
+    return min(1.0, max(0, waiting) / max(1, room - min(unsynced_frames, room // 2)))
+
+
+class OverloadLevel:
+    """Belongs to the acquisition's thread; ``level`` may be read by any. ``tasks_to_try``: how many tasks must have been encoded at a level before
+    a faster one is tried."""
+
+    def __init__(self, levels: Sequence[DegradeLevel], tasks_to_try: int) -> None:
+        self._levels = tuple(levels)
+        self._at = 0
+        self._tasks_to_try = tasks_to_try
+        self._tasks = tasks_to_try  # the first level needs no trial
+        self._since_s: float | None = None
+        self.level = self._levels[0]
+
+    @property
+    def can_change(self) -> bool:
+        return len(self._levels) > 1
+
+    @property
+    def _place(self) -> Place:
+        if not self.can_change:
+            return Place.ONLY
+        return {0: Place.LOWEST, len(self._levels) - 1: Place.HIGHEST}.get(self._at, Place.INNER)
+
+    def task_done(self, level: DegradeLevel) -> None:
+        if level is self.level:
+            self._tasks += 1
+
+    def look(self, part: float, now_s: float) -> DegradeLevel | None:
+        """``part`` as ``backlog_part`` says; returns the level that was left, when it was."""
+        rested = self._since_s is None or now_s - self._since_s >= DWELL_S
+        move = decide(Backlog.of(part), self._place, self._tasks >= self._tasks_to_try, rested)
+        if move is Move.HOLD:
+            return None
+        before = self.level
+        self._at += move.value
+        self.level, self._tasks, self._since_s = self._levels[self._at], 0, now_s
+        return before
