@@ -20,6 +20,8 @@ STREAM = {
     "frames_duplicate": 0,
     "frames_dropped": 45,
     "frames_lost": 0,
+    "frames_faster": 0,
+    "frames_uncompressed": 0,
     "shards_sealed": 7,
     "bytes_raw": 4 << 30,
     "bytes_stored": 1 << 30,
@@ -37,6 +39,7 @@ ACQUISITION = {
     "rate_hz": 99.96,
     "bytes_per_s": 838_860_800.0,
     "ring_fill": 0.25,
+    "degrade_level": "configured",
     "since_s": 15.0,
     "client": {"host": "rig", "pid": 4711},
 }
@@ -98,6 +101,17 @@ def test_trouble_is_told() -> None:
     assert "spill /nfs: not known how much is free" in lines
     assert "compaction paused at /data/a; 2 queued, 5 done, 1 failed" in lines
     assert "log 7 lines lost: its reader is too slow" in lines
+
+
+def test_degraded_acquisitions_and_streams_are_told() -> None:
+    degraded = {**ACQUISITION, "name": "late", "degrade_level": "uncompressed"}
+    stream = {**STREAM, "frames_dropped": 0, "frames_faster": 160, "frames_uncompressed": 48}
+    lines = shown(status_view(snapshot(acquisitions=[ACQUISITION, degraded], streams={"cam0": stream})))
+    assert "acquisition stream state received of stored durable missing rate data ring chunks for client" in lines
+    assert "embryo-42 cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% configured 15 s rig 4711" in lines
+    assert "late cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% uncompressed 15 s rig 4711" in lines
+    assert "stream acquisitions failed received stored shards raw on disk faster uncompressed" in lines
+    assert "cam0 2 0 12,345 12,300 7 4.0 GiB 1.0 GiB (4.0:1) 160 48" in lines
 
 
 def test_nothing_open_and_nobody_there() -> None:

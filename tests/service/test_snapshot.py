@@ -28,6 +28,7 @@ STREAM_KEYS = {
     *("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards_sealed"),
     *(f"bytes_{fate}" for fate in ("durable", "missing", "duplicate", "late", "dropped", "lost")),
     *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
+    *("degrade_level", "frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
 }
 HISTOGRAMS = {"queue_seconds", "encode_seconds", "store_seconds", "commit_seconds", "shard_open_seconds", "shard_seal_seconds"}
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WIDTH_OF_FILES = 200  # where output goes to a file or another program, lines are as long as they need to be
 STALL_WARNING_S = 2.0
 _STREAM_TROUBLE = ("frames_missing", "frames_late", "frames_duplicate", "frames_dropped", "frames_lost")
+_STREAM_DEGRADED = ("frames_faster", "frames_uncompressed")
 
 
 def console() -> Console:
@@ -45,8 +46,12 @@ def status_view(status: Facts) -> RenderableType:
 
 
 def acquisitions_view(status: Facts) -> RenderableType:
-    """One line for each that is open."""
-    table = _table("acquisition", "stream", "state", "received", "of", "stored", "durable", "missing", "rate", "data", "ring", "for", "client")
+    """One line for each that is open; and at which level its chunks are written, where any is overloaded."""
+    degraded = any(one.get("degrade_level", "configured") != "configured" for one in status["acquisitions"])
+    level = ("chunks",) if degraded else ()
+    table = _table(
+        "acquisition", "stream", "state", "received", "of", "stored", "durable", "missing", "rate", "data", "ring", *level, "for", "client"
+    )
     for one in status["acquisitions"]:
         client = one["client"]
         table.add_row(
@@ -61,6 +66,7 @@ def acquisitions_view(status: Facts) -> RenderableType:
             f"{one['rate_hz']:,.1f} Hz",
             f"{format_bytes(one['bytes_per_s'])}/s",
             f"{one['ring_fill']:.0%}",
+            *([_level(one)] if degraded else []),
             duration(one["since_s"]),
             plain("nobody" if client is None else f"{client['host']} {client['pid']}"),
         )
@@ -128,7 +134,7 @@ def _compaction(compaction: Facts) -> Text:
 
 def _streams(streams: Facts) -> Table:
     """Since the daemon started; columns of trouble only where there was any."""
-    trouble = [name for name in _STREAM_TROUBLE if any(stream[name] for stream in streams.values())]
+    trouble = [name for name in (*_STREAM_TROUBLE, *_STREAM_DEGRADED) if any(stream.get(name) for stream in streams.values())]
     table = _table(
         "stream", "acquisitions", "failed", "received", "stored", "shards", "raw", "on disk", *(n.removeprefix("frames_") for n in trouble)
     )
@@ -143,9 +149,14 @@ def _streams(streams: Facts) -> Table:
             f"{stream['shards_sealed']:,}",
             format_bytes(raw),
             format_bytes(stored) + (f" ({raw / stored:.1f}:1)" if stored else ""),
-            *(_trouble(stream[column]) for column in trouble),
+            *(_trouble(stream.get(column, 0)) for column in trouble),
         )
     return table
+
+
+def _level(acquisition: Facts) -> Text:
+    level = acquisition.get("degrade_level", "configured")  # a daemon of an earlier release has none
+    return Text(plain(level), style="" if level == "configured" else "yellow")
 
 
 def _trouble(count: int) -> Text:

@@ -25,8 +25,9 @@ def stream() -> dict[str, Any]:
         "frames_received",
         "frames_stored",
     )
-    occupancy = ("ring_frames", "ring_used", "slabs_total", "slabs_used")
-    names = (*counts, *(f"frames_{fate}" for fate in FATES), *(f"bytes_{fate}" for fate in FATES), *occupancy)
+    occupancy = ("ring_frames", "ring_used", "slabs_total", "slabs_used", "degrade_level")
+    degraded = [f"{what}_{level}" for what in ("frames", "chunks") for level in ("faster", "uncompressed")]
+    names = (*degraded, *counts, *(f"frames_{fate}" for fate in FATES), *(f"bytes_{fate}" for fate in FATES), *occupancy)
     measures = Measures()
     for histogram in (getattr(measures, name) for name in ("queue", "encode", "store", "commit", "shard_open", "shard_seal")):
         histogram.observe_ns(next(NUMBERS) * 1_000_000)
@@ -116,6 +117,10 @@ def of_stream(name: str, facts: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("ring_used_frames", name): facts["ring_used"],
         ("slabs", name): facts["slabs_total"],
         ("slabs_used", name): facts["slabs_used"],
+        ("degrade_level", name): facts["degrade_level"],
+        **{
+            (f"{what}_degraded_total", name, level): facts[f"{what}_{level}"] for what in ("frames", "chunks") for level in ("faster", "uncompressed")
+        },
     }
     values |= {(f"frames_{fate}_total", name): facts[f"frames_{fate}"] for fate in ("received", "stored", "durable", "duplicate", "late", "lost")}
     values |= {(f"{fate}_bytes_total", name): facts[f"bytes_{fate}"] for fate in ("durable", "duplicate", "late", "lost")}

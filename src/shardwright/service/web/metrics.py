@@ -47,6 +47,11 @@ DROPPED_COUNTERS = {
     "dropped_bytes": ("bytes_dropped", "Pixel bytes of the frames not taken in, by reason."),
 }
 DROP_REASONS = ("overload",)  # model/fates.py: the one reason for which a frame is dropped
+DEGRADED_COUNTERS = {
+    "frames_degraded": ("frames", "Frames stored with a chunk below the configured compression, by the fastest level of their chunks."),
+    "chunks_degraded": ("chunks", "Chunks written below the configured compression, by level."),
+}
+DEGRADE_LEVELS = ("faster", "uncompressed")  # model/degrade_level.py, without the configured one
 STREAM_GAUGES = {
     "frames_missing": (
         "frames_missing",
@@ -57,6 +62,7 @@ STREAM_GAUGES = {
     "ring_used_frames": ("ring_used", "Frames in those rings that are not safe yet."),
     "slabs": ("slabs_total", "Slabs that the running acquisitions may have in work."),
     "slabs_used": ("slabs_used", "Slabs in work."),
+    "degrade_level": ("degrade_level", "How chunks are encoded now, the fastest of running acquisitions: 0 as configured, 1 faster, 2 uncompressed."),
 }
 HISTOGRAMS = {
     "queue_seconds": "How long a slab waits for a worker.",
@@ -132,6 +138,12 @@ def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Ite
         for stream, facts in streams.items():
             dropped.add_metric([stream, *DROP_REASONS], facts[key])
         yield dropped
+    for name, (what, text) in DEGRADED_COUNTERS.items():
+        degraded = CounterMetricFamily(_name(name), text, labels=["stream", "level"])
+        for stream, facts in streams.items():
+            for level in DEGRADE_LEVELS:
+                degraded.add_metric([stream, level], facts[f"{what}_{level}"])
+        yield degraded
     ratios = {stream: facts["bytes_raw"] / facts["bytes_stored"] for stream, facts in streams.items() if facts["bytes_stored"]}
     text = "Pixel bytes stored for each byte written, since the start; staged frames raise it until their chunk is full."
     yield _by_stream(GaugeMetricFamily, "compression_ratio", text, ratios)

@@ -17,6 +17,7 @@ export function summed(snapshot) {
   sums.store = histograms.length
     ? { le: histograms[0].le, counts: histograms[0].counts.map((_, i) => histograms.reduce((sum, each) => sum + each.counts[i], 0)) }
     : null;
+  sums.degrade_level = Math.max(0, ...streams.map((stream) => stream.degrade_level ?? 0));
   return sums;
 }
 

@@ -5,6 +5,7 @@ import { Rows, make, setText } from "./table.js";
 
 const byId = (id) => document.getElementById(id);
 const RING_FULL = 0.9;
+const DEGRADED = ["", ", chunks written faster", ", chunks written uncompressed"]; // model/degrade_level.py
 const STALL_S = 5;
 const SOON_FULL_S = 3600;
 
@@ -27,8 +28,9 @@ export function showNumbers(status, sums, point) {
   setText(byId("frames-waiting"), `${count(sums.frames_stored)} stored`);
   showNotStored(sums);
   setText(byId("ring-fill"), percent(point.ring));
-  setText(byId("ring-frames"), sums.ring_frames ? `${count(sums.ring_used)} of ${count(sums.ring_frames)} frames` : "no camera is connected");
-  byId("ring-tile").dataset.level = point.ring >= RING_FULL ? "warning" : "";
+  const written = DEGRADED[sums.degrade_level] ?? "";
+  setText(byId("ring-frames"), sums.ring_frames ? `${count(sums.ring_used)} of ${count(sums.ring_frames)} frames${written}` : "no camera is connected");
+  byId("ring-tile").dataset.level = point.ring >= RING_FULL || written ? "warning" : "";
   showDisk(status.disks ?? []);
 }
 
