@@ -137,7 +137,7 @@ BAD = [
     ("name: blosc, cname: zstd", "name: zstd, cname: zstd", 17, "streams[0].array.codec.cname", "expected one of name, level"),
     ("name: blosc", "name: lzma", 17, "streams[0].array.codec.name", "got 'lzma'"),
     ("workers:", "reliability: {durability: maybe}\nworkers:", 8, "reliability.durability", "'stored' or 'durable'; got 'maybe'"),
-    ("workers:", "reliability: {overload: spill}\nworkers:", 8, "reliability.overload", "'block', 'drop' or 'fail'; got 'spill'"),
+    ("workers:", "reliability: {overload: spill}\nworkers:", 8, "reliability.overload", "'block', 'degrade', 'drop' or 'fail'; got 'spill'"),
     ("workers:", "reliability: {sync_interval_ms: 0}\nworkers:", 8, "reliability.sync_interval_ms", "greater than or equal to 10; got 0"),
     ("workers:", "reliability: {on_full: spill}\nworkers:", 2, "output.spill_root", "is missing; expected a folder on another disk"),
     ("ring_frames: auto", "on_full: spill", 2, "output.spill_root", "is missing; expected a folder on another disk"),
