@@ -79,6 +79,7 @@ AGREED = [
             {},
             {"enabled": True, "order": "morton", "recompress": "zstd:5", "rate": "50MB", "workers": 2, "after_s": 0.5, "pause_above": 0.9},
             {"recompress": "lz4hc"},
+            {"recompress": "codec"},
             {"recompress": None, "rate": None},
         )
     ),
@@ -87,6 +88,7 @@ AGREED = [
         for c in (
             {"order": "hilbert"},
             {"recompress": "zstd:"},
+            {"recompress": "codec:1"},
             {"recompress": "lzma:5"},
             {"rate": 0},
             {"workers": 0},

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from tests.compact import degraded_store
 from tests.compact import gappy_store as gappy
 
 import shardwright as sw
@@ -23,7 +24,9 @@ from shardwright.compact.pausing import RIG_PAUSE_NAME, pause_files, pausing_fil
 from shardwright.compact.queued import QueuedStore, queued_stores
 from shardwright.compact.work_folder import PAUSE_NAME
 from shardwright.config.model import Compaction, Output
+from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import StorageFullError
+from shardwright.read.inspect import inspect_shard
 from shardwright.read.store import open_store
 from shardwright.service.camera_needs import CameraNeeds
 from shardwright.service.compaction import CompactionService
@@ -93,6 +96,32 @@ def test_a_sealed_acquisition_is_compacted_without_being_asked(config: Path, fol
         assert done["chunks_recoded"] > 0
         assert_packed(store)
         assert daemon.stop() == 0
+
+
+def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder: Path) -> None:
+    store = folder / "data" / "run.ome.zarr"
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        codec=sw.Blosc(cname="zstd", clevel=3),
+        dimensions=[
+            sw.Dimension(name="t", chunk_size=4, shard_size_chunks=2),
+            sw.Dimension(name="y", count=48, chunk_size=32, shard_size_chunks=1),
+            sw.Dimension(name="x", count=80, chunk_size=32, shard_size_chunks=3),
+        ],
+    )
+    slabs = [[SOURCE.frame(i + place) for place in range(4)] for i in range(0, 32, 4)]
+    receipt = degraded_store.write(store, spec, slabs, list(DegradeLevel))
+    degraded = receipt.chunks_faster + receipt.chunks_uncompressed
+    assert degraded == 5 * 6
+    QueuedStore(store).add()
+    configure(config, "recompress: codec")
+    with DaemonProcess(config) as daemon:
+        assert daemon.wait_for("compaction_done")["chunks_recoded"] == degraded
+        assert_packed(store)
+        assert daemon.stop() == 0
+    (image,) = [array for array in open_store(store).arrays if array.path.name == "0"]
+    forms = {form for key, shard in image.shard_files() if shard is not None for form in inspect_shard(image, shard).forms}
+    assert forms == {"blosc zstd shuffle"}
 
 
 @pytest.mark.slow

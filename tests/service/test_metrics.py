@@ -147,9 +147,10 @@ def test_labels_are_bounded(scrape: Scrape) -> None:
     for _, pairs in scrape.values:
         for label, value in pairs:
             labels.setdefault(label, set()).add(value)
-    assert set(labels) == {"version", "state", "role", "path", "stream", "reason", "le", "event"}
+    assert set(labels) == {"version", "state", "role", "path", "stream", "reason", "level", "le", "event"}
     assert labels["stream"] == {"cam0", "client"}
     assert labels["reason"] == {"overload"}
+    assert labels["level"] == {"faster", "uncompressed"}
 
 
 def test_the_document_lists_every_metric_and_no_other(scrape: Scrape) -> None:

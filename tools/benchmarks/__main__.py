@@ -8,7 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
-from . import chart, compaction_report, page, part_command, run_record
+from . import chart, compaction_report, overload, page, part_command, run_record
 from .case import SCENES, Case
 from .parent import compare, entries
 from .peers import CONTENDERS
@@ -20,6 +20,7 @@ tools/bench record    the whole table of comparisons and parts, appended to benc
 tools/bench chart     draw the chart of the newest record, and renew the README's table
 tools/bench latency   how long append takes; small: 20,000 frames a second; cameras: four at once; flat: after a million frames
 tools/bench compact   ways to repack a store
+tools/bench overload  a camera that is faster than the codec: what it loses with block, and with degrade
 tools/bench page      what the status page costs
 """
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +49,7 @@ def main() -> int:
         return part_command.main(command, arguments, folder)
     if command == "chart":
         return chart.main(arguments)
-    of_folder = {"compact": compaction_report.main, "page": page.main, "record": run_record.main}
+    of_folder = {"compact": compaction_report.main, "overload": overload.main, "page": page.main, "record": run_record.main}
     if command in of_folder:
         return of_folder[command](arguments, folder)
     options = parse()

@@ -73,7 +73,8 @@ def compaction_text(compaction: Compaction) -> str:
 
     if not compaction.enabled:
         return "off; `shardwright compact` does it by hand"
-    recompress = f", recompressed with {compaction.recompress}" if compaction.recompress else ""
+    wanted = "as each array says" if compaction.recompress == "codec" else f"with {compaction.recompress}"
+    recompress = f", recompressed {wanted}" if compaction.recompress else ""
     rate = f", at most {format_bytes(compaction.rate)}/s" if compaction.rate else ""
     workers = f"{compaction.workers} process{'' if compaction.workers == 1 else 'es'}"
     return (

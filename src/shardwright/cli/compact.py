@@ -39,7 +39,11 @@ def command(
     ),
     order: str | None = typer.Option(None, "--order", help="Order of the chunks in a shard: row_major (unless given), column_major or morton."),
     recompress: str | None = typer.Option(
-        None, "--recompress", metavar="CNAME[:LEVEL]", help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays."
+        None,
+        "--recompress",
+        metavar="CNAME[:LEVEL]",
+        help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays. codec: as that says, for chunks that were "
+        "written faster or uncompressed under overload: degrade.",
     ),
     rate: Rate = None,
     workers: Workers = None,
@@ -125,11 +129,13 @@ def _send(store: Path, to: str, options: Options, workers: int | None, scheduler
 
 def parse_recompress(text: str | None) -> dict[str, Any] | None:
     """``zstd:5`` as ``pack_shard`` takes it; without a level, the usual one. Raises ``ConfigError``."""
+    from shardwright.compact.recode import AS_CONFIGURED
+
     if text is None:
         return None
     cname, _, level = text.partition(":")
-    if not cname or (level and not level.isdecimal()) or text.endswith(":"):
-        raise ConfigError("--recompress is no codec", expected="CNAME or CNAME:LEVEL, such as zstd:5", got=text)
+    if not cname or (level and not level.isdecimal()) or text.endswith(":") or (cname == AS_CONFIGURED and level):
+        raise ConfigError("--recompress is no codec", expected="CNAME or CNAME:LEVEL, such as zstd:5, or codec alone", got=text)
     return {"cname": cname, "clevel": int(level) if level else None, "shuffle": None}
 
 

@@ -21,7 +21,7 @@ from shardwright.read.store import parse_array
 from shardwright.shard.index import encode_index
 from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehind
 
-from .recode import denser_codec, recode_chunks
+from .recode import AS_CONFIGURED, denser_codec, recode_chunks
 from .source import PackedBytes, SourceShard, parts_between
 from .work_folder import file_of_shard, working_path
 
@@ -49,11 +49,12 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
         raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}")
     recompress = task.get("recompress")
     codec = None if recompress is None else denser_codec(array, recompress)
+    degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
     with SourceShard(array, shard) as source:
         before = after = source.packing(task["order"])
         packed_already, recoded = before.matches(source.file_bytes), 0
         if codec is not None or not packed_already:
-            after, recoded = _pack(source, before, codec, manners, int(task.get("threads") or 1))
+            after, recoded = _pack(source, before, codec, manners, int(task.get("threads") or 1), degraded_only=degraded_only)
         skipped = packed_already and not recoded
         return {
             "ok": True,
@@ -67,7 +68,9 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
         }
 
 
-def _pack(source: SourceShard, packing: Packing, codec: CodecParameters | None, manners: Manners, threads: int) -> tuple[Packing, int]:
+def _pack(
+    source: SourceShard, packing: Packing, codec: CodecParameters | None, manners: Manners, threads: int, *, degraded_only: bool
+) -> tuple[Packing, int]:
     """Make the new file and let it take the old one's place; returns its packing and how many chunks were recoded.
 
     A shard that was packed already and of which no chunk got smaller stays.
@@ -80,7 +83,7 @@ def _pack(source: SourceShard, packing: Packing, codec: CodecParameters | None, 
             after, recoded, crcs = packing, 0, copy_chunks(chunks, working, packing, manners)
         else:
             with WriteBehind(working, packing.data_start) as out:
-                after, recoded, crcs = recode_chunks(chunks, packing, codec, out.append, manners.take, threads)
+                after, recoded, crcs = recode_chunks(chunks, packing, codec, out.append, manners.take, threads, degraded_only=degraded_only)
         if codec is not None and not recoded and packing.matches(source.file_bytes):
             return packing, 0
         finish_copy(working, after)

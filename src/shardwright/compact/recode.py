@@ -3,6 +3,9 @@
     blosc array     any compressor, level and filter of Blosc: each chunk's own header says how to decode it
     zstd, gzip      another level
 
+Or, with ``AS_CONFIGURED``, as that metadata says: for chunks that were written faster or uncompressed under overload. Those whose first bytes tell
+that they are what the metadata says (another compressor of Blosc would show there) are not decoded.
+
 Each new chunk is decoded again and its values compared before it is taken. A chunk that would not get smaller stays as it is.
 """
 
@@ -17,11 +20,13 @@ import crc32c
 import numpy as np
 
 from shardwright.array.spec import Blosc, Gzip, Zstd
-from shardwright.codecs.decode import decode_chunk_into
-from shardwright.codecs.parameters import CodecParameters
+from shardwright.codecs.decode import HEAD_BYTES, decode_chunk_into, describe_chunk
+from shardwright.codecs.degrade import degrade_ladder
+from shardwright.codecs.parameters import FILTERS, KIND_BLOSC, CodecParameters, codec_of
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
-from shardwright.model.errors import CodecError, ConfigError, ShardFormatError
+from shardwright.model.degrade_level import DegradeLevel
+from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
 
 from .packing import Packing, chunk_error
 
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from shardwright.codecs.decode import ChunkForm
     from shardwright.read.store import StoredArray
 
     from .source import PackedBytes
@@ -38,14 +44,18 @@ if TYPE_CHECKING:
     UInt32s = npt.NDArray[np.uint32]
 
 DEFAULT_LEVEL = 5
+AS_CONFIGURED = "codec"  # in place of a compressor's name
 _BATCH_BYTES = 32 << 20  # encoded bytes that are read, and at most held, at once; never less than one chunk
 
 
 def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
-    """``wish``: cname (of Blosc; for other arrays their own codec's name), clevel and shuffle (None: as usual, as the array's metadata says).
+    """``wish``: cname (of Blosc; for other arrays their own codec's name; or ``AS_CONFIGURED``, alone), clevel and shuffle (None: as usual, as the
+    array's metadata says).
 
     Raises ``ConfigError`` for what this array's metadata does not cover.
     """
+    if wish["cname"] == AS_CONFIGURED:
+        return configured_codec(array)
     compressor, level = array.codecs.compressor, wish.get("clevel")
     level = DEFAULT_LEVEL if level is None else level
     try:
@@ -58,6 +68,15 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
             compressor, f"{compressor} of any level"
         )
         raise ConfigError(f"the metadata of {array.path} does not cover this codec", expected=covered, got=wish["cname"])
+    return CodecParameters.of_codec(codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes)
+
+
+def configured_codec(array: StoredArray) -> CodecParameters:
+    """What the array's metadata says. Raises ``ConfigError`` for what is not written here."""
+    try:
+        codec = codec_of(array.codec_metadata)
+    except SpecError as error:
+        raise ConfigError(f"cannot recompress {array.path} as its metadata says: {error.message}", got=error.got) from None
     return CodecParameters.of_codec(codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes)
 
 
@@ -84,9 +103,11 @@ def _shuffle_of(array: StoredArray) -> str:
 class Recoder:
     """Belongs to one thread: compressor states and one decoded, one encoded and one checked chunk, used again and again."""
 
-    def __init__(self, array: StoredArray, codec: CodecParameters) -> None:
+    def __init__(self, array: StoredArray, codec: CodecParameters, *, degraded_only: bool = False) -> None:
+        """``degraded_only``: chunks that show that they are encoded with ``codec`` are left alone."""
         self._array = array
         self._codec = codec
+        self._sound_form = _form_that_tells(codec) if degraded_only else None
         self._contexts = CompressorContexts()
         self._decoded, self._again = np.empty(array.chunk_bytes, np.uint8), np.empty(array.chunk_bytes, np.uint8)
         self._encoded = np.empty(codec.max_encoded_bytes, np.uint8)
@@ -94,6 +115,8 @@ class Recoder:
 
     def recode(self, chunk: UInt8s) -> UInt8s:
         """The chunk's new bytes, or ``chunk`` itself when they would not be fewer. Raises ``ShardFormatError`` when it does not decode."""
+        if self._sound_form is not None and self._sound_form == str(self._form(chunk)):
+            return chunk
         decode_chunk_into(chunk.data, self._array.codecs, self._decoded)
         new = self._encode()
         if new.size >= chunk.size:
@@ -102,6 +125,9 @@ class Recoder:
         if not np.array_equal(self._again, self._decoded):
             raise CodecError("a chunk that was encoded anew does not decode to the same values")
         return new.copy()
+
+    def _form(self, chunk: UInt8s) -> ChunkForm:
+        return describe_chunk(chunk[:HEAD_BYTES].data, chunk.size, self._array.codecs, self._array.chunk_bytes)
 
     def _encode(self) -> UInt8s:
         """The decoded chunk, encoded. To the kernel it is one frame of one row."""
@@ -132,8 +158,25 @@ class Recoder:
         self._contexts.close()
 
 
+def _form_that_tells(codec: CodecParameters) -> str | None:
+    """What ``describe_chunk`` says of a chunk that was encoded with ``codec`` and at no other level; None where first bytes cannot tell."""
+    faster = degrade_ladder(codec).get(DegradeLevel.FASTER)
+    if codec.kind != KIND_BLOSC or (faster is not None and (faster.format, faster.filter) == (codec.format, codec.filter)):
+        return None
+    compressor = {number: name for name, number in (("lz4", 1), ("zlib", 3), ("zstd", 4))}[codec.format]
+    shuffle = {number: name for name, number in FILTERS.items()}[codec.filter]
+    return f"blosc {compressor} {shuffle}"
+
+
 def recode_chunks(
-    chunks: PackedBytes, packing: Packing, codec: CodecParameters, put: Callable[[UInt8s], None], take: Callable[[int], None], threads: int
+    chunks: PackedBytes,
+    packing: Packing,
+    codec: CodecParameters,
+    put: Callable[[UInt8s], None],
+    take: Callable[[int], None],
+    threads: int,
+    *,
+    degraded_only: bool = False,
 ) -> tuple[Packing, int, UInt32s]:
     """Every chunk of a shard, recoded and handed to ``put`` in the order of ``packing``; returns the packing as it has become, how many chunks
     changed, and the crc32c of each as it was handed over.
@@ -146,7 +189,7 @@ def recode_chunks(
     of_thread = threading.local()
 
     def begin_thread() -> None:
-        of_thread.recoder = Recoder(packing.array, codec)
+        of_thread.recoder = Recoder(packing.array, codec, degraded_only=degraded_only)
         recoders.append(of_thread.recoder)
 
     def recode(i: int, chunk: UInt8s) -> UInt8s:

@@ -32,7 +32,7 @@ from .quantities import (
     SocketFile,
 )
 
-RECOMPRESS_PATTERN = r"^(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?$"
+RECOMPRESS_PATTERN = r"^(codec|(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?)$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 CONTROL_SOCKET = "control.sock"
 VERSION: Literal[1] = 1  # of the file's format
@@ -203,7 +203,8 @@ class Compaction(_Section):
         default=None,
         pattern=RECOMPRESS_PATTERN,
         description="CNAME or CNAME:LEVEL, such as zstd:5: encode chunks anew where that makes them smaller. Blosc arrays take lz4, lz4hc, zlib and "
-        "zstd, others a level of their own codec. Left out, chunks stay as they are encoded.",
+        "zstd, others a level of their own codec. codec: as each array says, for what overload: degrade had written with less compression. "
+        "Left out, chunks stay as they are encoded.",
     )
     rate: Size | None = Field(
         default=None, description="At most so many bytes a second: those read, written and read back again. Left out, as fast as it goes."
