@@ -68,10 +68,10 @@ def array_spec(codec: sw.Blosc | sw.Zstd) -> sw.ArraySpec:
     )
 
 
-def sustainable_hz(spec: sw.ArraySpec, frames: Frames, folder: Path, seconds: float) -> float:
+def sustainable_hz(spec: sw.ArraySpec, frames: Frames, folder: Path, seconds: float, threads: int | None) -> float:
     """Frames stored a second once the ring is full, by a camera that never waits for itself."""
     stored_at: list[tuple[float, int]] = []
-    with sw.create(folder, spec, overload="block") as writer:
+    with sw.create(folder, spec, threads=threads, overload="block") as writer:
         end_s, i = time.monotonic() + seconds, 0
         while (now_s := time.monotonic()) < end_s:
             writer.append(frames[i % POOL_FRAMES])
@@ -83,10 +83,10 @@ def sustainable_hz(spec: sw.ArraySpec, frames: Frames, folder: Path, seconds: fl
     return (last - first) / (last_s - first_s)
 
 
-def run(policy: Policy, spec: sw.ArraySpec, frames: Frames, folder: Path, hz: float, seconds: float) -> Run:
+def run(policy: Policy, spec: sw.ArraySpec, frames: Frames, folder: Path, hz: float, seconds: float, threads: int | None) -> Run:
     """A camera whose frame i is there at i / hz, and that hands it over as soon as it may."""
     most_behind, i, begin_cpu_s = 0, 0, time.process_time()
-    with sw.create(folder, spec, overload=policy) as writer:
+    with sw.create(folder, spec, threads=threads, overload=policy) as writer:
         begin_s = time.monotonic()
         while (now_s := time.monotonic() - begin_s) < seconds:
             if now_s < i / hz:
@@ -146,6 +146,7 @@ def main(arguments: list[str], folder: Path) -> int:
     parser.add_argument("--times", type=float, default=1.5, help="the camera's rate, in sustainable rates")
     parser.add_argument("--codec", choices=["zstd", "blosc-zstd"], default="zstd")
     parser.add_argument("--level", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="compressing threads; unless given, as many as the writer chooses")
     parser.add_argument("--folder", type=Path, default=folder, help="where to write; stores are deleted after each run")
     parser.add_argument("--json", action="store_true", help="print the runs as JSON")
     options = parser.parse_args(arguments)
@@ -160,15 +161,15 @@ def main(arguments: list[str], folder: Path) -> int:
         print(text, file=sys.stderr, flush=True)
 
     say("measuring the sustainable rate")
-    hz = sustainable_hz(spec, frames, store, min(MEASURE_S, options.seconds))
-    needed, free = int(1.3 * options.times * hz * options.seconds * spec.frame_bytes), shutil.disk_usage(options.folder).free
+    hz = sustainable_hz(spec, frames, store, min(MEASURE_S, options.seconds), options.threads)
+    needed, free = int(1.1 * options.times * hz * options.seconds * spec.frame_bytes), shutil.disk_usage(options.folder).free
     if needed > free:
         parser.error(f"--folder has {free / 1e9:.1f} GB free; a run of {options.seconds:g} s may take {needed / 1e9:.1f}. Give fewer --seconds")
     runs = []
     policies: tuple[Policy, ...] = ("block", "degrade")
     for policy in policies:
         say(f"{policy}: {options.times * hz:.1f} frames a second for {options.seconds:g} s")
-        runs.append(run(policy, spec, frames, store, options.times * hz, options.seconds))
+        runs.append(run(policy, spec, frames, store, options.times * hz, options.seconds, options.threads))
     if options.json:
         print(json.dumps({"sustainable_hz": hz, "times": options.times, "runs": [{**asdict(each), "ratio": each.ratio} for each in runs]}))
     else:
