@@ -1,5 +1,6 @@
 """The parts of the record on tiny cameras: latency, small, cameras, flat; and what they make of invented times."""
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import camera_process, cameras, flat, latency, part_command, rig, small
+from benchmarks import camera_process, cameras, flat, latency, part_command, prediction, rig, small
 from benchmarks.case import Case
 from benchmarks.json_process import ProcessFailedError
 from benchmarks.outcomes import outcomes_of_part
@@ -127,6 +128,26 @@ def test_old_and_young_writers_are_compared(places, monkeypatch):
         assert len(row["memory_bytes"]) == 1 + flat.SAMPLES + 1
     assert len(outcomes_of_part("flat", part["rows"])) == 6
     assert "1,100 frames and 22 shards" in flat.text(part)
+
+
+def test_a_plan_is_held_against_what_is_then_held(places):
+    part = prediction.measure(places, True, lambda _: None, case=CASE, plan_seconds=2.0)
+    (row,) = part["rows"]
+    assert row["off_by"] == pytest.approx(abs(row["predicted_gb_per_s"][0] / row["held_gb_per_s"][0] - 1), abs=1e-3)
+    assert row["binds"][0] in prediction.text(part)
+
+
+def test_a_plan_that_is_a_fifth_off_is_wrong():
+    row = prediction.row([1.2e9, 0.8e9, 1.0e9], [1e9, 1e9, 1e9], ["disk", "kernel", "disk"])
+    assert row["off_by"] == pytest.approx(0.2)
+    assert "disk binds" in row["says"]["off_by"]
+    assert [one.reached for one in outcomes_of_part("prediction", [row])] == [False]
+
+
+def test_a_plan_that_fails_says_why(places):
+    with pytest.raises(ProcessFailedError, match="shardwright plan failed"):
+        prediction.planned(places.disk / "plan", CASE.draw()[:, :4], CASE, 2.0)
+    shutil.rmtree(places.disk / "plan")
 
 
 class Usage(rig.Usage):

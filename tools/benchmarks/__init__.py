@@ -12,7 +12,8 @@ The record (tools/bench record):
 figures.py       the table: comparisons, what is asked of them, what is asked of the parts
 run_record.py    runs all of it and appends to RECORD.jsonl (record.py), with what machine.py says of the machine
 outcomes.py      what the rounds say about each figure: reached, or which floor binds
-latency.py, small.py, cameras.py, flat.py    the parts; each is a command too (part_command.py), on a daemon and cameras of rig.py, camera_process.py
+latency.py, small.py, cameras.py, flat.py, prediction.py    the parts; each is a command too (part_command.py)
+rig.py, camera_process.py                    the daemon and the cameras that parts are measured with
 record_table.py, chart.py, digest.py         a record as text, as chart.svg, as the README's table
 
 compaction.py, compaction_report.py    tools/bench compact: ways to make an acquired store gapless

@@ -2,7 +2,7 @@
 
     Comparison   writers of the same frames in one interleaved run; its name is CASE/SCENE/PLACE
     Asked        one figure that is asked of a case, and which contenders prove it
-    LIMITS       what is asked of the parts that are no comparison (latency, small, cameras, flat)
+    LIMITS       what is asked of the parts that are no comparison (latency, small, cameras, flat, prediction)
 
 Two places: ``disk`` is the folder that the bench was given, with the noise of its disk; ``no-disk`` is a filesystem in memory, where a writer's
 own cost shows. What is asked is judged on the disk and in the headline scene; the other rows stand beside it.
@@ -171,6 +171,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit("flat", "time_of_young", "time per frame after a million frames and a thousand shards: within 5 %", most=1.05),
     Limit("flat", "cpu_of_young", "CPU per frame after them: within 5 %", most=1.05),
     Limit("flat", "memory_of_young", "memory after them: within 5 %", most=1.05),
+    Limit("prediction", "off_by", "shardwright plan --measure: within 15 % of what is then held", most=0.15),
 )
 PARTS: tuple[str, ...] = tuple(dict.fromkeys(limit.part for limit in LIMITS))
 

@@ -23,8 +23,8 @@ from .rig import Camera, Places, Rig, Usage, rig, saved
 SHARD_FRAMES = 1000
 AGE_SHARDS = 1000
 FIRST_SHARDS = 20
-LEAD_IN_SHARDS = 10
-WINDOW_SHARDS = 40
+LEAD_IN_SHARDS = 20  # more frames than a ring has: all of its memory has been touched
+WINDOW_SHARDS = 30
 ROUNDS = 6
 SAMPLES = 20  # of the memory while the old one grows old
 WAYS = ("in-process", "daemon-shm")

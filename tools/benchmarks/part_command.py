@@ -1,4 +1,4 @@
-"""tools/bench latency, small, cameras, flat: one part of the record by itself, without writing a record."""
+"""tools/bench latency, small, cameras, flat, prediction: one part of the record by itself, without writing a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import cameras, flat, latency, small
+from . import cameras, flat, latency, prediction, small
 from .machine import filesystem_of
 from .outcomes import outcomes_of_part
 from .rig import Places
@@ -22,6 +22,7 @@ PARTS: dict[str, tuple[Measure, Callable[[dict[str, Any]], str], str | None]] = 
     "small": (small.measure, small.text, small.__doc__),
     "cameras": (cameras.measure, cameras.text, cameras.__doc__),
     "flat": (flat.measure, flat.text, flat.__doc__),
+    "prediction": (prediction.measure, prediction.text, prediction.__doc__),
 }
 MEMORY_FOLDER = Path("/dev/shm")
 
