@@ -25,10 +25,11 @@ import numpy.typing as npt
 import zarr
 
 import shardwright as sw
+from shardwright.testing.photons import POOL_FRAMES as EXPOSURES
 from shardwright.testing.photons import PhotonFrames
 
 SHAPE = (2048, 2048)
-POOL_FRAMES = 16
+POOL_FRAMES = 16  # no exposure twice in a chunk: zstd would find it
 MEASURE_S = 12.0  # of which the first third is warm-up
 Frames = list[npt.NDArray[np.uint16]]
 Policy = Literal["block", "degrade"]
@@ -151,8 +152,8 @@ def main(arguments: list[str], folder: Path) -> int:
     parser.add_argument("--json", action="store_true", help="print the runs as JSON")
     options = parser.parse_args(arguments)
     codec = sw.Zstd(level=options.level) if options.codec == "zstd" else sw.Blosc(cname="zstd", clevel=options.level)
-    spec, source = array_spec(codec), PhotonFrames(SHAPE)
-    frames = [source.frame(i) for i in range(POOL_FRAMES)]
+    spec, scenes = array_spec(codec), POOL_FRAMES // EXPOSURES
+    frames = [source.frame(i) for source in (PhotonFrames(SHAPE, seed=seed) for seed in range(scenes)) for i in range(EXPOSURES)]
     options.folder.mkdir(parents=True, exist_ok=True)
     store = options.folder / "overload.ome.zarr"
     shutil.rmtree(store, ignore_errors=True)
