@@ -17,7 +17,7 @@ from shardwright.model.errors import ClosedError, FrameIndexError, FrameShapeErr
 from shardwright.wire.controls import Open, Opened, Welcome
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
-from shardwright.wire.messages import MAX_TOLD_FRAMES
+from shardwright.wire.messages import MAX_TOLD_FRAMES, Counter, Kind, Level, decode_header, encode_ranges
 
 WELCOME = Welcome(None, None, 1000, 10_000, 1 << 20, 1 << 18, 1024, "test", 60_000)
 
@@ -206,4 +206,22 @@ def test_the_calls_do_not_grow_with_the_frames():
         calls_of(lambda frames=frames: stream.append_many(frames, frame_ids=ids[: len(frames)], metadata={"delta_t": delta[: len(frames)]}))
         for frames in (few, many)
     ]
+    assert calls[1] <= calls[0]
+
+
+def test_the_calls_for_an_ack_do_not_grow_with_its_ranges():
+    """Frames that lie in different slabs are released one by one: each is a range of its own."""
+    calls = []
+    for count in (4, 400):
+        stream = make_stream(slots=1024, batch_frames=1024)
+        link, daemon = stream._link, Counter(7)
+        link.receive(decode_header(daemon.control(Kind.OPENED, link.opened.to_body())[0]), b"")
+        link.ready()
+        stream.append_many(np.broadcast_to(stack(1), (2 * count, 4, 5)))
+        stream._outbox.seal_if_older(0.0, 1e18)
+        assert len(list(link.outgoing())) == 1
+        ranges = [(Level.RELEASED, i, i) for i in range(0, 2 * count, 2)]
+        header, body = daemon.message(Kind.ACK, [encode_ranges(ranges)], count=count)
+        calls.append(calls_of(lambda link=link, header=header, body=body: link.receive(decode_header(header), body)))
+        assert len(stream._outbox._free) == 1024 - count
     assert calls[1] <= calls[0]

@@ -56,6 +56,71 @@ def test_write_and_read_back(path, spec_of):
     assert receipt.path == str(path)
 
 
+def test_many_frames_at_once_are_what_single_ones_would_be(path, tmp_path, spec_of):
+    frames, ids = np.stack([frame(i) for i in range(200)]), np.random.default_rng(1).permutation(200)
+    metadata = {"delta_t": ids / 10, "exposure_time": 0.5, "laser": -ids}
+    one_by_one = tmp_path / "b.ome.zarr"
+    with sw.create(one_by_one, spec_of(frame_fields=("laser",)), threads=2) as writer:
+        for i in ids.tolist():
+            writer.append(frames[i], frame_id=i, metadata={"delta_t": i / 10, "exposure_time": 0.5, "laser": -i})
+    with sw.create(path, spec_of(frame_fields=("laser",)), threads=2) as writer:
+        for first, stop in ((0, 1), (1, 1), (1, 150), (150, 200)):
+            part = slice(first, stop)
+            writer.append_many(frames[ids[part]], frame_ids=ids[part], metadata={n: v if np.ndim(v) == 0 else v[part] for n, v in metadata.items()})
+    assert np.array_equal(read(path), frames)
+    assert (writer.receipt.frames_stored, writer.frames) == (200, 200)
+    theirs, ours = (zarr.open_group(store / "frames", mode="r") for store in (one_by_one, path))
+    orders = [np.argsort(table["sequence"][:]) for table in (ours, theirs)]  # groups are sealed in any order
+    for name in ("frame_id", "sequence", "index_t", "delta_t", "exposure_time", "laser", "position_x", "fate"):
+        np.testing.assert_array_equal(ours[name][:][orders[0]], theirs[name][:][orders[1]])
+
+
+def test_many_frames_go_on_counting_whatever_the_ring_holds(path, spec_of):
+    frames = np.stack([frame(i) for i in range(60)])
+    with sw.create(path, spec_of(), threads=2) as writer:
+        writer._ring._free = writer._ring._free[:5]  # four or five find room at a time
+        writer.append(frames[0])
+        writer.append_many(frames[1:50])
+        writer.append(frames[50])
+        writer.append_many(frames[51:])
+    assert np.array_equal(read(path), frames)
+
+
+def test_many_frames_are_dropped_together_where_there_is_no_room(path, spec_of):
+    frames = np.stack([frame(i) for i in range(12)])
+    with sw.create(path, spec_of(), threads=2, overload="drop") as writer:
+        free, writer._ring._free = writer._ring._free, []
+        writer.append_many(frames[:5])
+        writer._ring._free = free
+        writer.append_many(frames[5:])
+    receipt = writer.receipt
+    assert (receipt.frames_dropped, receipt.frames_stored, receipt.frames_missing) == (5, 7, 5)
+    assert np.array_equal(read(path)[5:], frames[5:])
+
+
+def test_what_is_wrong_with_one_of_many_is_said_before_any_is_stored(path, spec_of):
+    frames = np.stack([frame(i) for i in range(4)])
+    with sw.create(path, spec_of(count=8), threads=2) as writer:
+        for options, error in (
+            ({"frame_ids": [0, 1, 2, 8]}, FrameIndexError),
+            ({"indices": [[0], [1], [2], [-1]]}, FrameIndexError),
+            ({"metadata": {"delta_t": [0.0]}}, MetadataError),
+        ):
+            with pytest.raises(error):
+                writer.append_many(frames, **options)
+        with pytest.raises(FrameShapeError):
+            writer.append_many(frames[0])
+        with pytest.raises(FrameDtypeError):
+            writer.append_many(frames.astype("int16"))
+        with pytest.raises(FrameIndexError):
+            writer.append_many(np.concatenate([frames] * 3))
+        assert writer.frames == 0
+        writer.append_many(frames, indices=[[3], [2], [1], [0]])
+    assert np.array_equal(read(path)[:4], frames[::-1])
+    with pytest.raises(ClosedError):
+        writer.append_many(frames)
+
+
 @pytest.mark.parametrize("io", ["mmap", "pwrite", "auto"])
 def test_every_io_mode_writes_the_same_bytes(path, tmp_path, spec_of, io):
     with sw.create(path, spec_of(), threads=1, io=io) as writer:

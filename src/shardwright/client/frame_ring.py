@@ -40,6 +40,10 @@ class FrameRing:
         memory.fill(0)  # touches every page now: the first touch is the dear one, and the camera should not wait for it
         return cls(memory, spec, slot_count, is_local=True)
 
+    def touch(self) -> None:
+        """Reads a byte of each page, so that the page table is filled now and not at each frame's first copy. The daemon has filled the pages."""
+        np.frombuffer(self._bytes, np.uint8)[:: mmap.PAGESIZE].max()
+
     def run(self, first_slot: int, slot_count: int) -> memoryview:
         """The bytes of neighbouring slots, uncopied."""
         return self._bytes[first_slot * self._frame_bytes : (first_slot + slot_count) * self._frame_bytes]
@@ -94,7 +98,9 @@ def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> Fram
         if len(descriptors) != 1 or ring_bytes != opened.ring_slots * opened.slot_bytes or opened.slot_bytes != spec.frame_bytes:
             raise ProtocolError("a ring that OPENED did not announce", expected=opened, got=f"{len(descriptors)} descriptors, {ring_bytes} bytes")
         _check_sealed(descriptors[0], ring_bytes)
-        return FrameRing(mmap.mmap(descriptors[0], ring_bytes), spec, opened.ring_slots, is_local=False)
+        ring = FrameRing(mmap.mmap(descriptors[0], ring_bytes), spec, opened.ring_slots, is_local=False)
+        ring.touch()
+        return ring
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
