@@ -14,6 +14,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.model import errors
+from shardwright.storage import ring
 from shardwright.wire import messages
 from shardwright.wire.messages import Kind
 
@@ -266,3 +267,24 @@ def test_acks_of_the_real_pipeline_release_every_frame_once(start, raw, spec_of,
     assert header.kind is Kind.RECEIPT
     assert sorted(told[messages.Level.RELEASED]) == told[messages.Level.STORED] == told[messages.Level.DURABLE] == list(range(5))
     assert opened["credit_bytes"] == opened["ring_slots"] * frames[0].nbytes
+
+
+def test_a_camera_s_next_acquisition_takes_its_ring_over_and_another_camera_s_does_not(start, spec_of, frames_of, monkeypatch):
+    made = []
+    fresh = ring.Ring.__init__
+    monkeypatch.setattr(ring.Ring, "__init__", lambda self, *arguments: (made.append(self), fresh(self, *arguments))[1])
+    daemon, frames = start(), frames_of(9, (20, 30), "uint16")
+
+    def acquire(connection, name: str) -> None:
+        with connection.acquire(name, spec_of(shape=(20, 30))) as stream:
+            for frame in frames:
+                stream.append(frame)
+        np.testing.assert_array_equal(read(stream.path), frames)
+
+    with sw.connect(daemon.ipc, transport="shm") as one, sw.connect(daemon.ipc, transport="shm") as other:
+        for name in "abc":
+            acquire(one, name)
+        assert len(made) == 1
+        acquire(other, "d")
+        acquire(one, "e")
+        assert len(made) == 3

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.shard.manifest import read_manifest
-from shardwright.storage.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +16,10 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
     from shardwright.pipeline.workers import WorkerPool
+    from shardwright.storage.ring import Ring, SpareRing
 
     from .admission import Admission, Admitted
+    from .connection import Client
     from .session import AcquisitionLike
 
 WORKSPACE = ".shardwright"
@@ -32,12 +33,13 @@ class Backstage:
     pool: WorkerPool
     wake: Callable[[], None]
     admission: Admission
+    rings: SpareRing
     open_acquisition: Callable[..., AcquisitionLike]
     resume_acquisition: Callable[..., AcquisitionLike]
 
-    def create(self, admitted: Admitted, transport: str) -> tuple[AcquisitionLike, Ring | None]:
+    def create(self, admitted: Admitted, client: Client, transport: str) -> tuple[AcquisitionLike, Ring | None]:
         """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
-        ring = Ring(admitted.limits.ring_bytes) if transport == "shm" else None
+        ring = self._ring(client, admitted.limits.ring_bytes if transport == "shm" else None)
         try:
             return self.open_acquisition(admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings), ring
         except BaseException as error:
@@ -47,8 +49,8 @@ class Backstage:
                 raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
             raise
 
-    def hand_over(self, acquisition: AcquisitionLike, ring_bytes: int | None, *, to_another: bool) -> Ring | None:
-        ring = None if ring_bytes is None else Ring(ring_bytes)
+    def hand_over(self, acquisition: AcquisitionLike, client: Client, ring_bytes: int | None, *, to_another: bool) -> Ring | None:
+        ring = self._ring(client, ring_bytes)
         try:
             if to_another:
                 acquisition.new_client()
@@ -57,6 +59,12 @@ class Backstage:
                 ring.close()
             raise
         return ring
+
+    def _ring(self, client: Client, ring_bytes: int | None) -> Ring | None:
+        if ring_bytes is None:
+            self.rings.release()  # its memory was admitted for something else
+            return None
+        return self.rings.take(client, ring_bytes)
 
     def recover(self, path: Path) -> AcquisitionLike:
         if not path.exists():

@@ -154,7 +154,7 @@ class Openings:
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
-        pending.work = self._opener.submit(self._backstage.create, admitted, pending.request.transport)
+        pending.work = self._opener.submit(self._backstage.create, admitted, pending.client, pending.request.transport)
         return False
 
     def _sessions_of(self, client: Client) -> int:
@@ -232,7 +232,7 @@ class Openings:
         ring_bytes = ring_slots * acquisition.limits.frame_bytes if request.transport == "shm" else None
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
-        pending.work = self._opener.submit(self._backstage.hand_over, acquisition, ring_bytes, to_another=request.reopen)
+        pending.work = self._opener.submit(self._backstage.hand_over, acquisition, pending.client, ring_bytes, to_another=request.reopen)
         return False
 
     # What the threads have done -------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from shardwright.model.errors import ProtocolError, SessionLostError, Shardwrigh
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import Limits
+from shardwright.storage.ring import Ring, SpareRing
 from shardwright.wire.controls import Open, Problem
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_header
 from shardwright.wire.session import DaemonEvent
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
     from shardwright.pipeline.workers import WorkerPool
-    from shardwright.storage.ring import Ring
 
     from .connection import Client
     from .session import AcquisitionLike, Session
@@ -78,7 +78,8 @@ class IngestServer:
         self._sessions = Sessions()
         self._view = IngestView(self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes)
         self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings))
-        backstage = Backstage(pool, self.wake, self._admission, open_acquisition, resume_acquisition)
+        self._rings = SpareRing()
+        backstage = Backstage(pool, self.wake, self._admission, self._rings, open_acquisition, resume_acquisition)
         self._openings = Openings(
             self._admission,
             self._sessions,
@@ -215,6 +216,7 @@ class IngestServer:
 
     def _close(self, linger_ms: int) -> None:
         self._openings.close()
+        self._rings.release()
         if self._handover is not None:
             self._handover.close()
         if self._doorkeeper is not None:
@@ -332,6 +334,7 @@ class IngestServer:
         self._on_event("acquisition_ended" if failed is None else "acquisition_failed", facts)
 
     def _client_gone(self, client: Client, error: ShardwrightError, left: bool) -> None:
+        self._rings.release(client)
         for session in self._sessions:
             if session.attachment is not None and session.attachment.client is client:
                 if left:

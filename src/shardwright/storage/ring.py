@@ -1,7 +1,8 @@
 """The shared-memory ring a camera on this machine writes its frames into: a sealed memfd, mapped here, handed to one client.
 
-A fresh one for each session: a client of an ended session may still hold the old one and scribble in it. It can neither shrink nor grow, so the peer
-cannot make our reads fault; its pages are allocated before it is used, so that full memory is an error here and not a signal later.
+Never one that another client has had: it may still hold it and scribble in it, or read it. The next session of the same connection takes the last
+one's over, since fresh memory costs more than anything that is done with it later. A ring can neither shrink nor grow, so the peer cannot make our
+reads fault; its pages are allocated before it is used, so that full memory is an error here and not a signal later.
 """
 
 from __future__ import annotations
@@ -11,10 +12,17 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.model.errors import BudgetError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
@@ -25,9 +33,11 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 class Ring:
     """``descriptor`` goes to the client; ``address`` is where slot 0 is mapped in this process."""
 
-    def __init__(self, ring_bytes: int) -> None:
-        """Takes as long as the kernel needs to provide the memory; may be called from any thread."""
+    def __init__(self, ring_bytes: int, keep: Callable[[Ring], bool] = lambda ring: False) -> None:
+        """Takes as long as the kernel needs to provide the memory; may be called from any thread. ``keep``: takes a ring over that is closed, or
+        says that it does not."""
         self.ring_bytes = ring_bytes
+        self._keep = keep
         self.descriptor = os.memfd_create("shardwright-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, ring_bytes)
@@ -41,9 +51,55 @@ class Ring:
             raise
 
     def close(self) -> None:
-        """Gives the memory back. Only when no worker reads from it any more; the client's own mapping stays valid."""
+        """Gives the memory back, or to whoever keeps it. Only when no worker reads from it any more; the client's own mapping stays valid."""
+        if not self._keep(self):
+            self.free()
+
+    def free(self) -> None:
         self._map.close()
         os.close(self.descriptor)
+
+
+class SpareRing:
+    """At most one ring whose session is over, for the next session of the same ``peer`` (compared by identity). Thread-safe.
+
+    Any other request frees it first, so that rings never take more memory than the sessions that were admitted.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spare: tuple[object, Ring] | None = None
+        self._gone: weakref.WeakSet[object] = weakref.WeakSet()  # peers that will not come back
+
+    def take(self, peer: object, ring_bytes: int) -> Ring:
+        """The peer's last ring if it has this size, else a fresh one. Raises ``BudgetError``, ``StorageError``."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            if spare[0] is peer and spare[1].ring_bytes == ring_bytes:
+                return spare[1]
+            spare[1].free()
+        return Ring(ring_bytes, partial(self._keep_for, peer))
+
+    def _keep_for(self, peer: object, ring: Ring) -> bool:
+        with self._lock:
+            if peer in self._gone:
+                return False
+            spare, self._spare = self._spare, (peer, ring)
+        if spare is not None:
+            spare[1].free()
+        return True
+
+    def release(self, peer: object | None = None) -> None:
+        """Free what is kept. ``peer``: only its ring, now and whenever one of its sessions ends."""
+        with self._lock:
+            if peer is not None:
+                self._gone.add(peer)
+            spare = self._spare if peer is None or (self._spare is not None and self._spare[0] is peer) else None
+            if spare is not None:
+                self._spare = None
+        if spare is not None:
+            spare[1].free()
 
 
 def _allocate(descriptor: int, ring_bytes: int) -> None:
