@@ -21,7 +21,7 @@ from shardwright.ingest.loopback import ipc_rate
 from shardwright.model.errors import FrameShapeError, ShardFormatError, StorageError
 from shardwright.pipeline.workers import WorkerState
 from shardwright.service.measure import sample, stages
-from shardwright.service.measure.acquisition import Extent, Mark, extent_of, run, settled
+from shardwright.service.measure.acquisition import Extent, Mark, extent_of, run, steady
 from shardwright.service.measure.private_daemon import private_configuration
 from shardwright.service.measure.sample import OwnFrames, frames_wanted, simulated_sample
 from shardwright.service.measure.scratch import PREFIX, scratch_folder
@@ -189,23 +189,23 @@ def test_memory_and_transport_move_bytes():
     assert received % 1500 in (0, 1000), "whole messages, in turns"
 
 
-def test_a_rate_counts_from_a_quarter_of_the_way_after_the_ring_was_full():
-    begin, end = Mark(0.0, 0, 0.0), Mark(10.0, 100, 8.0)
-    full = [Mark(float(when), 10 * when, 0.0) for when in range(1, 10)]
-    assert settled([begin, *full], end) == full[2]
-    assert settled([begin], end) == begin  # it fits its ring
-    assert settled([begin, Mark(5.0, 100, 1.0)], end) == begin  # all was stored before
+def test_a_rate_counts_while_the_ring_is_full():
+    begin, end = Mark(0.0, 0, 0.0), Mark(12.0, 100, 8.0)
+    full = [Mark(float(when), 10 * when, 0.0) for when in range(1, 11)]
+    assert steady(begin, full, end, 10, deferred=False) == (full[3], full[9], 60), "opening and sealing are not a part of it"
+    assert steady(begin, full, end, 10, deferred=True) == (full[3], end, 70), (
+        "what waits in the page cache is; at the mark a ring of 10 was not stored"
+    )
+    for few in ([], full[:1]):
+        assert steady(begin, few, end, 10, deferred=False) == (begin, end, 100), "it fits its ring"
+    assert steady(begin, full[:2], end, 10, deferred=False) == (full[0], full[1], 10)
 
 
 class FakeTarget:
-    """Stores every frame at once; a second a slab."""
+    """Takes a second for each slab."""
 
     def __init__(self, clock, lose=0) -> None:
         self.clock, self.sent, self.closed, self.lose = clock, 0, 0, lose
-
-    @property
-    def watermark(self):
-        return SimpleNamespace(stored=self.sent, durable=self.sent)
 
     @property
     def receipt(self):
@@ -234,8 +234,8 @@ def stream_of(config):
 @pytest.mark.parametrize(
     ("extent", "frames"),
     [
-        (Extent(3.0, 1000, 0), 24),  # 3 s are over after 12 frames, but four slabs more than the ring come first
-        (Extent(7.0, 1000, 0), 32),
+        (Extent(3.0, 1000, 0), 40),  # 3 s are over after 12 frames, but eight slabs more than the ring come first
+        (Extent(11.0, 1000, 0), 48),
         (Extent(1.0, 1000, 0), 20),  # four times as long as wanted: patience ends
         (Extent(99.0, 12, 0), 12),
         (Extent(99.0, 1000, 1 << 62), 4),  # the disk is low
@@ -245,7 +245,7 @@ def test_a_run_ends_when_it_should(config, clock, tmp_path, extent, frames):
     stream = stream_of(config)
     stream = replace(stream, limits=replace(stream.limits, ring_frames=8))
     target = FakeTarget(clock)
-    found = run(lambda: target, frames_of(2), stream, extent, tmp_path, ())
+    found = run(lambda: target, frames_of(2), stream, extent, tmp_path, (), deferred=False)
     assert (target.sent, found.frames, target.closed) == (frames, frames, 1)
     assert found.seconds == frames / 4
     if frames > 4:  # else what was stored is all there is, and the rate that of the whole
@@ -255,14 +255,14 @@ def test_a_run_ends_when_it_should(config, clock, tmp_path, extent, frames):
 
 def test_frames_that_were_lost_make_no_measurement(config, clock, tmp_path):
     with pytest.raises(StorageError, match="frames were not stored"):
-        run(lambda: FakeTarget(clock, lose=1), frames_of(2), stream_of(config), Extent(1.0, 8, 0), tmp_path, ())
+        run(lambda: FakeTarget(clock, lose=1), frames_of(2), stream_of(config), Extent(1.0, 8, 0), tmp_path, (), deferred=False)
 
 
 def test_an_acquisition_that_breaks_is_closed(config, clock, tmp_path):
     target = FakeTarget(clock)
     target.append = lambda frame: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        run(lambda: target, frames_of(2), stream_of(config), Extent(1.0, 8, 0), tmp_path, ())
+        run(lambda: target, frames_of(2), stream_of(config), Extent(1.0, 8, 0), tmp_path, (), deferred=False)
     assert target.closed == 1
 
 

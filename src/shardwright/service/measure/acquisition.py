@@ -22,18 +22,15 @@ if TYPE_CHECKING:
 
     from shardwright.config.plan import StreamPlan
     from shardwright.model.receipt import Receipt
-    from shardwright.model.watermark import Watermark
 
 
-LEAST_SLABS = 4
+LEAST_SLABS = 8
 PATIENCE = 4.0
 
 
 class Target(Protocol):
     """A ``Writer`` or a ``Stream``."""
 
-    @property
-    def watermark(self) -> Watermark: ...
     @property
     def receipt(self) -> Receipt: ...
     def append(self, frame: np.ndarray[Any, Any], /) -> None: ...
@@ -42,10 +39,10 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment of an acquisition: how many frames were stored, and what CPU time its processes had taken."""
+    """A moment of an acquisition: how many frames were sent, and what CPU time its processes had taken."""
 
     when_s: float
-    stored: int
+    sent: int
     cpu_s: float
 
 
@@ -69,9 +66,17 @@ def extent_of(stream: StreamPlan, seconds: float, room_bytes: int, low_water_byt
 
 
 def run(
-    open_target: Callable[[], Target], frames: np.ndarray[Any, Any], stream: StreamPlan, extent: Extent, folder: Path, pids: tuple[int, ...]
+    open_target: Callable[[], Target],
+    frames: np.ndarray[Any, Any],
+    stream: StreamPlan,
+    extent: Extent,
+    folder: Path,
+    pids: tuple[int, ...],
+    *,
+    deferred: bool,
 ) -> AcquisitionRun:
-    """Open, append ``frames`` in turns until ``extent`` is reached, close. ``folder``: on the disk written to; ``pids``: whose CPU time counts.
+    """Open, append ``frames`` in turns until ``extent`` is reached, close. ``folder``: on the disk written to; ``pids``: whose CPU time counts;
+    ``deferred``: chunks go through the page cache, so that the disk has its share only once all is synced.
 
     Raises what broke the acquisition, and ``StorageError`` when frames were lost.
     """
@@ -88,15 +93,15 @@ def run(
     receipt = target.receipt
     if receipt.frames_stored != sent:
         raise StorageError(f"stream {stream.name} could not be measured: frames were not stored", expected=f"{sent}", got=receipt.frames_stored)
-    since = settled([begin, *marks], end)
-    raw_bytes = (end.stored - since.stored) * stream.limits.frame_bytes
+    first, last, count = steady(begin, marks, end, stream.limits.ring_frames, deferred=deferred)
+    raw_bytes = count * stream.limits.frame_bytes
     return AcquisitionRun(
         frames=sent,
         raw_bytes=receipt.bytes_raw,
         stored_bytes=receipt.bytes_stored,
         seconds=end.when_s - begin.when_s,
-        sustained_bytes_per_s=raw_bytes / max(end.when_s - since.when_s, 1e-9),
-        cpu_s_per_gb=(end.cpu_s - since.cpu_s) / raw_bytes * 1e9,
+        sustained_bytes_per_s=raw_bytes / max(last.when_s - first.when_s, 1e-9),
+        cpu_s_per_gb=(last.cpu_s - first.cpu_s) / raw_bytes * 1e9,
     )
 
 
@@ -113,22 +118,26 @@ def _append(
         if sent % slab == 0:
             now_s = time.perf_counter()
             if sent >= ring:
-                marks.append(Mark(now_s, target.watermark.stored, cpu_seconds(pids)))
+                marks.append(Mark(now_s, sent, cpu_seconds(pids)))
             so_far = (now_s - begin_s) / extent.seconds
             if so_far > (1 if len(marks) > LEAST_SLABS else PATIENCE) or free_bytes(folder) < extent.low_water_bytes:
                 break
     return marks, sent
 
 
-def settled(marks: list[Mark], end: Mark) -> Mark:
-    """From which mark on the rate counts, until the end, when all are sealed: the first is the beginning, the next that when the ring was full.
+def steady(begin: Mark, marks: list[Mark], end: Mark, ring_frames: int, *, deferred: bool) -> tuple[Mark, Mark, int]:
+    """(from when, until when, frames stored meanwhile) of the time that tells the rate: from a quarter of the way after the ring was full until the
+    last frame was taken. The ring is full at both, so that as many were stored as were sent. ``deferred``: until all is sealed and synced.
 
-    A quarter of the way from there on; the beginning for an acquisition that fits its ring.
+    All of it for an acquisition that fits its ring: no ``marks``, or one.
     """
-    full = marks[1:] or marks
-    after_s = full[0].when_s + (full[-1].when_s - full[0].when_s) / 4
-    found = next(mark for mark in full if mark.when_s >= after_s)
-    return found if found.stored < end.stored else marks[0]
+    if len(marks) < 2:
+        return begin, end, end.sent
+    after_s = marks[0].when_s + (marks[-1].when_s - marks[0].when_s) / 4
+    first = next(mark for mark in marks[:-1] if mark.when_s >= after_s or mark is marks[-2])
+    if deferred:
+        return first, end, end.sent - max(0, first.sent - ring_frames)
+    return first, marks[-1], marks[-1].sent - first.sent
 
 
 def cpu_seconds(pids: tuple[int, ...]) -> float:
