@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 COPY_BYTES = 64 << 20
 LEAST_FILE_BYTES, MOST_FILE_BYTES = 64 << 20, 512 << 20
 MOST_MESSAGES = 16
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20  # about what a worker writes at once of packed chunks
 _RING_BYTES = 128 << 20
 
 
@@ -206,7 +206,7 @@ def disk(folder: Path, mode: IoMode, chunk_bytes: Sequence[int], slot_bytes: int
 
 
 def _pieces(chunk_bytes: Sequence[int], slot_bytes: int) -> list[tuple[int, int]]:
-    """(offset, bytes) of the writes of one slab. Chunks that are small go out together, as one call of Python each would be what is measured."""
+    """(offset, bytes) of the writes of one slab: neighbours go out together, as packed chunks do."""
     pieces: list[tuple[int, int]] = []
     for number, length in enumerate(chunk_bytes):
         if pieces and pieces[-1][1] + length <= PIECE_BYTES:
