@@ -9,6 +9,7 @@ import numpy as np
 from shardwright.codecs.parameters import KIND_NONE
 
 from .contexts import CompressorContexts
+from .copy import copy_streaming
 from .encode import NOT_PACKED, encode_chunks
 from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
@@ -41,6 +42,7 @@ def warm_up() -> None:
         np.zeros(1, np.uint32),
     )
     contexts.close()
+    copy_streaming(int(slot.ctypes.data), int(frame.ctypes.data), frame.size)
     one = np.ones(1, np.int64)
     write_slots(-one, 0 * one, one, 0 * one, 1)
     start_writeback(-one, 0 * one, 0 * one, one)

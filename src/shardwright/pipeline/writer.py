@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from shardwright.array.describe import checked_stack, described
 from shardwright.array.ome import layout_warnings
+from shardwright.kernels.copy import copy_streaming
 from shardwright.model.errors import (
     ClosedError,
     FrameDtypeError,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _POLL_S = 1.0  # how often a call that waits looks whether the workers still live
 MAX_UNRECORDED_FRAMES = 1 << 16  # dropped frames that wait for the frame log; then even a dropped one has to wait
 BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` hands over at once
+STREAM_FROM_BYTES = 1 << 20  # smaller frames are gathered while they are still in a cache
 _CLOCK_S = 0.05  # how often the helper looks at the clocks when nothing happens
 log = logging.getLogger("shardwright")
 
@@ -82,6 +84,15 @@ class FrameRing:
 
     def release(self, sequences: np.ndarray) -> None:
         self._free.extend([self._slot_of.pop(sequence) for sequence in sequences.tolist()])
+
+    def put(self, slot: int, pixels: np.ndarray) -> int:
+        """Copy a frame to a slot of the caller's; returns the slot's address."""
+        address = self.address + slot * pixels.nbytes
+        if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == self.frames.dtype:
+            copy_streaming(address, int(pixels.ctypes.data), pixels.nbytes)
+        else:
+            np.copyto(self.frames[slot], pixels)
+        return address
 
     @property
     def has_free(self) -> bool:
@@ -178,8 +189,7 @@ class Writer:
         with self._changed:
             slot = self._free_slot()
         if slot is not None:
-            np.copyto(self._ring.frames[slot], pixels)
-            self._address[0] = self._ring.address + slot * self.limits.frame_bytes
+            self._address[0] = self._ring.put(slot, pixels)
         else:
             self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
         with self._changed:
