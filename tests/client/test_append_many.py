@@ -125,6 +125,24 @@ def test_dropped_ones_are_told_of_in_their_order_and_beyond_a_bound_only_counted
     assert (stream.frames_sent, stream.frames_dropped) == (4, MAX_TOLD_FRAMES + 6)
 
 
+def test_the_count_of_frames_goes_on_when_more_are_held_than_may_be_told_of():
+    """Frames that were only counted become descriptors as they are sent, after the bound was filled again by others."""
+    stream = make_stream(slots=0, batch_frames=256, overload="drop")
+    box = stream._outbox
+    frame = stack(1)
+    stream.append_many(np.broadcast_to(frame, (MAX_TOLD_FRAMES + 256, 4, 5)))
+    while (batch := box.next_batch()) is not None and batch.descriptors is not None:
+        told = batch
+    box.release(np.array(told.slots, np.uint32))
+    stream.append_many(np.broadcast_to(frame, (256, 4, 5)))
+    while box.next_batch() is not None:
+        pass
+    before = box.next_sequence
+    stream.append_many(np.broadcast_to(frame, (300, 4, 5)))
+    assert box.next_sequence == before + 300
+    assert stream.frames_dropped == before + 300
+
+
 def test_who_may_not_wait_fails():
     stream = make_stream(slots=4, overload="fail")
     with pytest.raises(OverloadError):

@@ -20,7 +20,7 @@ from shardwright.codecs.parameters import (
     KIND_ZSTD,
 )
 from shardwright.kernels import reference
-from shardwright.kernels.encode import ABSENT, COMPRESSED, STORED
+from shardwright.kernels.encode import ABSENT, COMPRESSED, PAGE_BYTES, STORED, encode_chunks
 
 TYPESIZES = (1, 2, 4, 8)
 
@@ -74,6 +74,33 @@ def test_slabs_of_any_shape(source_of, encode, decode, codecs_of, slab, pick, ke
         else:
             assert form in (COMPRESSED, STORED)
             assert decode(data, codec) == reference.chunk_bytes(*where)
+
+
+@settings(max_examples=60)
+@given(slab=slabs(), pick=st.integers(0, 10**6), keep_empty=st.booleans(), data=st.data())
+def test_packed_chunks_are_the_same_back_to_back(source_of, encode, codecs_of, contexts, slab, pick, keep_empty, data):
+    """One behind the other as the twin says, absent ones taking no room, another file's at a page; nothing behind the last one's slot."""
+    typesize, parts = slab
+    source = source_of(*parts)
+    codecs = list(codecs_of(typesize, source.chunk_bytes).values())
+    codec = codecs[pick % len(codecs)]
+    expected = encode(source, codec, keep_empty)
+    count, capacity = len(source.plane), -(-codec.max_encoded_bytes // PAGE_BYTES) * PAGE_BYTES
+    files = np.sort(np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), np.int64))
+    room = np.full((count + 1) * capacity + PAGE_BYTES, 0xA5, np.uint8)
+    base = -room.ctypes.data % PAGE_BYTES
+    slots, scratch = np.full(count, room.ctypes.data + base, np.int64), np.zeros(codec.scratch_bytes, np.uint8)
+    nbytes, forms, crcs = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
+    frames = (source.addresses, source.frame_row_bytes, source.plane, slots, files, capacity, source.chunk_rows, source.row_bytes)
+    how = (codec.as_array(), codec.block_bytes, keep_empty, source.fill_row, contexts.addresses, scratch)
+    encode_chunks(*frames, *how, nbytes, forms, crcs)
+    assert [(n, f) for n, f in zip(nbytes.tolist(), forms.tolist(), strict=True)] == [(len(encoded), form) for encoded, form in expected]
+    places = slots - room.ctypes.data - base
+    assert places.tolist() == reference.packed_starts(nbytes.tolist(), files.tolist(), PAGE_BYTES)
+    for place, (encoded, _) in zip(places.tolist(), expected, strict=True):
+        assert room[base + place : base + place + len(encoded)].tobytes() == encoded
+    assert (room[:base] == 0xA5).all()
+    assert (room[base + count * capacity :] == 0xA5).all()
 
 
 EDGES = sorted({BLOSC_BLOCK_BYTES * k + d for k, d in itertools.product((1, 2), (-8, 0, 8, 24, -72, 64))} | {8, 56, 64, 72})

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model.degrade_level import DegradeLevel
-from shardwright.pipeline.overload_level import DWELL_S, HIGH, LOW, TABLE, Backlog, Move, OverloadLevel, Place, backlog_part, decide
+from shardwright.pipeline.overload_level import DWELL_S, HIGH, LOW, STUCK_S, TABLE, TRIAL_S, Backlog, Move, OverloadLevel, Place, backlog_part, decide
 
-CASES = list(itertools.product(Backlog, Place, (False, True), (False, True)))
+CASES = list(itertools.product(Backlog, Place, (False, True), (False, True), (False, True)))
 LADDERS = (
     (DegradeLevel.CONFIGURED,),
     (DegradeLevel.CONFIGURED, DegradeLevel.UNCOMPRESSED),
@@ -31,10 +31,11 @@ def test_each_row_has_a_case(row):
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_the_table_means(case):
-    backlog, place, tried, rested = case
+    backlog, place, tried, rested, stuck = case
     move = decide(*case)
     assert (move is Move.UP) == (backlog is Backlog.HIGH and place in (Place.LOWEST, Place.INNER) and tried)
-    assert (move is Move.DOWN) == (backlog is Backlog.LOW and place in (Place.HIGHEST, Place.INNER) and rested)
+    slower = backlog is Backlog.LOW and place in (Place.HIGHEST, Place.INNER) and rested
+    assert (move is Move.DOWN) == (slower or (backlog is Backlog.HIGH and place is Place.HIGHEST and stuck))
 
 
 def test_marks():
@@ -73,7 +74,7 @@ def test_whatever_happens(ladder, tasks_to_try, steps):
             assert tasks >= tasks_to_try
         else:
             assert move == -1
-            assert part <= LOW
+            assert part <= LOW or (part >= HIGH and now_s - changed_s >= STUCK_S)
             assert changed_s is None or now_s - changed_s >= DWELL_S
         changed_s, tasks = now_s, 0
 
@@ -121,3 +122,18 @@ def test_a_ring_that_is_full_of_frames_for_the_encoders_is_full():
         assert full == 1.0
     assert backlog_part(ring_frames=49, used_frames=31, collecting_frames=15, held_frames=15, unsynced_frames=0) < HIGH, "one slab at the workers"
     assert backlog_part(ring_frames=49, used_frames=32, collecting_frames=0, held_frames=15, unsynced_frames=0) >= HIGH, "and one more behind it"
+
+
+def test_a_disk_that_cannot_take_uncompressed_chunks_is_not_asked_to_for_ever():
+    """Each level below the highest gets time to show that the backlog falls."""
+    control, now_s = OverloadLevel(tuple(DegradeLevel), 1), 0.0
+    for _ in range(2):
+        control.look(1.0, now_s)
+        control.task_done(control.level)
+    assert control.level is DegradeLevel.UNCOMPRESSED
+    assert control.look(1.0, STUCK_S - 0.1) is None
+    assert control.look(1.0, STUCK_S) is DegradeLevel.UNCOMPRESSED
+    control.task_done(control.level)
+    assert control.look(1.0, STUCK_S + TRIAL_S - 0.1) is None, "still full, but it has only begun"
+    assert control.look(0.1, STUCK_S + TRIAL_S - 0.1) is DegradeLevel.FASTER, "the backlog is gone"
+    assert control.level is DegradeLevel.CONFIGURED

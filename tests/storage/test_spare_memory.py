@@ -22,7 +22,7 @@ def test_a_block_has_the_size_asked_for_and_begins_at_a_page(nbytes):
 
 def test_the_smallest_block_that_fits_is_taken_over_by_one():
     spare = SpareMemory()
-    large, small = spare.take(3 * LEAST_BYTES), spare.take(2 * LEAST_BYTES)
+    large, small = spare.take(MIDDLE + LEAST_BYTES // 9), spare.take(MIDDLE)
     for block in (large, small):
         spare.give_back(block)
     first, second = spare.take(MIDDLE), spare.take(MIDDLE)
@@ -32,7 +32,36 @@ def test_the_smallest_block_that_fits_is_taken_over_by_one():
     assert third.ctypes.data not in (small.ctypes.data, large.ctypes.data)
 
 
-@pytest.mark.parametrize("nbytes", [4 * LEAST_BYTES + 1, 2 * LEAST_BYTES - 1])
+def test_a_block_stays_as_large_as_it_was_made():
+    """Else a small view would pin a large block, and nobody would know."""
+    spare = SpareMemory()
+    made = spare.take(8 * LEAST_BYTES)
+    spare.give_back(made)
+    again = spare.take(8 * LEAST_BYTES - 5)
+    assert (again.ctypes.data, again.size) == (made.ctypes.data, made.size)
+    spare.give_back(again)
+    assert spare.kept_bytes == made.size
+
+
+def test_no_more_is_kept_than_was_ever_in_use_at_once():
+    spare = SpareMemory()
+    for nbytes in (LEAST_BYTES, 4 * LEAST_BYTES, 2 * LEAST_BYTES, 8 * LEAST_BYTES):
+        spare.give_back(spare.take(nbytes))
+        assert spare.kept_bytes == nbytes
+    three = [spare.take(n * LEAST_BYTES) for n in (2, 3, 4)]
+    for block in three:
+        spare.give_back(block)
+    assert spare.kept_bytes == 9 * LEAST_BYTES
+    held = spare.take(3 * LEAST_BYTES)
+    fresh = spare.take(6 * LEAST_BYTES)
+    assert spare.kept_bytes == 0
+    spare.give_back(fresh)
+    assert spare.kept_bytes == 6 * LEAST_BYTES
+    spare.give_back(held)
+    assert spare.kept_bytes == 9 * LEAST_BYTES
+
+
+@pytest.mark.parametrize("nbytes", [4 * LEAST_BYTES + 1, 3 * LEAST_BYTES])
 def test_what_does_not_fit_a_request_is_given_up(nbytes):
     """So that no process holds more than what it uses and one acquisition's worth."""
     spare = SpareMemory()

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from shardwright.pipeline.limits import Limits, default_threads
+
 from .case import Case, Frames
 from .json_process import ANSWER_LIMIT_S, ProcessFailedError
 from .rig import Camera, Places, delete_stores, rig, saved
@@ -75,12 +77,13 @@ def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[st
 
 
 def rate(camera: Camera, case: Case, shards: int) -> float:
-    """Raw bytes a second, once two shards have filled whatever waits between the camera and the disk."""
+    """Raw bytes a second, once two shards have filled the ring between the camera and the disk; what waits there then is stored in this time, too."""
     camera.open(Path("held"), case.spec())
     camera.ask(do="send", frames=2 * case.shard[0], rate_hz=None)
     begin_ns = camera.ask(do="send", frames=shards * case.shard[0], rate_hz=None)["begin_ns"]
     seconds = float(camera.close_acquisition()["end_ns"] - begin_ns) / 1e9
-    return shards * case.shard[0] * case.raw_bytes / case.frames / seconds
+    frames = shards * case.shard[0] + Limits.derive(case.spec(), threads=default_threads()).ring_frames
+    return frames * case.raw_bytes / case.frames / seconds
 
 
 def row(predicted: list[float], held: list[float], binds: list[str]) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Outbox:
         overload: Overload = "block",
     ) -> None:
         self._free = FreeSlots(slot_count)
+        self._copying = 0  # slots that threads of the user have taken and not added yet
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ring: FrameRing | None = None
@@ -107,13 +108,20 @@ class Outbox:
         """A free slot. Where there is none the policy decides: it is waited for (the back-pressure), the frame is to be dropped (None), or
         ``OverloadError``, now and from now on."""
         with self._changed:
-            return self._free.take_one() if self._wait_for_slots() else None
+            if not self._wait_for_slots():
+                return None
+            self._copying += 1
+            return self._free.take_one()
 
     def take_slots(self, most: int) -> npt.NDArray[np.int64]:
         """Free slots for up to ``most`` frames, never more than a batch's, so that one is on its way while the next is copied; as ``take_slot``, none
         where frames are to be dropped."""
         with self._changed:
-            return self._free.take(min(most, self.batch_frames)) if self._wait_for_slots() else _NO_SLOTS
+            if not self._wait_for_slots():
+                return _NO_SLOTS
+            slots = self._free.take(min(most, self.batch_frames))
+            self._copying += len(slots)
+            return slots
 
     def _wait_for_slots(self) -> bool:
         """Until at least one is free; False when the frame is to be dropped. Under the lock."""
@@ -134,6 +142,7 @@ class Outbox:
     def give_back(self, slots: int | npt.NDArray[np.int64]) -> None:
         """Slots that were taken and not used."""
         with self._changed:
+            self._copying -= np.size(slots)
             self._free.give_back_first(np.atleast_1d(slots))
             self._changed.notify_all()
 
@@ -148,6 +157,7 @@ class Outbox:
                 return self._ring
             self._append(slot, position, frame_id, metadata)
             self._slot_added[slot] = 1
+            self._copying -= 1
         return None
 
     def add_many(self, ring: FrameRing | None, slots: npt.NDArray[np.int64], records: npt.NDArray[np.void], *, counted: bool) -> FrameRing | None:
@@ -159,6 +169,7 @@ class Outbox:
                 return self._ring
             self._append_many(slots, records, counted=counted)
             np.frombuffer(self._slot_added, np.uint8)[slots] = 1
+            self._copying -= len(slots)
         return None
 
     def drop(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
@@ -177,7 +188,7 @@ class Outbox:
         with self._lock:
             self._check_open()
             self._check_position(self._sequence + len(records) - 1 if counted else 0)
-            told = min(len(records), MAX_TOLD_FRAMES - self._told_held)
+            told = max(0, min(len(records), MAX_TOLD_FRAMES - self._told_held))  # more are held when counted ones have been sent since
             if told:
                 self._append_many(None, records[:told], counted=counted)
                 self._told_held += told
@@ -255,6 +266,8 @@ class Outbox:
             if self._error is not None and not isinstance(self._error, OverloadError):
                 self._raise_over()
             assert self._receipt is not None
+            while self._copying:  # another thread is at a frame that comes too late; the ring may be the next stream's from here on
+                self._changed.wait(WAIT_S)
             return self._receipt
 
     def _check_open(self) -> None:

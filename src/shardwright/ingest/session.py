@@ -333,7 +333,7 @@ class Session:
             self._on_event(name, {"path": str(acquisition.path), **facts})
         for ring in [ring for ring in self._old_rings if not self.credit.holds(ring)]:
             self._old_rings.remove(ring)
-            ring.close()
+            ring.free()
         if acquisition.state is AcquisitionState.FAILED:
             self.end_early(DaemonEvent.FAILED, acquisition.error or ShardwrightError("the acquisition failed"))
         over = acquisition.state in (AcquisitionState.SEALED, AcquisitionState.FAILED)
@@ -355,7 +355,9 @@ class Session:
         receipt = self.acquisition.receipt()
         self.acquisition.close()
         if self.attachment is not None and self.attachment.ring is not None:
-            self.attachment.ring.close()
+            ring = self.attachment.ring
+            # Only after an end that the client asked for: after any other it may still be copying a frame.
+            ring.close() if self._ended_by is None else ring.free()
         if self._ended_by is DaemonEvent.STOPPING:
             error = self.acquisition.error or self.reason or SessionLostError("the daemon is stopping")
             self._say(Kind.ERROR, Problem(error, fatal=True, receipt=receipt).to_body())

@@ -5,7 +5,8 @@
     slower      they wait in no more than LOW of it, and the level has lasted for DWELL_S: one level down
 
 Two marks and the dwell keep it from flapping. A worker asks for the level when it begins a task, so that what already waits gets faster too.
-Where even the highest level is not enough the ring fills up, and the camera waits as with ``block``.
+Where even the highest level is not enough the ring fills up, and the camera waits as with ``block``. It may be the disk that is too slow then, for
+which more bytes are the wrong answer: every STUCK_S the level below gets a trial of TRIAL_S.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LOW, HIGH = 0.25, 0.6
 DWELL_S = 1.0
+STUCK_S, TRIAL_S = 10.0, 3.0
 
 
 class Backlog(Enum):
@@ -50,23 +52,28 @@ class Move(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """``tried``: workers have had their turn at this level; ``rested``: it has lasted long enough to be left for a slower one. None: either."""
+    """``tried``: workers have had their turn at this level; ``rested``: it has lasted long enough to be left for a slower one; ``stuck``: so long
+    that it does not help. None: either."""
 
     backlog: Backlog
     places: frozenset[Place]
     tried: bool | None
     rested: bool | None
     move: Move
+    stuck: bool | None = None
 
-    def matches(self, backlog: Backlog, place: Place, tried: bool, rested: bool) -> bool:
-        return backlog is self.backlog and place in self.places and self.tried in (None, tried) and self.rested in (None, rested)
+    def matches(self, backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> bool:
+        here = backlog is self.backlog and place in self.places
+        return here and self.tried in (None, tried) and self.rested in (None, rested) and self.stuck in (None, stuck)
 
 
 _CAN_RISE, _CAN_FALL, _ALL = frozenset({Place.LOWEST, Place.INNER}), frozenset({Place.INNER, Place.HIGHEST}), frozenset(Place)
 TABLE = (
     Row(Backlog.HIGH, _CAN_RISE, tried=True, rested=None, move=Move.UP),
     Row(Backlog.HIGH, _CAN_RISE, tried=False, rested=None, move=Move.HOLD),
-    Row(Backlog.HIGH, _ALL - _CAN_RISE, tried=None, rested=None, move=Move.HOLD),
+    Row(Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=Move.HOLD, stuck=False),
+    Row(Backlog.HIGH, frozenset({Place.HIGHEST}), tried=None, rested=None, move=Move.DOWN, stuck=True),
+    Row(Backlog.HIGH, frozenset({Place.ONLY}), tried=None, rested=None, move=Move.HOLD),
     Row(Backlog.BETWEEN, _ALL, tried=None, rested=None, move=Move.HOLD),
     Row(Backlog.LOW, _CAN_FALL, tried=None, rested=True, move=Move.DOWN),
     Row(Backlog.LOW, _CAN_FALL, tried=None, rested=False, move=Move.HOLD),
@@ -74,8 +81,8 @@ TABLE = (
 )
 
 
-def decide(backlog: Backlog, place: Place, tried: bool, rested: bool) -> Move:
-    return next(row.move for row in TABLE if row.matches(backlog, place, tried, rested))
+def decide(backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> Move:
+    return next(row.move for row in TABLE if row.matches(backlog, place, tried, rested, stuck))
 
 
 def backlog_part(*, ring_frames: int, used_frames: int, collecting_frames: int, held_frames: int, unsynced_frames: int) -> float:
@@ -99,6 +106,7 @@ class OverloadLevel:
         self._tasks_to_try = tasks_to_try
         self._tasks = tasks_to_try  # the first level needs no trial
         self._since_s: float | None = None
+        self._trial_s = 0.0  # how long the present level lasts at least before a faster one is tried
         self.level = self._levels[0]
 
     @property
@@ -117,11 +125,14 @@ class OverloadLevel:
 
     def look(self, part: float, now_s: float) -> DegradeLevel | None:
         """``part`` as ``backlog_part`` says; returns the level that was left, when it was."""
-        rested = self._since_s is None or now_s - self._since_s >= DWELL_S
-        move = decide(Backlog.of(part), self._place, self._tasks >= self._tasks_to_try, rested)
+        lasted_s = float("inf") if self._since_s is None else now_s - self._since_s
+        tried = self._tasks >= self._tasks_to_try and lasted_s >= self._trial_s
+        backlog = Backlog.of(part)
+        move = decide(backlog, self._place, tried, lasted_s >= DWELL_S, lasted_s >= STUCK_S)
         if move is Move.HOLD:
             return None
         before = self.level
+        self._trial_s = TRIAL_S if move is Move.DOWN and backlog is Backlog.HIGH else 0.0
         self._at += move.value
         self.level, self._tasks, self._since_s = self._levels[self._at], 0, now_s
         return before

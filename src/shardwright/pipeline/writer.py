@@ -62,7 +62,8 @@ class FrameRing:
 
     def __init__(self, spec: ArraySpec, slots: int) -> None:
         self._memory = spare_memory.take(slots * spec.frame_bytes)
-        self.frames = self._memory.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(slots, *spec.frame_shape)
+        pixels = self._memory[: slots * spec.frame_bytes].view(np.dtype(spec.dtype).newbyteorder("<"))
+        self.frames = pixels.reshape(slots, *spec.frame_shape)
         self.address = int(self.frames.ctypes.data)
         self._free = list(range(slots - 1, -1, -1))
         self._slot_of: dict[int, int] = {}  # sequence -> slot
@@ -375,7 +376,8 @@ def create(
     ``release_memory``.
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
-    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.slot_file``). The others are those of
+    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.choose_io``: the
+    first time on a filesystem it measures, a few tenths of a second). The others are those of
     ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
     """
     settings = WriteSettings.checked(
@@ -420,5 +422,5 @@ def resume(
 
 
 def release_memory() -> None:
-    """Give the system the buffers that closed writers left for the next one: at most what one writer's plan says."""
+    """Give the system the buffers that closed writers left for the next one: at most what was in use at once."""
     spare_memory.release()

@@ -92,7 +92,12 @@ class SlotFile:
             size = os.fstat(self.descriptor).st_size
             if size < nbytes:
                 reach("shard.before_reserve")
-                preallocate(self.descriptor, nbytes - size, start=size)
+                flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
+                fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)  # an emulated preallocation writes single bytes
+                try:
+                    preallocate(self.descriptor, nbytes - size, start=size)
+                finally:
+                    fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Through the page cache or past it, as the file was opened. Raises ``StorageError``."""
@@ -113,6 +118,7 @@ class SlotFile:
         flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
         if flags & os.O_DIRECT:
             fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            self.direct = False
 
     def end_filling(self) -> None:
         """Unmap; no slot is touched after this."""

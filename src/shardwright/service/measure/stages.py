@@ -7,7 +7,7 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -194,8 +194,9 @@ def disk(folder: Path, mode: IoMode, chunk_bytes: Sequence[int], slot_bytes: int
     with ThreadPoolExecutor(threads) as pool:
         try:
             while spent.seconds < seconds:
-                with _spending(spent), MeasuredFile(folder, mode, slabs * slab_bytes) as file:
-                    places = [(slab * slab_bytes + offset, length) for slab in range(slabs) for offset, length in pieces]
+                places = [(slab * slab_bytes + offset, length) for slab in range(slabs) for offset, length in pieces]
+                with ExitStack() as opened, _spending(spent):  # closing frees the blocks, which a shard keeps: after the time
+                    file = opened.enter_context(MeasuredFile(folder, mode, slabs * slab_bytes))
                     list(pool.map(partial(_put, file, source), places))
                     file.sync()
                 written += slabs * sum(length for _, length in pieces)
