@@ -13,6 +13,8 @@ from pathlib import Path
 from .case import Case
 from .json_process import JsonProcess, cpu_seconds, unreclaimable_bytes
 
+CPU_TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # what the kernel counts in: less shows as nothing at all
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -64,7 +66,7 @@ class Child:
         self.result.stored_bytes = answer["stored_bytes"]
         if timed:
             self.result.seconds.append(answer["seconds"])
-            self.result.cpu_seconds.append(self._cpu_seconds() - cpu_before)
+            self.result.cpu_seconds.append(max(self._cpu_seconds() - cpu_before, CPU_TICK_S))
 
     def verify(self) -> None:
         self._process.ask({"do": "verify", "name": self._name})
