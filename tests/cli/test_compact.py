@@ -34,7 +34,7 @@ def write(store: Path, shards: int = SHARDS) -> Path:
     """Shards of 16 chunks, each far smaller than its slot of a page."""
     plane = [sw.Dimension(name=axis, count=32, chunk_size=8, shard_size_chunks=4) for axis in "yx"]
     spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane])
-    with sw.create(store, spec) as writer:
+    with sw.create(store, spec, io="mmap") as writer:  # slots with gaps, so that there is something to pack
         for i in range(4 * shards):
             writer.append(np.arange(i, i + 32 * 32, dtype=np.uint16).reshape(32, 32))
     return store

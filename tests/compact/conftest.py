@@ -28,7 +28,7 @@ def store_of(tmp_path: Path) -> Callable[..., StoredArray]:
 
     def write(asked: sw.ArraySpec | None = None, **settings) -> StoredArray:
         path = tmp_path / f"{next(numbers)}.ome.zarr"
-        with sw.create(path, asked or spec(), **settings) as writer:
+        with sw.create(path, asked or spec(), **{"io": "mmap", **settings}) as writer:  # slots with gaps, so that there is something to pack
             for i in range(FRAMES):
                 writer.append(frame(i))
         return parse_array(path / "0")
