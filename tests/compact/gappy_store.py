@@ -32,7 +32,7 @@ def pixels(shards: int = SHARDS) -> np.ndarray:
 
 
 def write(path: Path, shards: int = SHARDS) -> Path:
-    with sw.create(path, spec()) as writer:
+    with sw.create(path, spec(), io="mmap") as writer:
         for frame in pixels(shards):
             writer.append(frame)
     return path

@@ -36,7 +36,7 @@ def original(tmp_path_factory):
         sw.Dimension(name="y", count=64, chunk_size=32, shard_size_chunks=2),
         sw.Dimension(name="x", count=96, chunk_size=32, shard_size_chunks=3),
     ]
-    with sw.create(folder / "embryo.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions, attributes={"mouse": 12})) as writer:
+    with sw.create(folder / "embryo.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions, attributes={"mouse": 12}), io="mmap") as writer:
         for frame in PIXELS:
             writer.append(frame)
     path = folder / "embryo.ome.zarr"
