@@ -26,9 +26,9 @@ import numpy as np
 
 from shardwright.model.errors import StorageError
 
-from .files import storage_errors
+from .files import set_direct, storage_errors
 from .filesystems import memory_filesystem, unmappable_filesystem
-from .measured_file import MeasuredFile, can_populate, set_direct
+from .measured_file import MeasuredFile, can_populate
 from .slot_file import DIRECT_ALIGNMENT_BYTES, IoMode
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _takes_direct_writes(folder: Path) -> bool:
     """Tried with one write to a file without a name."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe, mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as page:
-            set_direct(probe.fileno())
+            set_direct(probe.fileno(), on=True)
             os.pwrite(probe.fileno(), page, 0)
     except OSError:
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ _AT_FDCWD = -100
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
 _libc.renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 
 
@@ -74,6 +77,17 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
             raise
         return False
     return True
+
+
+def set_direct(descriptor: int, *, on: bool) -> None:
+    """From here on writes and reads go past the page cache (O_DIRECT), or through it. Raises ``OSError`` where the filesystem cannot."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
+
+
+def populate(address: int, nbytes: int) -> int:
+    """Make pages of a mapping ready to be written, without the GIL. Returns 0 or errno; EINVAL: this kernel (before 5.14) cannot."""
+    return 0 if _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE) == 0 else ctypes.get_errno()
 
 
 def rename_without_replacing(source: Path, target: Path) -> None:

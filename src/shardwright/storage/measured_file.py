@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import mmap
 import os
 import tempfile
@@ -11,7 +9,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
-from .files import preallocate
+from .files import populate, preallocate, set_direct
 from .slot_file import IO_MODES
 
 if TYPE_CHECKING:
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from .slot_file import IoMode
-
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
-_libc = ctypes.CDLL(None, use_errno=True)  # calls through it release the GIL, mmap.madvise does not
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class MeasuredFile:
@@ -35,7 +29,7 @@ class MeasuredFile:
         try:
             preallocate(self._file.fileno(), nbytes)
             if mode == "direct":
-                set_direct(self._file.fileno())
+                set_direct(self._file.fileno(), on=True)
             elif mode == "mmap":
                 self._pages = mmap.mmap(self._file.fileno(), nbytes)
         except BaseException:
@@ -50,7 +44,7 @@ class MeasuredFile:
                 done += os.pwrite(self._file.fileno(), data[done:], offset + done)
             return
         pages = np.frombuffer(self._pages, np.uint8, len(data), offset)
-        _populate(int(pages.ctypes.data), pages.size)  # where the disk fails this is an error, and a store would be a signal
+        _raise_errno(populate(int(pages.ctypes.data), pages.size))  # where the disk fails this is an error, and a store would be a signal
         pages[:] = np.frombuffer(data, np.uint8)  # without the GIL
 
     def sync(self) -> None:
@@ -66,22 +60,12 @@ class MeasuredFile:
         self._file.close()
 
 
-def set_direct(descriptor: int) -> None:
-    """From here on writes go past the page cache. Raises ``OSError`` where the filesystem cannot."""
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
-
-
-def _populate(address: int, nbytes: int) -> None:
-    if _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE) != 0:
-        number = ctypes.get_errno()
+def _raise_errno(number: int) -> None:
+    if number:
         raise OSError(number, os.strerror(number))
 
 
 def can_populate() -> bool:
     """Whether this kernel can make a mapping's pages ready to be written, so that a disk that fails is an error."""
     with mmap.mmap(-1, mmap.PAGESIZE) as page:
-        try:
-            page.madvise(_MADV_POPULATE_WRITE)
-        except OSError:
-            return False
-    return True
+        return populate(int(np.frombuffer(page, np.uint8).ctypes.data), mmap.PAGESIZE) == 0

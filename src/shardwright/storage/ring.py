@@ -7,7 +7,6 @@ reads fault; its pages are allocated before it is used, so that full memory is a
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -21,13 +20,12 @@ import numpy as np
 
 from shardwright.model.errors import BudgetError, StorageError
 
+from .files import populate
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap
-_libc = ctypes.CDLL(None, use_errno=True)  # calls through it release the GIL, mmap.madvise does not
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Ring:
@@ -113,5 +111,5 @@ def _allocate(descriptor: int, ring_bytes: int) -> None:
 
 def _populate(address: int, ring_bytes: int) -> None:
     """Fills the page table now rather than at each frame's first touch. Kernels that cannot are slower in the first lap, no more."""
-    if _libc.madvise(address, ring_bytes, _MADV_POPULATE_WRITE) != 0 and (code := ctypes.get_errno()) != errno.EINVAL:
+    if (code := populate(address, ring_bytes)) not in (0, errno.EINVAL):
         raise StorageError("cannot populate the frame ring", expected=f"{ring_bytes} bytes", got=os.strerror(code))

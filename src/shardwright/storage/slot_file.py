@@ -11,7 +11,6 @@ covers no second write of a page, and a full disk then kills the process.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from contextlib import suppress
@@ -22,7 +21,7 @@ import numpy as np
 from shardwright.model.errors import StorageError
 
 from .failpoints import reach
-from .files import preallocate, punch_hole, storage_errors
+from .files import preallocate, punch_hole, set_direct, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +58,7 @@ class SlotFile:
                 if mode == "mmap":
                     self._map()
                 elif mode == "direct":  # not before: glibc's emulated preallocation writes single bytes
-                    fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+                    set_direct(self.descriptor, on=True)
             except BaseException:
                 os.close(self.descriptor)
                 if not existing:
@@ -92,12 +91,13 @@ class SlotFile:
             size = os.fstat(self.descriptor).st_size
             if size < nbytes:
                 reach("shard.before_reserve")
-                flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
-                fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)  # an emulated preallocation writes single bytes
+                if self.direct:
+                    set_direct(self.descriptor, on=False)  # an emulated preallocation writes single bytes
                 try:
                     preallocate(self.descriptor, nbytes - size, start=size)
                 finally:
-                    fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags)
+                    if self.direct:
+                        set_direct(self.descriptor, on=True)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Through the page cache or past it, as the file was opened. Raises ``StorageError``."""
@@ -115,9 +115,8 @@ class SlotFile:
 
     def _drop_direct(self) -> None:
         """From here on writes of any alignment are allowed; direct writes before this are complete, so both see the same bytes."""
-        flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
-        if flags & os.O_DIRECT:
-            fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        if self.direct:
+            set_direct(self.descriptor, on=False)
             self.direct = False
 
     def end_filling(self) -> None:

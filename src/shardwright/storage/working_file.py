@@ -11,7 +11,6 @@ again and again: while one is filled (or checked), the other is on its way to (o
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 import pwd
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from shardwright.model.errors import StorageError
 
 from .failpoints import reach
-from .files import preallocate, storage_errors, sync_directory
+from .files import preallocate, set_direct, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,9 +83,8 @@ class WorkingFile:
 
     def _set_direct(self, direct: bool) -> bool:
         """Whether it could be set."""
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)
+            set_direct(self._descriptor, on=direct)
         except OSError:
             return False
         return True
