@@ -48,6 +48,7 @@ def test_every_exported_name_is_there():
         "connect",
         "create",
         "errors",
+        "release_memory",
         "resume",
     }
 

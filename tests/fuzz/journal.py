@@ -8,6 +8,7 @@ alone: ``--parser NAME --first N --inputs 1`` makes input N again.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import signal
@@ -120,12 +121,16 @@ def main() -> int:
     options.add_argument("--parser", choices=PARSERS, action="append", help="only this one")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--first", type=int, default=0, help="number of the first input")
+    options.add_argument("--json", action="store_true", help="a line for each parser: its tally")
     chosen = options.parse_args()
     _limit_address_space()
     for name in chosen.parser or PARSERS:
         start = time.monotonic()
         tally = run(name, chosen.inputs, chosen.seed, chosen.first)
         seconds = time.monotonic() - start
+        if chosen.json:
+            print(json.dumps({"parser": name, **vars(tally)}), flush=True)
+            continue
         print(f"{name}: {chosen.inputs} inputs of seed {chosen.seed} in {seconds:.0f} s; most allocated by one: {tally.peak_bytes} bytes", flush=True)
         for counter in (tally.outcomes, tally.rows):
             print("   ", ", ".join(f"{what}: {count}" for what, count in sorted(counter.items())), flush=True)

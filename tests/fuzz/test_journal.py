@@ -13,18 +13,19 @@ from shardwright.shard import journal, staging
 from shardwright.storage.table_file import TableFile
 
 from .journal import run
+from .own_process import tally_of
 
 CHECKED_ROWS = journal.checked_rows
 
 
 @pytest.mark.parametrize(("parser", "states"), [("journal", 3), ("staging", 2)])
 def test_damaged_files_are_judged_as_format_md_says(parser, states):
-    tally = run(parser, 2000, seed=1)
-    assert len(tally.outcomes) == 2, "refused and accepted"
-    assert min(tally.outcomes.values()) > 500
-    assert len(tally.rows) == states
-    assert min(tally.rows.values()) > 500
-    assert tally.peak_bytes > 0
+    tally = tally_of("journal", "--parser", parser, "--inputs", "2000", "--seed", "1")
+    assert len(tally["outcomes"]) == 2, "refused and accepted"
+    assert min(tally["outcomes"].values()) > 500
+    assert len(tally["rows"]) == states
+    assert min(tally["rows"].values()) > 500
+    assert tally["peak_bytes"] > 0
 
 
 def _believe_all_that_is_written(rows, seed):

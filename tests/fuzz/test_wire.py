@@ -12,6 +12,7 @@ from shardwright.ingest import connections, credit, server, session
 from shardwright.wire import controls
 from shardwright.wire.in_flight import InFlight
 
+from .own_process import tally_of
 from .wire import run
 
 
@@ -23,7 +24,7 @@ from .wire import run
     ],
 )
 def test_damaged_messages_hurt_neither_side(side: str, expected: set[str]):
-    outcomes = run(side, 3000, seed=1)
+    outcomes = tally_of("wire", "--side", side, "--inputs", "3000", "--seed", "1")["outcomes"]
     assert expected <= outcomes.keys()
     assert outcomes["frames taken" if side == "daemon" else "running"] > 100
 

@@ -9,6 +9,7 @@ An input is made from seed and number alone: ``--side NAME --first N --inputs 1`
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import time
@@ -84,10 +85,14 @@ def main() -> int:
     options.add_argument("--side", choices=SIDES, action="append", help="only this one")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--first", type=int, default=0, help="number of the first input")
+    options.add_argument("--json", action="store_true", help="a line for each side: its outcomes")
     chosen = options.parse_args()
     for name in chosen.side or SIDES:
         start = time.monotonic()
         outcomes = run(name, chosen.inputs, chosen.seed, chosen.first)
+        if chosen.json:
+            print(json.dumps({"side": name, "outcomes": outcomes}), flush=True)
+            continue
         print(f"{name}: {chosen.inputs} inputs of seed {chosen.seed} in {time.monotonic() - start:.0f} s", flush=True)
         print("   ", ", ".join(f"{what}: {count}" for what, count in sorted(outcomes.items())), flush=True)
     return 0

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from shardwright.testing.photons import PhotonFrames
 
 from .conftest import write_config
 from .daemon_process import DaemonProcess
-from .web.web_process import ask
+from .web.web_process import Answer, ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,12 +82,21 @@ def scraped(config: Path) -> Scrape:
             for i in range(FRAMES):
                 stream.append(source.frame(i), frame_id=i + (2 if i > 9 else 0))  # two that never come
             stream.append(source.frame(0), frame_id=3)
-        text = ask(port, "/metrics")
+        text = ask_until(port, 'event="acquisition_ended"')
         other = ask(port, "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
         assert text.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert other.headers["Content-Type"].startswith("application/openmetrics-text")
         assert daemon.stop() == 0
     return Scrape(text.body.decode(), other.body.decode(), stream.receipt)
+
+
+def ask_until(port: int, told: str) -> Answer:
+    """The first answer that tells of it: the page's numbers may be as old as STATUS_FRESH_S."""
+    deadline_s = time.monotonic() + 30
+    while told not in (answer := ask(port, "/metrics")).body.decode():
+        assert time.monotonic() < deadline_s, f"{told} never came"
+        time.sleep(0.05)
+    return answer
 
 
 def promtool(*arguments: str | Path, given: str = "", folder: Path | None = None) -> str:
