@@ -26,6 +26,17 @@ settings.register_profile("quick", max_examples=25, deadline=None, derandomize=T
 settings.register_profile("thorough", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
 
+# A shell that starts this in the background has SIGINT ignored, and what tests start and interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def priority_stays():
+    """Every later test of this process, and all that it starts, would be slowed by one that makes it idle."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
 
 @pytest.fixture
 def short_folder():

@@ -429,7 +429,7 @@ def test_the_command_moves_a_store_with_a_process_of_its_own(store, bucket_url, 
 def test_the_command_refuses_what_makes_no_sense_and_what_is_there(store, tmp_path, monkeypatch, capsys):
     def refused(code, words, *arguments):
         with pytest.raises(SystemExit) as ended:
-            main(["compact", str(store), *map(str, arguments)])
+            main(["compact", str(store), *map(str, arguments), "--no-idle"])
         assert ended.value.code == code
         assert words in capsys.readouterr().err
 
