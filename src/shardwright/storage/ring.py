@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import threading
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from shardwright.model.errors import BudgetError, StorageError
 
-from .files import populate
+from .files import populate, storage_errors
+from .shared_mapping import SharedMapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +38,8 @@ class Ring:
         try:
             os.ftruncate(self.descriptor, ring_bytes)
             _allocate(self.descriptor, ring_bytes)
-            self._map = mmap.mmap(self.descriptor, ring_bytes)
-            self.address = np.frombuffer(self._map, np.uint8).ctypes.data
-            _populate(self.address, ring_bytes)
+            self._mapping = _mapping_of(self.descriptor, ring_bytes)
+            self.address = self._mapping.address
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
         except BaseException:
             os.close(self.descriptor)
@@ -54,7 +51,7 @@ class Ring:
             self.free()
 
     def free(self) -> None:
-        self._map.close()
+        self._mapping.close()
         os.close(self.descriptor)
 
 
@@ -109,7 +106,12 @@ def _allocate(descriptor: int, ring_bytes: int) -> None:
         raise StorageError("cannot allocate the frame ring", expected=f"{ring_bytes} bytes", got=error.strerror) from None
 
 
-def _populate(address: int, ring_bytes: int) -> None:
+def _mapping_of(descriptor: int, ring_bytes: int) -> SharedMapping:
     """Fills the page table now rather than at each frame's first touch. Kernels that cannot are slower in the first lap, no more."""
-    if (code := populate(address, ring_bytes)) not in (0, errno.EINVAL):
+    with storage_errors("map", "the frame ring"):
+        mapping = SharedMapping(descriptor, ring_bytes)
+    if (code := populate(mapping.address, ring_bytes)) not in (0, errno.EINVAL):
+        mapping.close()
         raise StorageError("cannot populate the frame ring", expected=f"{ring_bytes} bytes", got=os.strerror(code))
+    mapping.use_large_pages()
+    return mapping
