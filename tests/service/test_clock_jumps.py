@@ -46,8 +46,8 @@ def test_a_clock_that_jumps_while_frames_arrive_changes_nothing(config: Path, fo
         _set(control, "+3d")
         assert daemon.stop() == 0
         assert not {"client_lost", "thread_died", "acquisition_failed"} & set(daemon.rest())
-        years = {event["timestamp"][:4] for event in daemon.events}
-        assert len(years) > 1, "the clock did jump"
+        days = {event["timestamp"][:10] for event in daemon.events}
+        assert len(days) > 1, "the clock did jump"
     assert_holds(folder / "data" / "jumps.ome.zarr", source, frames)
     order = np.argsort(_column(folder, "sequence"))  # shards may be sealed in any order
     arrival = {name: _column(folder, name)[order] for name in ("arrival_ns", "arrival_monotonic_ns")}
