@@ -21,6 +21,10 @@ def command(
     Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 2 for a configuration that cannot
     work, 1 for anything else: what may go well at the next start, such as a taken port or a missing disk, included.
     """
+    from shardwright.storage.message_memory import have_one_heap
+
+    have_one_heap()  # before anything that starts threads is imported
+
     from shardwright.config.load import load_config
 
     loaded = load_config(config)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .curve import Keys
 
 FLUSH_S = 0.005  # the longest a frame waits for its batch to fill
-BATCH_BYTES = 8 << 20  # of pixels: enough to make one message worth its while
+BATCH_BYTES = 32 << 20  # of pixels: enough to make one message worth its while
 GOODBYE_LINGER_MS = 500
 BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0  # between connections
 LAST_TRY_MS = 500  # for a connection that is begun when the time is nearly over

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.shard.manifest import read_manifest
+from shardwright.storage.message_memory import make_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ class Backstage:
 
     def create(self, admitted: Admitted, client: Client, transport: str) -> tuple[AcquisitionLike, Ring | None]:
         """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
-        ring = self._ring(client, admitted.limits.ring_bytes if transport == "shm" else None)
+        ring = self._memory(client, admitted.limits.ring_frames, admitted.limits.frame_bytes, transport)
         try:
             return self.open_acquisition(admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings), ring
         except BaseException as error:
@@ -49,8 +50,8 @@ class Backstage:
                 raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
             raise
 
-    def hand_over(self, acquisition: AcquisitionLike, client: Client, ring_bytes: int | None, *, to_another: bool) -> Ring | None:
-        ring = self._ring(client, ring_bytes)
+    def hand_over(self, acquisition: AcquisitionLike, client: Client, ring_slots: int, transport: str, *, to_another: bool) -> Ring | None:
+        ring = self._memory(client, ring_slots, acquisition.limits.frame_bytes, transport)
         try:
             if to_another:
                 acquisition.new_client()
@@ -60,11 +61,13 @@ class Backstage:
             raise
         return ring
 
-    def _ring(self, client: Client, ring_bytes: int | None) -> Ring | None:
-        if ring_bytes is None:
-            self.rings.release()  # its memory was admitted for something else
-            return None
-        return self.rings.take(client, ring_bytes)
+    def _memory(self, client: Client, ring_slots: int, frame_bytes: int, transport: str) -> Ring | None:
+        """For as many frames as the client may have on the way: its ring, or none and what messages will take."""
+        if transport == "shm":
+            return self.rings.take(client, ring_slots * frame_bytes)
+        self.rings.release()  # its memory was admitted for something else
+        make_ready(ring_slots * frame_bytes, frame_bytes)
+        return None
 
     def recover(self, path: Path) -> AcquisitionLike:
         if not path.exists():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, FencedError, LockedError, ResumeError, SessionLostError, ShardwrightError
+from shardwright.storage.message_memory import give_back
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session import DaemonEvent, DaemonState
@@ -84,6 +85,7 @@ class Openings:
         self._opener = SlowThread("shardwright-opener", backstage.wake)
         self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
         self._stopping = False
+        self._messages_expected = False  # since when memory may be kept for them
 
     @property
     def busy(self) -> int:
@@ -105,6 +107,12 @@ class Openings:
             self._pending.append(pending)
         else:
             self._refuse(pending, BudgetError("too many requests at once", expected=f"at most {MAX_WAITING} that are not answered"))
+
+    def give_back_idle_memory(self) -> None:
+        """What was made ready for pixels in messages, once nobody sends any, or is about to."""
+        if self._messages_expected and not self.busy and not any(session.pixels_in_messages for session in self._sessions):
+            self._messages_expected = False
+            self._opener.submit(give_back)
 
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
@@ -154,6 +162,7 @@ class Openings:
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
+        self._messages_expected |= pending.request.transport == "message"
         pending.work = self._opener.submit(self._backstage.create, admitted, pending.client, pending.request.transport)
         return False
 
@@ -229,10 +238,12 @@ class Openings:
             self._admission.check_memory(more, self._memory_bytes())
         except BudgetError:
             return False
-        ring_bytes = ring_slots * acquisition.limits.frame_bytes if request.transport == "shm" else None
+        self._messages_expected |= request.transport == "message"
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
-        pending.work = self._opener.submit(self._backstage.hand_over, acquisition, pending.client, ring_bytes, to_another=request.reopen)
+        pending.work = self._opener.submit(
+            self._backstage.hand_over, acquisition, pending.client, ring_slots, request.transport, to_another=request.reopen
+        )
         return False
 
     # What the threads have done -------------------------------------------------------------------------------------------------------------

@@ -251,6 +251,7 @@ class IngestServer:
         self._connections.keep_alive(now_s, drained_since_s=begin_s if drained else 0.0)
         if now_s >= self._next_sample_s:
             self._next_sample_s = now_s + SAMPLE_S
+            self._openings.give_back_idle_memory()
             for session in self._sessions:
                 session.rate.sample(now_s, session.frames_received, session.bytes_received)
 

@@ -136,9 +136,14 @@ class Session:
         return limits.acquisition_bytes + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
 
     @property
+    def pixels_in_messages(self) -> bool:
+        """Whether its client is there and has no ring."""
+        return self.attachment is not None and self.attachment.ring is None
+
+    @property
     def message_bytes(self) -> int:
         """The most that its client can have on the way in messages, pixels or not."""
-        pixels = 0 if self.attachment is None or self.attachment.ring is not None else self.acquisition.limits.frame_bytes
+        pixels = self.acquisition.limits.frame_bytes if self.pixels_in_messages else 0
         return self.credit.ring_slots * (pixels + FRAME_OVERHEAD_BYTES)
 
     @property

@@ -1,0 +1,57 @@
+"""A camera that sends its pixels in messages: the daemon has memory for them before the first comes, and gives it back soon after."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import shardwright as sw
+
+from .daemon_process import DaemonProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SPEC = sw.ArraySpec(
+    dtype="uint16",
+    dimensions=(
+        sw.Dimension(name="t", chunk_size=8, shard_size_chunks=1),
+        sw.Dimension(name="y", count=1024, chunk_size=256, shard_size_chunks=4),
+        sw.Dimension(name="x", count=1024, chunk_size=256, shard_size_chunks=4),
+    ),
+)
+
+
+def heap_bytes(pid: int) -> int:
+    """What the process has of its C heap, which is several mappings once a part of it has large pages."""
+    found = re.findall(r"\[heap\]\n(?:\w+: .*\n)*?Rss: +(\d+) kB", Path(f"/proc/{pid}/smaps").read_text())
+    assert found
+    return 1024 * sum(map(int, found))
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_a_message_camera_finds_memory_ready_and_leaves_none_behind(config: Path) -> None:
+    with DaemonProcess(config) as daemon:
+        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        pid = daemon.process.pid
+        before = heap_bytes(pid)
+        with sw.connect(endpoint, transport="message") as connection:
+            with connection.acquire("many", SPEC) as stream:
+                opened = heap_bytes(pid)
+                for i in range(40):
+                    stream.append(np.full((1024, 1024), i, np.uint16))
+            assert stream.receipt.frames_durable == 40
+            in_flight = 2 * 8 * 2**21  # at least: two slabs of eight frames of 2 MiB
+            assert opened - before > in_flight, "before a frame was sent"
+            wait_until(lambda: opened - heap_bytes(pid) > in_flight // 2)  # the rest are buffers that the next acquisition has
+        assert daemon.stop() == 0

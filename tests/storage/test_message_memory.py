@@ -1,0 +1,78 @@
+"""What malloc costs a process that has made memory for messages ready, by the kernel's own count of its page faults. Each in a process of its own: a
+heap is set up once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from shardwright.storage import message_memory
+
+PART_BYTES, COUNT = 8 << 20, 6
+PAGES_OF_A_LAP = COUNT * PART_BYTES // 4096
+
+PROGRAM = """
+import ctypes, re, resource, sys, threading
+from pathlib import Path
+from shardwright.storage.message_memory import give_back, have_one_heap, make_ready
+
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.malloc.restype, libc.free.argtypes = (ctypes.c_size_t,), ctypes.c_void_p, (ctypes.c_void_p,)
+part_bytes, count, ready = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "ready"
+if ready:
+    assert have_one_heap()
+    assert make_ready(count * (part_bytes + 4096), part_bytes)
+
+def lap():
+    parts = [libc.malloc(part_bytes) for _ in range(count)]
+    for part in parts:
+        ctypes.memset(part, 7, part_bytes)
+    return parts
+
+def receive():
+    global parts
+    parts = lap()
+
+def resident():
+    return 1024 * int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1))
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    thread = threading.Thread(target=receive)  # one thread receives, another lets go, as ZeroMQ's and ours do
+    thread.start()
+    thread.join()
+    for part in parts:
+        libc.free(part)
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+kept = resident()
+give_back()
+print(faults, kept - resident())
+"""
+
+
+def laps(how: str) -> tuple[int, int]:
+    """Page faults of three laps of messages, and the bytes that the system then gets back."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(PART_BYTES), str(COUNT), how], capture_output=True, text=True, check=True)
+    faults, freed = map(int, done.stdout.split())
+    return faults, freed
+
+
+def test_messages_touch_no_fresh_memory_and_what_they_had_is_given_back() -> None:
+    faults, freed = laps("ready")
+    assert faults < PAGES_OF_A_LAP // 20
+    assert freed > 0.9 * COUNT * PART_BYTES
+    assert laps("as it is")[0] > PAGES_OF_A_LAP, "else nothing of this is needed"
+
+
+def test_parts_that_are_too_large_for_the_heap_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "_mallopt", lambda *_: pytest.fail("nothing is to be changed"))
+    assert not message_memory.make_ready(1 << 30, message_memory.LARGEST_FROM_HEAP_BYTES)
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "_libc", object())
+    assert not message_memory.have_one_heap()
+    assert not message_memory.make_ready(1 << 20, 1 << 16)
+    message_memory.give_back()
