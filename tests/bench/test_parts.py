@@ -1,5 +1,6 @@
 """The parts of the record on tiny cameras: latency, small, cameras, flat; and what they make of invented times."""
 
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -53,6 +54,9 @@ def test_latency_is_measured_in_process_and_through_the_daemon(places, monkeypat
     monkeypatch.setattr(latency, "WAYS", (("in-process", "disk"), ("daemon-shm", "no-disk")))
     part = latency.measure(places, False, lambda _: None, shards=6, case=CASE)
     assert [row["name"] for row in part["rows"]] == ["in-process disk", "daemon-shm no-disk"]
+    assert part["floor"]["name"] == f"copy alone, {len(os.sched_getaffinity(0))} busy"
+    assert part["floor"]["rate_hz"] == part["rows"][0]["rate_hz"]
+    assert part["floor"]["name"] in latency.text(part)
     for row in part["rows"]:
         assert row["frames"] == sum(row["histogram"]) == 24
         assert row["rate_hz"] == pytest.approx(0.8 * row["sustainable_hz"])

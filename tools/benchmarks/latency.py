@@ -5,12 +5,18 @@ For each way (in process, through the daemon) on the disk and without one:
     sustainable rate   the median of three bursts of three shards, from the first append until everything is sealed and durable
     then               a camera at ``SHARE`` of it; every append is timed, a shard of warm-up left out
     latency            of the call; ``done_after_due`` counts from the moment the frame was due, so that waiting behind a slow one shows as well
+    copy alone         the same copies at the same rate with nothing of ours, beside as many busy processes as there are processors: what the
+                       system's sharing out of processors costs by itself
     around a shard     the largest of the ``AROUND`` appends from a shard's last frame on, each against the median of the run; ``elsewhere``: the same
                        around the other slabs' edges, where no shard changes: what of it is not the shard's doing
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -26,6 +32,8 @@ BURST_SHARDS = 3
 BURSTS = 3
 SHARDS = 24
 AROUND = 8
+BUSY = "import numpy as np; a = np.ones(1 << 22); b = a.copy()\nwhile True: np.copyto(b, a)"  # memory and processor, as encoders are
+BUSY_AFTER_S = 1.0
 WAYS = (("in-process", "disk"), ("daemon-shm", "disk"), ("in-process", "no-disk"), ("daemon-shm", "no-disk"))
 # Edges of the histogram's bins: half a power of two each, from 0.06 ms to 2 s.
 BIN_EDGES_MS = tuple(round(0.0625 * 2 ** (i / 2), 4) for i in range(31))
@@ -34,7 +42,7 @@ Say = Callable[[str], None]
 
 
 def measure(places: Places, quick: bool, say: Say, *, share: float = SHARE, shards: int | None = None, case: Case | None = None) -> dict[str, Any]:
-    """One row for each way. ``case``: another one than the record's, for tests."""
+    """One row for each way, and the floor. ``case``: another one than the record's, for tests."""
     case = case or Case()
     shards = shards or (4 if quick else SHARDS)
     rows = []
@@ -42,8 +50,10 @@ def measure(places: Places, quick: bool, say: Say, *, share: float = SHARE, shar
         for target, place in WAYS:
             rows.append(_one_way(target, place, places, frames, case, share, shards, say))
             say(f"{rows[-1]['name']}: {rows[-1]['says']['p99_9_of_period']}")
+        floor = _copy_alone(np.fromfile(frames, np.uint16).reshape(case.distinct, *case.shape), rows[0], shards, case)
+        say(f"{floor['name']}: {floor['says']['p99_9_of_period']}")
     settings = {"share": share, "shards": shards, "frames_around": AROUND, "bin_edges_ms": list(BIN_EDGES_MS)}
-    return {"settings": settings, "rows": rows}
+    return {"settings": settings, "rows": rows, "floor": floor}
 
 
 def _one_way(target: str, place: str, places: Places, frames: Path, case: Case, share: float, shards: int, say: Say) -> dict[str, Any]:
@@ -63,6 +73,30 @@ def _one_way(target: str, place: str, places: Places, frames: Path, case: Case, 
     times_file.unlink()
     assert receipt["frames_durable"] == (shards + 1) * case.shard[0], "every frame is durable"
     return row(f"{target} {place}", place == "disk", times_ms, rate_hz, sustainable_hz, case)
+
+
+def _copy_alone(frames: np.ndarray, paced: dict[str, Any], shards: int, case: Case) -> dict[str, Any]:
+    """``paced``: the row whose rate it has."""
+    processors = len(os.sched_getaffinity(0))
+    ring = np.zeros((3 * case.distinct, *case.shape), frames.dtype)
+    times_ns = np.zeros((2, shards * case.shard[0]))
+    period_ns = 1e9 / paced["rate_hz"]
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processors)]
+    try:
+        time.sleep(BUSY_AFTER_S)
+        begin_ns = time.monotonic_ns()
+        for i in range(times_ns.shape[1]):
+            due_ns = begin_ns + i * period_ns
+            time.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
+            before_ns = time.monotonic_ns()
+            ring[i % len(ring)] = frames[i % len(frames)]
+            times_ns[:, i] = time.monotonic_ns() - before_ns, time.monotonic_ns() - due_ns
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    name = f"copy alone, {processors} busy"
+    return row(name, False, times_ns / 1e6, paced["rate_hz"], paced["sustainable_hz"], case)
 
 
 def _sustainable_hz(camera: Camera, case: Case, root: Path) -> float:
@@ -127,16 +161,16 @@ def edge_maxima(calls_ms: np.ndarray, shard_frames: int, slab_frames: int) -> tu
 
 def text(part: dict[str, Any]) -> str:
     """A table of the ways, and the histograms as bars."""
-    head = f"{'':<20}{'frames/s':>10}{'period':>9}{'p50':>9}{'p99':>9}{'p99.9':>9}{'max':>9}{'p99.9 after due':>17}{'shard':>8}{'slab':>8}"
+    head = f"{'':<22}{'frames/s':>10}{'period':>9}{'p50':>9}{'p99':>9}{'p99.9':>9}{'max':>9}{'p99.9 after due':>17}{'shard':>8}{'slab':>8}"
     lines = [
         f"append at {part['settings']['share']:.0%} of the sustainable rate, milliseconds; largest around a shard's and a slab's edge: x the median",
         "",
     ]
     lines += [head, "-" * len(head)]
-    for one in part["rows"]:
+    for one in (*part["rows"], part["floor"]):
         latency = one["latency_ms"]
         lines.append(
-            f"{one['name']:<20}{one['rate_hz']:>10.1f}{one['period_ms']:>9.2f}{latency['p50']:>9.2f}{latency['p99']:>9.2f}{latency['p99_9']:>9.2f}"
+            f"{one['name']:<22}{one['rate_hz']:>10.1f}{one['period_ms']:>9.2f}{latency['p50']:>9.2f}{latency['p99']:>9.2f}{latency['p99_9']:>9.2f}"
             f"{latency['max']:>9.2f}{one['done_after_due_ms']['p99_9']:>17.2f}{one['worst_rollover_of_median']:>8.1f}{one['worst_elsewhere_of_median']:>8.1f}"
         )
     for one in part["rows"]:

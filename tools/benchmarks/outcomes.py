@@ -92,7 +92,8 @@ def _outcomes_of_one(asked: Asked, table: dict[str, Row], comparison: Comparison
     if ours is None:
         return []
     if asked.measure == "memory_bytes":
-        return [_memory_outcome(asked, ours, against, table, comparison) for against in asked.against if against == "plan" or against in table]
+        found = [_memory_outcome(asked, ours, against, table, comparison) for against in asked.against if against == "plan" or against in table]
+        return [outcome for outcome in found if outcome is not None]
     if asked.lower_of_floors:
         floors = [floor for floor in (_best((KERNEL_FLOOR,), table), _best(DISK_FLOORS, table)) if floor is not None]
         return _ratio_outcome(asked, ours, tuple(floors), table, comparison) if len(floors) == 2 else []
@@ -126,10 +127,12 @@ def _ratio_outcome(asked: Asked, ours: str, against: tuple[str, ...], table: dic
     return [_outcome(asked, comparison, ours, name, (value, min(ratios), max(ratios)), reached, binds, verdict)]
 
 
-def _memory_outcome(asked: Asked, ours: str, against: str, table: dict[str, Row], comparison: Comparison) -> Outcome:
-    """A peak has no rounds: one number for each process."""
+def _memory_outcome(asked: Asked, ours: str, against: str, table: dict[str, Row], comparison: Comparison) -> Outcome | None:
+    """A peak has no rounds: one number for each process. None where the other took nothing beyond what it began with: there was too little to do."""
     own = table[ours]["memory_bytes"]
     other = table[ours]["planned_memory_bytes"] if against == "plan" else table[against]["memory_bytes"]
+    if other <= 0:
+        return None
     value = own / other
     reached = value <= asked.limit if against == "plan" else value < asked.limit
     verdict = f"{_said(reached)}: {own / 2**20:.0f} MiB against {other / 2**20:.0f}"

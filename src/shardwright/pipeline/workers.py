@@ -17,6 +17,7 @@ from shardwright.storage.spare_memory import spare_memory
 
 from .limits import raise_descriptor_limit
 from .measures import BusyClock
+from .scheduling import let_others_first
 
 
 class WorkerState:
@@ -104,6 +105,7 @@ class WorkerPool:
                 thread.join()
 
     def _work(self, busy: BusyClock) -> None:
+        let_others_first()  # who appends a frame, above all
         try:
             state = WorkerState()
             while (task := self._tasks.get()) is not None:
