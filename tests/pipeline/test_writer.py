@@ -78,7 +78,7 @@ def test_many_frames_at_once_are_what_single_ones_would_be(path, tmp_path, spec_
 def test_many_frames_go_on_counting_whatever_the_ring_holds(path, spec_of):
     frames = np.stack([frame(i) for i in range(60)])
     with sw.create(path, spec_of(), threads=2) as writer:
-        writer._ring._free = writer._ring._free[:5]  # four or five find room at a time
+        writer._ring._free.take(writer.limits.ring_frames - 5)  # four or five find room at a time
         writer.append(frames[0])
         writer.append_many(frames[1:50])
         writer.append(frames[50])
@@ -89,9 +89,9 @@ def test_many_frames_go_on_counting_whatever_the_ring_holds(path, spec_of):
 def test_many_frames_are_dropped_together_where_there_is_no_room(path, spec_of):
     frames = np.stack([frame(i) for i in range(12)])
     with sw.create(path, spec_of(), threads=2, overload="drop") as writer:
-        free, writer._ring._free = writer._ring._free, []
+        free = writer._ring._free.take(writer.limits.ring_frames)
         writer.append_many(frames[:5])
-        writer._ring._free = free
+        writer._ring._free.give_back(free)
         writer.append_many(frames[5:])
     receipt = writer.receipt
     assert (receipt.frames_dropped, receipt.frames_stored, receipt.frames_missing) == (5, 7, 5)

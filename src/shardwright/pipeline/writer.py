@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from shardwright.array.describe import checked_stack, described
 from shardwright.array.ome import layout_warnings
-from shardwright.kernels.copy import copy_streaming
 from shardwright.model.errors import (
     ClosedError,
     FrameDtypeError,
@@ -34,6 +33,7 @@ from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata
 
 from .acquisition import Acquisition, AcquisitionState
+from .frame_ring import FrameRing
 from .limits import Limits, default_threads
 from .settings import WriteSettings
 from .workers import WorkerPool
@@ -52,60 +52,8 @@ if TYPE_CHECKING:
 _POLL_S = 1.0  # how often a call that waits looks whether the workers still live
 MAX_UNRECORDED_FRAMES = 1 << 16  # dropped frames that wait for the frame log; then even a dropped one has to wait
 BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` hands over at once
-STREAM_FROM_BYTES = 1 << 20  # smaller frames are gathered while they are still in a cache
 _CLOCK_S = 0.05  # how often the helper looks at the clocks when nothing happens
 log = logging.getLogger("shardwright")
-
-
-class FrameRing:
-    """Recycled frame buffers: one allocation, perhaps an earlier writer's, a slot per frame. Belongs to the writer's thread."""
-
-    def __init__(self, spec: ArraySpec, slots: int) -> None:
-        self._memory = spare_memory.take(slots * spec.frame_bytes)
-        pixels = self._memory[: slots * spec.frame_bytes].view(np.dtype(spec.dtype).newbyteorder("<"))
-        self.frames = pixels.reshape(slots, *spec.frame_shape)
-        self.address = int(self.frames.ctypes.data)
-        self._free = list(range(slots - 1, -1, -1))
-        self._slot_of: dict[int, int] = {}  # sequence -> slot
-
-    def take(self, sequence: int) -> int | None:
-        """A free slot for a frame, None when all are in use."""
-        if not self._free:
-            return None
-        slot = self._slot_of[sequence] = self._free.pop()
-        return slot
-
-    def take_many(self, sequence: int, most: int) -> list[int]:
-        """Free slots for frames ``sequence`` onwards: as many as there are, at most ``most``."""
-        left = max(0, len(self._free) - most)
-        slots = self._free[left:]
-        del self._free[left:]
-        self._slot_of.update(zip(range(sequence, sequence + len(slots)), slots, strict=True))
-        return slots
-
-    def release(self, sequences: np.ndarray) -> None:
-        self._free.extend([self._slot_of.pop(sequence) for sequence in sequences.tolist()])
-
-    def put(self, slot: int, pixels: np.ndarray) -> int:
-        """Copy a frame to a slot of the caller's; returns the slot's address."""
-        address = self.address + slot * pixels.nbytes
-        if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == self.frames.dtype:
-            copy_streaming(address, int(pixels.ctypes.data), pixels.nbytes)
-        else:
-            np.copyto(self.frames[slot], pixels)
-        return address
-
-    @property
-    def has_free(self) -> bool:
-        return bool(self._free)
-
-    @property
-    def used(self) -> int:
-        return len(self._slot_of)
-
-    def close(self) -> None:
-        """Leave the memory to the next writer. Only when nobody reads pixels any more."""
-        spare_memory.give_back(self._memory)
 
 
 class Writer:
@@ -188,9 +136,9 @@ class Writer:
         position = self._position(index, frame_id)
         self._describe(position, frame_id, metadata)
         with self._changed:
-            slot = self._free_slot()
-        if slot is not None:
-            self._address[0] = self._ring.put(slot, pixels)
+            slots = self._free_slots()
+        if slots.size:
+            self._address[0] = self._ring.put(slots.item(), pixels)
         else:
             self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
         with self._changed:
@@ -329,24 +277,19 @@ class Writer:
         record["camera_ns"] = time.time_ns()
         record["monotonic_ns"] = time.monotonic_ns()
 
-    def _free_slot(self) -> int | None:
-        """Under the lock. None: the frame is to be dropped."""
+    def _free_slots(self, most: int = 1) -> np.ndarray:
+        """Under the lock. int64[n]: slots for the next frames, as many as are free, at most ``most``; none when they are to be dropped."""
         overload = self._acquisition.settings.overload
-        while (slot := self._ring.take(self._count)) is None:
+        slots = self._ring.take(self._count, most)
+        while not slots.size:
             self._collect()
-            if self._ring.has_free:
-                continue
-            if overload == "drop" and self._acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES:
-                return None
+            slots = self._ring.take(self._count, most)
+            if slots.size or (overload == "drop" and self._acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES):
+                break
             if overload == "fail":
                 raise OverloadError("the disk cannot keep up", expected="a free frame buffer", got=f"{self.limits.ring_frames} in use")
             self._changed.wait(_POLL_S)
-        return slot
-
-    def _free_slots(self, most: int) -> np.ndarray:
-        """As ``_free_slot``, int64[n] for up to ``most`` frames; none when they are to be dropped."""
-        first = self._free_slot()
-        return np.array([] if first is None else [first, *self._ring.take_many(self._count + 1, most - 1)], np.int64)
+        return slots
 
     def _collect(self, *, raising: bool = True) -> None:
         """Under the lock."""

@@ -16,11 +16,14 @@ All little-endian, always a multiple of 8 bytes. A record of zeros is none.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from shardwright.wire.descriptor import descriptor_dtype
 
 
+@lru_cache  # a journal of each group asks, always for the same
 def record_dtype(further_fields: int) -> np.dtype[np.void]:
     """128 + 8 * further_fields bytes."""
     tail = [
