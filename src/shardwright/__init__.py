@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .client import Curve, connect
     from .pipeline.writer import create, release_memory, resume
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ArraySpec",
     "Blosc",

@@ -62,6 +62,15 @@ def test_a_durable_ring_must_bridge_two_syncs(tmp_path: Path) -> None:
     assert quick.streams[0].warnings == ()
 
 
+def test_what_degrade_writes_is_put_right_only_if_somebody_does_it(tmp_path: Path) -> None:
+    degrading = rig(tmp_path, stream="overload: degrade,")
+    (warning,) = make_plan(parse_config(degrading)).warnings
+    assert warning.startswith("a: what overload: degrade writes with less compression stays so; set compaction")
+    assert len(make_plan(parse_config(f"{degrading}compaction: {{enabled: true, recompress: zstd}}\n")).warnings) == 1
+    assert make_plan(parse_config(f"{degrading}compaction: {{enabled: true, recompress: codec}}\n")).warnings == ()
+    assert make_plan(parse_config(rig(tmp_path))).warnings == ()
+
+
 @pytest.mark.usefixtures("remote")
 def test_a_network_filesystem_is_a_warning(tmp_path: Path) -> None:
     (warning,) = make_plan(parse_config(rig(tmp_path))).warnings

@@ -67,8 +67,8 @@ def _at_most(chunk: tuple[int, int, int], most: tuple[int, int, int]) -> tuple[i
 
 def _comparisons() -> tuple[Comparison, ...]:
     """Every case on the disk and without one, lz4 and zstd in the other scene as well; slow peers only where they are asked for, all backends where
-    any may be the best: the whole record takes twenty minutes. Where the most is asked a round has 4.3 GB: of 2 GB, which ours write in 0.8 s, a sixth
-    is the beginning and the end of an acquisition."""
+    any may be the best: the whole record takes twenty minutes. Where the most is asked a round has 4.3 GB: of 2 GB, which ours write in 0.8 s,
+    a sixth is the beginning and the end of an acquisition."""
     zstd = MappingProxyType({"cname": "zstd"})
     plain = MappingProxyType({"cname": "none"})
     daemons = ("daemon-shm", "daemon-message")

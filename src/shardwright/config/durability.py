@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.pipeline.limits import Limits
 
-    from .model import Output, Reliability
+    from .model import Compaction, Output, Reliability
 
 JOURNAL_HEADER_BYTES = 4096
 CHUNK_ENTRY_BYTES = 32
@@ -77,6 +77,14 @@ def overload_warnings(spec: ArraySpec, chunk_bytes: int, reliability: Reliabilit
     if reliability.overload != "degrade" or len(degrade_ladder(CodecParameters.of(spec, chunk_bytes))) > 1:
         return []
     return ["overload is degrade, but the codec compresses nothing: there is nothing to make faster, and the camera waits as with block"]
+
+
+def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> list[str]:
+    """``degrading``: names of the streams whose overload is degrade."""
+    if not degrading or (compaction.enabled and compaction.recompress == "codec"):
+        return []
+    names = f"{', '.join(degrading)}: what overload: degrade writes with less compression stays so"
+    return [f"{names}; set compaction: {{enabled: true, recompress: codec}}, or run shardwright compact --recompress codec"]
 
 
 def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:

@@ -144,6 +144,18 @@ def test_a_codec_that_the_disk_could_not_take_is_not_recommended(plan):
     assert not any("codec to none" in line for line in told)
 
 
+def test_degrade_is_offered_where_only_the_codec_is_too_slow(plan):
+    words, roomy = "Set reliability.overload to degrade", {"disk": {"direct": Rate(9 * GB, 0.1)}, "transport": {"shm": Rate(9 * GB, 0.1)}}
+    assert any(words in line for line in judge_at(plan, 1.5, **roomy).advice)
+    assert not any(words in line for line in judge_at(plan, 1.5, **SLOW_DISK).advice), "uncompressed the disk could not take it"
+    stream = plan.streams[0]
+    for other in (
+        replace(stream, reliability=stream.reliability.model_copy(update={"overload": "degrade"})),
+        replace(stream, spec=stream.spec.model_copy(update={"codec": None})),
+    ):
+        assert not any(words in line for line in judge_at(replace(plan, streams=(other,)), 1.5, **roomy).advice)
+
+
 def test_the_camera_of_a_network_is_told_of_shared_memory(plan):
     slow = {"transport": {"message": Rate(1.9 * GB, 0.2)}, "acquisitions": {"message": acquisitions(1.8 * GB, 0.5, transport="message")}}
     found = replace(measured(**slow), daemon_transport="message")

@@ -175,6 +175,7 @@ def advice(stream: StreamPlan, rates: StreamRates, measured: Measured, binds: Fl
     if binds == "disk":
         found += _disk_advice(rates)
     found += _codec_advice(stream, rates, measured)
+    found += _degrade_advice(stream, rates, measured)
     if binds == "transport" and measured.daemon_transport == "message":
         found.append("Let the camera run on this machine and connect over ipc: pixels then go through shared memory.")
     if stream.limits.chunk_bytes < SMALL_CHUNK_BYTES:
@@ -210,6 +211,16 @@ def _codec_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) ->
             rate = estimate / stream.limits.frame_bytes
             found.append((estimate, f"Set codec to {name}: about {rate:,.0f} frames a second, at {other.ratio:.2f} : 1."))
     return [text for _, text in sorted(found, reverse=True)]
+
+
+def _degrade_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) -> list[str]:
+    """Where everything but the codec has room for the camera."""
+    needed = stream.data_rate_bytes_per_s
+    unencoded = min(rates.disk[rates.io].bytes_per_s, rates.transport[measured.daemon_transport].bytes_per_s)
+    if stream.reliability.overload == "degrade" or stream.spec.codec is None or needed is None or needed * (1 + ACCURACY) > unencoded:
+        return []
+    cost = "chunks that come too fast are then compressed less, or not at all, until there is room again"
+    return [f"Set reliability.overload to degrade: {cost}. compaction: {{enabled: true, recompress: codec}} puts them right later."]
 
 
 def _lowest_floor_with(other: KernelRate, rates: StreamRates, measured: Measured) -> float:
