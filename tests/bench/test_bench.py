@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import compaction, compaction_report, json_process, page
+from benchmarks import compaction, compaction_report, json_process, page, parent
 from benchmarks.case import Case
 from benchmarks.parent import Child, Entry, Result, compare, entries, frames_file
 from benchmarks.peers import CONTENDERS
@@ -175,3 +175,20 @@ def test_who_polls_asks_what_the_page_asks(tmp_path):
     finally:
         daemon.close()
     assert daemon.url.startswith("http://127.0.0.1:")
+
+
+def test_nobody_pays_for_what_the_one_before_deleted(tmp_path, monkeypatch):
+    """The disk's counters move for a while; and a disk that never rests is not waited for."""
+    counters = tmp_path / "stat"
+    moves = iter(range(4))
+    monkeypatch.setattr(parent, "Path", lambda _: counters)
+    monkeypatch.setattr(parent, "QUIET_S", 0.01)
+    monkeypatch.setattr(parent.time, "sleep", lambda _: counters.write_text(str(next(moves, "at rest"))))
+    counters.write_text("begin")
+    parent.wait_until_quiet(tmp_path)
+    assert counters.read_text() == "at rest"
+    endless = iter(range(10**9))
+    monkeypatch.setattr(parent.time, "sleep", lambda _: counters.write_text(str(next(endless))))
+    monkeypatch.setattr(parent, "MOST_QUIET_WAIT_S", 0.1)
+    parent.wait_until_quiet(tmp_path)
+    assert int(counters.read_text()) > 0

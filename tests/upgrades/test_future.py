@@ -81,7 +81,7 @@ def test_damage_is_not_taken_for_a_version(unfinished, pool, name: str, words: s
     store = unfinished / "cells.ome.zarr"
     with (store / ".shardwright" / name).open("r+b") as file:
         file.seek(8)
-        file.write(b"\2")
+        file.write(b"\x7f")
     if words is None:
         assert set(recover_store(store, pool, threads=1, dry_run=True).groups[0].actions.values()) == {Action.SET_ASIDE.value}
         return

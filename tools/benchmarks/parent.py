@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from .case import Case
 from .json_process import JsonProcess, cpu_seconds, unreclaimable_bytes
 
 CPU_TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # what the kernel counts in: less shows as nothing at all
+QUIET_S, MOST_QUIET_WAIT_S = 0.3, 20.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,20 @@ def entries(names: Sequence[str], case: Case) -> list[Entry]:
     return [Entry(name, name, case) for name in names]
 
 
+def wait_until_quiet(folder: Path) -> None:
+    """Until the disk below ``folder`` does nothing any more: a filesystem goes on discarding what was deleted long after a sync, and the next
+    contender would pay for the one before. Not for ever: somebody else may be using it."""
+    device = folder.stat().st_dev
+    counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+    give_up_s = time.monotonic() + MOST_QUIET_WAIT_S
+    seen, since_s = "", time.monotonic()
+    while counters.exists() and time.monotonic() < give_up_s and time.monotonic() - since_s < QUIET_S:
+        now = counters.read_text()
+        if now != seen:
+            seen, since_s = now, time.monotonic()
+        time.sleep(0.05)
+
+
 class _Contest:
     """Children by label, and what became of each: one that fails leaves, says so in its result, and does not stop the others."""
 
@@ -147,8 +163,8 @@ class _Contest:
         child.verify()
         child.clear()
 
-    @staticmethod
-    def _timed_round(child: Child) -> None:
+    def _timed_round(self, child: Child) -> None:
+        wait_until_quiet(self._folder)
         child.round(timed=True)
         child.clear()
 
