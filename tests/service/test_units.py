@@ -67,6 +67,13 @@ def test_little_is_left_open_and_each_exception_is_explained(unit: str) -> None:
     assert [name for name in sorted(left_open) if name not in comments] == []
 
 
+def test_what_the_daemon_does_to_its_own_priority_is_not_refused() -> None:
+    """Refused, it would go on, and an append would wait longer for a processor; nobody would see why."""
+    lines = (SYSTEMD / SERVICES[0]).read_text().splitlines()
+    allowed = {call for line in lines if line.startswith("SystemCallFilter=") for call in line.partition("=")[2].split()}
+    assert {"setpriority", "ioprio_set", "sched_setscheduler", "sched_setattr"} <= allowed
+
+
 def test_an_open_unit_is_more_exposed_than_we_allow(tmp_path: Path) -> None:
     open_unit = tmp_path / "open.service"
     open_unit.write_text(f"[Service]\nExecStart={PROGRAM}\n")
