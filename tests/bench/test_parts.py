@@ -57,6 +57,11 @@ def test_latency_is_measured_in_process_and_through_the_daemon(places, monkeypat
     assert part["floor"]["name"] == f"copy alone, {len(os.sched_getaffinity(0))} busy"
     assert part["floor"]["rate_hz"] == part["rows"][0]["rate_hz"]
     assert part["floor"]["name"] in latency.text(part)
+    row = {**part["rows"][0], "p99_9_of_period": 1.5}
+    for floor, words in ((1.25, f"{part['floor']['name']} binds: it has 1.25 itself"), (0.75, "")):
+        row["floor"] = {**row["floor"], "p99_9_of_period": floor}
+        (judged,) = (one for one in outcomes_of_part("latency", [row]) if one.name == "p99_9_of_period")
+        assert judged.binds == words
     for row in part["rows"]:
         assert row["frames"] == sum(row["histogram"]) == 24
         assert row["rate_hz"] == pytest.approx(0.8 * row["sustainable_hz"])

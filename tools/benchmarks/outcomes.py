@@ -211,8 +211,11 @@ def _limit_outcome(limit: Limit, row: Row) -> Outcome:
     assert bound is not None, "a limit has one side"
     reached = value >= bound if at_least else value <= bound
     spread = row.get(f"{limit.measure}_spread", {"least": value, "most": value})
-    verdict = f"{_said(reached)}: {row['says'].get(limit.measure, f'{value:.4g}')}"
+    floor = row.get("floor", {}).get(limit.measure)  # the same number of something that does less
+    floor_fails = floor is not None and not (floor >= bound if at_least else floor <= bound)
+    binds = f"{row['floor']['name']} binds: it has {floor:.2f} itself" if floor_fails and not reached else ""
+    verdict = f"{_said(reached)}: {row['says'].get(limit.measure, f'{value:.4g}')}" + (f"; {binds}" if binds else "")
     return Outcome(
         limit.measure, limit.text, f"{limit.part}/{row['name']}", bool(row["headline"]), row["name"], limit.part, _kept(value),
-        spread["least"], spread["most"], bound, at_least, reached, "", verdict,
+        spread["least"], spread["most"], bound, at_least, reached, binds, verdict,
     )  # fmt: skip
