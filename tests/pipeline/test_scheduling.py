@@ -53,5 +53,9 @@ def test_a_worker_preempts_nobody_and_keeps_its_share() -> None:
 def test_where_the_kernel_will_not_they_are_ordinary_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduling, "_SCHED_SETATTR", {})
     assert not scheduling.let_others_first()
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_FIFO)
+    assert not scheduling.let_others_first(), "somebody wants it so"
+    monkeypatch.undo()
     monkeypatch.setattr(scheduling, "_SCHED_SETATTR", {os.uname().machine: 10**6})
     assert not scheduling.let_others_first()

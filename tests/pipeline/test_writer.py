@@ -86,6 +86,30 @@ def test_many_frames_go_on_counting_whatever_the_ring_holds(path, spec_of):
     assert np.array_equal(read(path), frames)
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_an_interrupted_copy_costs_no_slot(path, spec_of, monkeypatch, many):
+    """More often than the ring has slots; then everything goes on."""
+
+    class Interrupting(np.ndarray):
+        def __setitem__(self, place, pixels):
+            raise KeyboardInterrupt
+
+    frames = np.stack([frame(i) for i in range(12)])
+    with sw.create(path, spec_of(), threads=2) as writer:
+        ring = writer._ring
+        intact = ring.frames
+        ring._free.take(writer.limits.ring_frames - 5)
+        for _ in range(7):
+            with monkeypatch.context() as patched:
+                patched.setattr(ring, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+                patched.setattr(ring, "frames", intact.view(Interrupting))
+                with pytest.raises(KeyboardInterrupt):
+                    writer.append_many(frames[:3]) if many else writer.append(frames[0])
+        assert ring.used == 0
+        writer.append_many(frames)
+    assert np.array_equal(read(path), frames)
+
+
 def test_many_frames_are_dropped_together_where_there_is_no_room(path, spec_of):
     frames = np.stack([frame(i) for i in range(12)])
     with sw.create(path, spec_of(), threads=2, overload="drop") as writer:

@@ -23,7 +23,7 @@ libc.malloc.argtypes, libc.malloc.restype, libc.free.argtypes = (ctypes.c_size_t
 part_bytes, count, ready = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "ready"
 if ready:
     assert have_one_heap()
-    assert make_ready(count * (part_bytes + 4096), part_bytes)
+    assert make_ready(count * (part_bytes + 4096))
 
 def lap():
     parts = [libc.malloc(part_bytes) for _ in range(count)]
@@ -52,27 +52,32 @@ print(faults, kept - resident())
 """
 
 
-def laps(how: str) -> tuple[int, int]:
+def laps(how: str, part_bytes: int = PART_BYTES) -> tuple[int, int]:
     """Page faults of three laps of messages, and the bytes that the system then gets back."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(PART_BYTES), str(COUNT), how], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(part_bytes), str(COUNT), how], capture_output=True, text=True, check=True)
     faults, freed = map(int, done.stdout.split())
     return faults, freed
 
 
-def test_messages_touch_no_fresh_memory_and_what_they_had_is_given_back() -> None:
-    faults, freed = laps("ready")
+@pytest.mark.parametrize("part_bytes", [PART_BYTES, 40 << 20])
+def test_messages_touch_no_fresh_memory_and_what_they_had_is_given_back(part_bytes: int) -> None:
+    """Also parts that glibc would else map each by itself."""
+    faults, freed = laps("ready", part_bytes)
     assert faults < PAGES_OF_A_LAP // 20
-    assert freed > 0.9 * COUNT * PART_BYTES
-    assert laps("as it is")[0] > PAGES_OF_A_LAP, "else nothing of this is needed"
+    assert freed > 0.9 * COUNT * part_bytes
 
 
-def test_parts_that_are_too_large_for_the_heap_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_memory, "_mallopt", lambda *_: pytest.fail("nothing is to be changed"))
-    assert not message_memory.make_ready(1 << 30, message_memory.LARGEST_FROM_HEAP_BYTES)
+def test_by_itself_each_message_would_be_fresh_memory() -> None:
+    assert laps("as it is")[0] > PAGES_OF_A_LAP
 
 
-def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_one_heap_and_another_c_library_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "_one_heap", False)
+    with monkeypatch.context() as patched:
+        patched.setattr(message_memory, "_mallopt", lambda *_: pytest.fail("nothing is to be changed"))
+        assert not message_memory.make_ready(1 << 20)
+        message_memory.give_back()
     monkeypatch.setattr(message_memory, "_libc", object())
     assert not message_memory.have_one_heap()
-    assert not message_memory.make_ready(1 << 20, 1 << 16)
+    assert not message_memory.make_ready(1 << 20)
     message_memory.give_back()

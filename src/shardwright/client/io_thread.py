@@ -366,7 +366,7 @@ def _fail(answer: Future[Any], error: ShardwrightError) -> None:
 
 
 def batch_frames(opened: Opened, welcome: Welcome) -> int:
-    """Frames a batch: a few MiB of pixels, at most a quarter of the ring (so that filling, sending, storing and release overlap)."""
+    """Frames a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that filling, sending, storing and release overlap)."""
     by_bytes = max(1, BATCH_BYTES // opened.slot_bytes)
     by_ring = max(1, opened.ring_slots // 4)
     return min(by_bytes, by_ring, welcome.max_batch_frames, 1024)

@@ -73,15 +73,20 @@ def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[
     return [f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms smaller, else the camera waits"]
 
 
+def can_degrade(spec: ArraySpec, chunk_bytes: int) -> bool:
+    """Whether its codec has anything faster."""
+    return len(degrade_ladder(CodecParameters.of(spec, chunk_bytes))) > 1
+
+
 def overload_warnings(spec: ArraySpec, chunk_bytes: int, reliability: Reliability) -> list[str]:
-    if reliability.overload != "degrade" or len(degrade_ladder(CodecParameters.of(spec, chunk_bytes))) > 1:
+    if reliability.overload != "degrade" or can_degrade(spec, chunk_bytes):
         return []
     return ["overload is degrade, but the codec compresses nothing: there is nothing to make faster, and the camera waits as with block"]
 
 
 def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> list[str]:
-    """``degrading``: names of the streams whose overload is degrade."""
-    if not degrading or (compaction.enabled and compaction.recompress == "codec"):
+    """``degrading``: names of the streams that may write with less compression."""
+    if not degrading or (compaction.enabled and compaction.recompress is not None):
         return []
     names = f"{', '.join(degrading)}: what overload: degrade writes with less compression stays so"
     return [f"{names}; set compaction: {{enabled: true, recompress: codec}}, or run shardwright compact --recompress codec"]

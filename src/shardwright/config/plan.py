@@ -23,7 +23,7 @@ from shardwright.storage.filesystems import nearest_folder
 
 from .access import access_warnings
 from .descriptors import descriptors_for_acquisitions
-from .durability import SafetyCost, degraded_for_good_warnings, disk_warnings, overload_warnings, ring_warnings, room_warnings
+from .durability import SafetyCost, can_degrade, degraded_for_good_warnings, disk_warnings, overload_warnings, ring_warnings, room_warnings
 from .quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class StreamPlan:
             *ring_warnings(self.reliability, self.ring_seconds),
             *overload_warnings(self.spec, self.limits.chunk_bytes, self.reliability),
         )
+
+    @property
+    def may_degrade(self) -> bool:
+        return self.reliability.overload == "degrade" and can_degrade(self.spec, self.limits.chunk_bytes)
 
     @property
     def disk_reserved_bytes(self) -> int:
@@ -181,7 +185,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
         warnings=(
             *plan.warnings,
             *access_warnings(loaded),
-            *degraded_for_good_warnings([s.name for s in plan.streams if s.reliability.overload == "degrade"], config.compaction),
+            *degraded_for_good_warnings([s.name for s in plan.streams if s.may_degrade], config.compaction),
             *disk_warnings(config.output, nearest_folder(root), spill_root and nearest_folder(spill_root), spills=config.spills),
             *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),

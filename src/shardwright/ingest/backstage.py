@@ -66,7 +66,7 @@ class Backstage:
         if transport == "shm":
             return self.rings.take(client, ring_slots * frame_bytes)
         self.rings.release()  # its memory was admitted for something else
-        make_ready(ring_slots * frame_bytes, frame_bytes)
+        make_ready(ring_slots * frame_bytes)
         return None
 
     def recover(self, path: Path) -> AcquisitionLike:

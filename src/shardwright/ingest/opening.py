@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, FencedError, LockedError, ResumeError, SessionLostError, ShardwrightError
-from shardwright.storage.message_memory import give_back
+from shardwright.storage.message_memory import give_back, trim
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session import DaemonEvent, DaemonState
@@ -85,7 +85,7 @@ class Openings:
         self._opener = SlowThread("shardwright-opener", backstage.wake)
         self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
         self._stopping = False
-        self._messages_expected = False  # since when memory may be kept for them
+        self._message_bytes = 0  # of memory that was made ready for pixels in messages, and is kept
 
     @property
     def busy(self) -> int:
@@ -109,10 +109,20 @@ class Openings:
             self._refuse(pending, BudgetError("too many requests at once", expected=f"at most {MAX_WAITING} that are not answered"))
 
     def give_back_idle_memory(self) -> None:
-        """What was made ready for pixels in messages, once nobody sends any, or is about to."""
-        if self._messages_expected and not self.busy and not any(session.pixels_in_messages for session in self._sessions):
-            self._messages_expected = False
-            self._opener.submit(give_back)
+        """What was made ready for pixels in messages, once those that sent them are gone; nothing while another is about to come."""
+        if any(pending.work is not None and pending.request.transport == "message" for pending in self._pending):
+            return
+        needed = sum(session.acquisition.limits.ring_bytes for session in self._sessions if session.pixels_in_messages)
+        if needed < self._message_bytes:
+            self._message_bytes = needed
+            self._opener.submit(trim if needed else give_back)
+
+    def _expect(self, transport: str, ring_bytes: int) -> None:
+        """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the place of what is kept for nobody."""
+        if transport == "message":
+            self._message_bytes += ring_bytes
+        else:
+            self.give_back_idle_memory()
 
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
@@ -162,7 +172,7 @@ class Openings:
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
-        self._messages_expected |= pending.request.transport == "message"
+        self._expect(pending.request.transport, admitted.limits.ring_bytes)
         pending.work = self._opener.submit(self._backstage.create, admitted, pending.client, pending.request.transport)
         return False
 
@@ -238,7 +248,7 @@ class Openings:
             self._admission.check_memory(more, self._memory_bytes())
         except BudgetError:
             return False
-        self._messages_expected |= request.transport == "message"
+        self._expect(request.transport, ring_slots * acquisition.limits.frame_bytes)
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
         pending.work = self._opener.submit(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STREAM_FROM_BYTES = 1 << 20  # smaller frames are gathered while they are still in a cache
 _NOBODY = -1
+_NONE = np.zeros(0, np.int64)
 
 
 class SlotTable:
@@ -33,6 +34,8 @@ class SlotTable:
 
     def add(self, first: int, slots: npt.NDArray[np.int64]) -> None:
         """Frame ``first + i`` is in ``slots[i]``; at most as many as there are slots."""
+        if not slots.size:
+            return
         sequences = np.arange(first, first + slots.size)
         places = sequences % self._sequence_at.size
         home = self._sequence_at[places] == _NOBODY
@@ -43,6 +46,8 @@ class SlotTable:
 
     def pop(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The slots of frames that are in flight, in any order."""
+        if not sequences.size:
+            return _NONE
         places = sequences % self._sequence_at.size
         home = self._sequence_at[places] == sequences
         self._sequence_at[places[home]] = _NOBODY
@@ -67,6 +72,10 @@ class FrameRing:
         slots = self._free.take(most)
         self._table.add(sequence, slots)
         return slots
+
+    def give_back(self, sequence: int, slots: npt.NDArray[np.int64]) -> None:
+        """What ``take`` gave for these frames, which do not come."""
+        self._free.give_back_first(self._table.pop(np.arange(sequence, sequence + slots.size)))
 
     def release(self, sequences: np.ndarray) -> None:
         """Nobody reads these frames any more."""

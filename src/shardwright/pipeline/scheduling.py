@@ -21,9 +21,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def let_others_first() -> bool:
-    """For the calling thread. False: this kernel does not, and nothing has changed."""
+    """For the calling thread. False, and nothing has changed: this kernel does not, or somebody has chosen another policy for this process."""
     number = _SCHED_SETATTR.get(platform.machine())
-    if number is None:
+    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_BATCH, 0, nice, 0, SLICE_MS * 1_000_000, 0, 0)

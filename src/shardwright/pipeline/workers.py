@@ -105,8 +105,8 @@ class WorkerPool:
                 thread.join()
 
     def _work(self, busy: BusyClock) -> None:
-        let_others_first()  # who appends a frame, above all
         try:
+            let_others_first()  # who appends a frame, above all
             state = WorkerState()
             while (task := self._tasks.get()) is not None:
                 with busy:

@@ -138,7 +138,11 @@ class Writer:
         with self._changed:
             slots = self._free_slots()
         if slots.size:
-            self._address[0] = self._ring.put(slots.item(), pixels)
+            try:
+                self._address[0] = self._ring.put(slots.item(), pixels)
+            except BaseException:
+                self._give_back(slots)
+                raise
         else:
             self._descriptor["flags"], self._address[0] = FRAME_DROPPED, 0
         with self._changed:
@@ -181,7 +185,11 @@ class Writer:
         records = records if dropped else records[: slots.size]
         addresses = np.zeros(len(records), np.int64)
         if not dropped:
-            self._ring.frames[slots] = pixels[: slots.size]
+            try:
+                self._ring.frames[slots] = pixels[: slots.size]
+            except BaseException:
+                self._give_back(slots)
+                raise
             addresses += self._ring.address + slots * self.limits.frame_bytes
         records["flags"] = FRAME_DROPPED if dropped else 0
         records["sequence"] = np.arange(self._count, self._count + len(records))
@@ -290,6 +298,11 @@ class Writer:
                 raise OverloadError("the disk cannot keep up", expected="a free frame buffer", got=f"{self.limits.ring_frames} in use")
             self._changed.wait(_POLL_S)
         return slots
+
+    def _give_back(self, slots: np.ndarray) -> None:
+        """Ctrl-C in the middle of a copy: the frames do not come, and their slots are free again."""
+        with self._changed:
+            self._ring.give_back(self._count, slots)
 
     def _collect(self, *, raising: bool = True) -> None:
         """Under the lock."""

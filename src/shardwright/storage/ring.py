@@ -35,13 +35,16 @@ class Ring:
         self.ring_bytes = ring_bytes
         self._keep = keep
         self.descriptor = os.memfd_create("shardwright-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        mapping = None
         try:
             os.ftruncate(self.descriptor, ring_bytes)
             _allocate(self.descriptor, ring_bytes)
-            self._mapping = _mapping_of(self.descriptor, ring_bytes)
-            self.address = self._mapping.address
+            mapping = self._mapping = _mapping_of(self.descriptor, ring_bytes)
+            self.address = mapping.address
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
         except BaseException:
+            if mapping is not None:
+                mapping.close()
             os.close(self.descriptor)
             raise
 

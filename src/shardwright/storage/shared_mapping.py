@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 _LARGE_PAGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
-_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_MAP_FIXED = 0x10
 _MADV_COLLAPSE = 25
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -39,7 +39,7 @@ class SharedMapping:
         self._nbytes = nbytes
         align = max(large_page_bytes(), mmap.PAGESIZE)
         self._reserved_bytes = nbytes + align  # addresses only: a run of them that holds an aligned one
-        self._reserved = _map(None, self._reserved_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+        self._reserved = _map(None, self._reserved_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         try:
             protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
             self.address = _map(self._reserved + -self._reserved % align, nbytes, protection, flags, descriptor)
@@ -54,8 +54,9 @@ class SharedMapping:
         return whole > 0 and _libc.madvise(self.address, whole, _MADV_COLLAPSE) == 0
 
     def close(self) -> None:
-        """Only when nobody uses the address any more. Once."""
-        _libc.munmap(self._reserved, self._reserved_bytes)
+        """Only when nobody uses the address any more; a second time it does nothing."""
+        reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0  # munmap takes no 0, and the addresses may be another's by then
+        _libc.munmap(self._reserved, reserved_bytes)
 
 
 def _map(address: int | None, nbytes: int, protection: int, flags: int, descriptor: int) -> int:

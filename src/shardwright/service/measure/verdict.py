@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardwright.config.durability import can_degrade
+
 if TYPE_CHECKING:
     from shardwright.config.plan import Plan, StreamPlan
 
@@ -217,7 +219,12 @@ def _degrade_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) 
     """Where everything but the codec has room for the camera."""
     needed = stream.data_rate_bytes_per_s
     unencoded = min(rates.disk[rates.io].bytes_per_s, rates.transport[measured.daemon_transport].bytes_per_s)
-    if stream.reliability.overload == "degrade" or stream.spec.codec is None or needed is None or needed * (1 + ACCURACY) > unencoded:
+    if (
+        stream.reliability.overload == "degrade"
+        or not can_degrade(stream.spec, stream.limits.chunk_bytes)
+        or needed is None
+        or needed * (1 + ACCURACY) > unencoded
+    ):
         return []
     cost = "chunks that come too fast are then compressed less, or not at all, until there is room again"
     return [f"Set reliability.overload to degrade: {cost}. compaction: {{enabled: true, recompress: codec}} puts them right later."]
