@@ -88,15 +88,21 @@ def command(
     Manners(idle=options.idle).be_idle()
     if to is not None:
         _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
-        return
+    else:
+        _repack(stores, options, workers, scheduler, leave_locked=config is not None, dry_run=dry_run, as_json=as_json)
+
+
+def _repack(
+    stores: Sequence[Path], options: Options, workers: int | None, scheduler: str | None, *, leave_locked: bool, dry_run: bool, as_json: bool
+) -> None:
+    """The stores where they are. ``leave_locked``: one that another job is at work on, such as the daemon's own, is left to that one."""
     try:
         plans = {store.absolute(): _planned(store.absolute(), options) for store in stores}
     except KeyboardInterrupt:
         typer.echo("shardwright: interrupted while the shards were looked at; nothing was begun", err=True)
         raise typer.Exit(1) from None
     outcomes: list[Outcome] = list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
-    # With --config a store that another job is at work on, such as the daemon's own, is left to that one.
-    ok = not any(_bad(outcome) and not (config is not None and isinstance(outcome[1], LockedError)) for outcome in outcomes)
+    ok = not any(_bad(outcome) and not (leave_locked and isinstance(outcome[1], LockedError)) for outcome in outcomes)
     _tell(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
     if not ok:
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ from shardwright.model.errors import OutputExistsError, ShardFormatError, Storag
 from shardwright.read.shard_file import ShardFile
 from shardwright.shard.index import empty_index, encode_index
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, rename_without_replacing, storage_errors, sync_directory
+from shardwright.storage.files import make_directories, raise_errno, rename_without_replacing, storage_errors, sync_directory
 from shardwright.storage.working_file import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ class NewShard:
                 reach("compact.before_create")
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             reach("compact.before_write")
-            number = write_slots(np.full(nbytes.size, self._descriptor, np.int64), offsets, chunks.addresses[live], nbytes, 1)
-            if number:
-                raise OSError(number, os.strerror(number))
+            raise_errno(write_slots(np.full(nbytes.size, self._descriptor, np.int64), offsets, chunks.addresses[live], nbytes, 1))
         self._entries["offset"][numbers] = offsets
         self._entries["nbytes"][numbers] = nbytes
         self._crcs[numbers] = chunks.crcs[live]

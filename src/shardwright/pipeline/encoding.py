@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +19,7 @@ from shardwright.model.errors import WorkerError
 from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import raise_errno, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,12 +176,6 @@ class SlabEncoder:
         tasks = math.ceil(self.chunks_per_slab / chunks_per_task)
         edges = [self.chunks_per_slab * i // tasks for i in range(tasks + 1)]
         return list(pairwise(edges))
-
-
-def raise_errno(number: int) -> None:
-    """What a kernel's system call said: nothing, or an ``OSError``."""
-    if number:
-        raise OSError(number, os.strerror(number))
 
 
 @dataclass(frozen=True)

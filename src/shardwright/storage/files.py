@@ -45,6 +45,12 @@ def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
         raise kind(f"cannot {operation} {path}: {error.strerror or error}", hint=hint) from error
 
 
+def raise_errno(number: int) -> None:
+    """What a system call said: nothing, or an ``OSError``."""
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
 def _call(function: Callable[..., int], *arguments: int | bytes) -> None:
     """Call libc, again after a signal, as Python does with calls of its own. Raises ``OSError``."""
     while function(*arguments) != 0:
@@ -85,9 +91,14 @@ def set_direct(descriptor: int, *, on: bool) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
 
 
+def advise(address: int, nbytes: int, advice: int) -> int:
+    """madvise(2) on memory of this process, without the GIL, which Python's own keeps. Returns 0 or errno."""
+    return 0 if _libc.madvise(address, nbytes, advice) == 0 else ctypes.get_errno()
+
+
 def populate(address: int, nbytes: int) -> int:
-    """Make pages of a mapping ready to be written, without the GIL. Returns 0 or errno; EINVAL: this kernel (before 5.14) cannot."""
-    return 0 if _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE) == 0 else ctypes.get_errno()
+    """Make pages of a mapping ready to be written. Returns 0 or errno; EINVAL: this kernel (before 5.14) cannot."""
+    return advise(address, nbytes, _MADV_POPULATE_WRITE)
 
 
 def rename_without_replacing(source: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
-from .files import populate, preallocate, set_direct
+from .files import populate, preallocate, raise_errno, set_direct
 from .slot_file import IO_MODES
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class MeasuredFile:
                 done += os.pwrite(self._file.fileno(), data[done:], offset + done)
             return
         pages = np.frombuffer(self._pages, np.uint8, len(data), offset)
-        _raise_errno(populate(int(pages.ctypes.data), pages.size))  # where the disk fails this is an error, and a store would be a signal
+        raise_errno(populate(int(pages.ctypes.data), pages.size))  # where the disk fails this is an error, and a store would be a signal
         pages[:] = np.frombuffer(data, np.uint8)  # without the GIL
 
     def sync(self) -> None:
@@ -58,11 +58,6 @@ class MeasuredFile:
         if self._pages is not None:
             self._pages.close()
         self._file.close()
-
-
-def _raise_errno(number: int) -> None:
-    if number:
-        raise OSError(number, os.strerror(number))
 
 
 def can_populate() -> bool:

@@ -13,7 +13,7 @@ import ctypes
 import errno
 import mmap
 
-from .files import populate
+from .files import advise, populate
 
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -26,7 +26,6 @@ _MADV_HUGEPAGE = 14
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.malloc.argtypes, _libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
 _libc.free.argtypes = (ctypes.c_void_p,)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _one_heap = False  # of this process; only then is any of this its business
 
 
@@ -64,7 +63,7 @@ def make_ready(nbytes: int) -> bool:
 def _touch(address: int, nbytes: int) -> None:
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     whole = max(0, (address + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE)
-    _libc.madvise(first, whole, _MADV_HUGEPAGE)
+    advise(first, whole, _MADV_HUGEPAGE)
     if populate(first, whole) == errno.EINVAL:  # before Linux 5.14
         ctypes.memset(first, 0, whole)
 

@@ -12,6 +12,8 @@ import mmap
 import os
 from pathlib import Path
 
+from .files import advise
+
 _LARGE_PAGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 _MAP_FIXED = 0x10
 _MADV_COLLAPSE = 25
@@ -21,7 +23,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def large_page_bytes() -> int:
@@ -51,7 +52,7 @@ class SharedMapping:
         """Moves what is there, which takes about as long as copying it, without the GIL. False: some of it, or all, stays in small pages."""
         large = large_page_bytes()
         whole = self._nbytes // large * large if large else 0
-        return whole > 0 and _libc.madvise(self.address, whole, _MADV_COLLAPSE) == 0
+        return whole > 0 and advise(self.address, whole, _MADV_COLLAPSE) == 0
 
     def close(self) -> None:
         """Only when nobody uses the address any more; a second time it does nothing."""
