@@ -14,6 +14,8 @@ import zarr
 
 import shardwright as sw
 from shardwright.compact.tasks import run_task
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import open_store
 from shardwright.storage.failpoints import at_time, watch_all
 
 if TYPE_CHECKING:
@@ -87,8 +89,12 @@ def die_at_every_point(job, step: int = 1) -> Iterator[int]:
 
 
 def damage_a_chunk(shard: Path) -> None:
-    """Its Blosc header no longer fits: whoever decodes it must notice. As a bad disk does it: times stay. A second time heals it."""
+    """The first chunk's Blosc header, wherever a worker has put it, no longer fits: whoever decodes it must notice. As a bad disk does it: times
+    stay. A second time heals it."""
+    (array,) = open_store(shard).arrays
+    with ShardFile(array, shard) as file:
+        first = int(file.read_index()["offset"][0])
     data, status = bytearray(shard.read_bytes()), shard.stat()
-    data[0] ^= 0xFF
+    data[first] ^= 0xFF
     shard.write_bytes(data)
     os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
