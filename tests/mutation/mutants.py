@@ -74,9 +74,10 @@ KILLS = [
 import time
 import shardwright.pipeline.encoding as m
 def run(self, state, SlabDone=m.SlabDone):
-    self.report(SlabDone(self.row, 0, None))
+    job = self.job
+    job.tell(SlabDone(job.row, 0, None))
     time.sleep(0.01)
-    self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state, self.overload.level)
+    job.encoder.encode(job.frames, job.records, job.slab, job.files, self.first, self.stop, state, job.overload.level)
 m.SlabTask.run = run
 """,
     ),

@@ -22,7 +22,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
@@ -179,33 +179,52 @@ class SlabEncoder:
 
 
 @dataclass(frozen=True)
-class SlabTask:
-    """Chunks [first, stop) of one slab. ``frames`` and ``records`` are the slab table's row: both stay put until every task has reported."""
+class SlabJob:
+    """What the tasks of one slab share. ``frames`` and ``records`` are the slab table's row: both stay put until every task has reported.
+
+    The owner is woken by an error and by whichever task is the last to report: there is nothing to do before, and a thread that is woken for each
+    task takes the processor from those that encode.
+    """
 
     encoder: SlabEncoder
     frames: np.ndarray
     records: np.ndarray
     row: int
     slab: int
-    first: int
-    stop: int
     files: GroupFiles
     report: Callable[[SlabDone], None]
-    queued_ns: int  # since when it waits for a worker
+    wake: Callable[[], None]
+    tasks_left: Iterator[int]  # how many have not reported; drawn under the GIL, by each task once it has
+    queued_ns: int  # since when it waits for workers
     overload: OverloadLevel  # asked when a worker begins: what has waited is encoded as fast as what comes now
 
+    def tell(self, done: SlabDone) -> None:
+        self.report(done)
+        if next(self.tasks_left) == 0 or done.error is not None:
+            self.wake()
+
+
+@dataclass(frozen=True)
+class SlabTask:
+    """Chunks [first, stop) of one slab."""
+
+    job: SlabJob
+    first: int
+    stop: int
+
     def run(self, state: WorkerState) -> None:
-        begun_ns, level = time.monotonic_ns(), self.overload.level
+        job = self.job
+        begun_ns, level = time.monotonic_ns(), job.overload.level
         try:
-            nbytes = self.encoder.encode(self.frames, self.records, self.slab, self.files, self.first, self.stop, state, level)
+            nbytes = job.encoder.encode(job.frames, job.records, job.slab, job.files, self.first, self.stop, state, level)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
-            self.report(SlabDone(self.row, 0, error))
+            job.tell(SlabDone(job.row, 0, error))
         except BaseException as error:
-            self.report(SlabDone(self.row, 0, WorkerError(f"a worker thread died: {error!r}")))  # nobody else would report this task
+            job.tell(SlabDone(job.row, 0, WorkerError(f"a worker thread died: {error!r}")))  # nobody else would report this task
             raise
         else:
-            waited_ns, took_ns = begun_ns - self.queued_ns, time.monotonic_ns() - begun_ns
-            self.report(SlabDone(self.row, int(nbytes.sum()), None, waited_ns, took_ns, int(np.count_nonzero(nbytes)), level))
+            waited_ns, took_ns = begun_ns - job.queued_ns, time.monotonic_ns() - begun_ns
+            job.tell(SlabDone(job.row, int(nbytes.sum()), None, waited_ns, took_ns, int(np.count_nonzero(nbytes)), level))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from shardwright.shard.slab_map import slabs_of_group
 from .accounts import Accounts
 from .assembly import SlabTable
 from .commit_ledger import CommitLedger
-from .encoding import SlabDone, SlabEncoder, SlabTask, StageDone
+from .encoding import SlabDone, SlabEncoder, SlabJob, SlabTask, StageDone
 from .groups import Group, Groups, GroupState
 from .keeper import KeeperReport, NotRecorded, ShardKeeper
 from .level_counts import LevelCounts
@@ -169,7 +169,7 @@ class FrameFlow(ABC):
         """How long the keeper has been at the call that it makes now. From any thread."""
         return self._keeper.busy.busy_s()
 
-    def _report(self, report: SlabDone | StageDone | KeeperReport) -> None:
+    def _report(self, report: StageDone | KeeperReport) -> None:
         """Called from workers and keeper."""
         self._reports.put(report)
         self._wake()
@@ -340,5 +340,7 @@ class FrameFlow(ABC):
             self._level_counts.begin_writing(row)
             frames, slab = self._table.addresses[row], int(self._table.slab[row])
             records = self._table.records[row].view(np.uint8).reshape(frames.size, -1)
+            tasks_left = iter(range(len(self._task_ranges) - 1, -1, -1))
+            job = SlabJob(self._encoder, frames, records, row, slab, files, self._reports.put, self._wake, tasks_left, now_ns, self._overload)
             for first, stop in self._task_ranges:
-                self._pool.put(SlabTask(self._encoder, frames, records, row, slab, first, stop, files, self._report, now_ns, self._overload))
+                self._pool.put(SlabTask(job, first, stop))

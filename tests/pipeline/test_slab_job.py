@@ -1,0 +1,31 @@
+"""Whom the tasks of a slab wake, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwright.pipeline.encoding import SlabDone, SlabJob
+
+SOUND = SlabDone(0, 1, None)
+FAILED = SlabDone(0, 0, OSError("no"))
+
+
+def heard(reports: list[SlabDone]) -> list[str]:
+    """What the owner hears of a slab whose tasks report so, in order."""
+    told: list[str] = []
+    left = iter(range(len(reports) - 1, -1, -1))
+    job = SlabJob(
+        None, None, None, 0, 0, None, lambda done: told.append("failed" if done.error else "done"), lambda: told.append("wake"), left, 0, None
+    )
+    for done in reports:
+        job.tell(done)
+    return told
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 16])
+def test_the_last_task_wakes_the_owner_once_all_have_reported(tasks: int) -> None:
+    assert heard([SOUND] * tasks) == ["done"] * tasks + ["wake"]
+
+
+def test_an_error_is_heard_at_once() -> None:
+    assert heard([SOUND, FAILED, SOUND]) == ["done", "failed", "wake", "done", "wake"]
