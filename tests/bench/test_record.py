@@ -14,7 +14,20 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from benchmarks import chart, digest, figures, machine, record, record_table, run_record
 from benchmarks.case import Case
-from benchmarks.figures import ASKED, COMPARISONS, DISK_FLOORS, KERNEL_FLOOR, LIMITS, PARTS, PEERS, PLACES, SMALL, SMALL_CHUNK, Comparison
+from benchmarks.figures import (
+    ASKED,
+    COMPARISONS,
+    DISK_FLOORS,
+    KERNEL_FLOOR,
+    LIMITS,
+    PARTS,
+    PEERS,
+    PLACES,
+    SMALL,
+    SMALL_CHUNK,
+    TOGETHER_FLOOR,
+    Comparison,
+)
 from benchmarks.outcomes import outcomes_of, outcomes_of_part, rows_of
 from benchmarks.parent import Entry, Result, compare
 from benchmarks.part_command import PARTS as MEASURED_PARTS
@@ -150,17 +163,24 @@ def test_the_best_backend_is_one_for_all_rounds():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "disk", "words"),
+    ("kernel", "disk", "together", "words"),
     [
-        (0.5, 0.1, "floor-kernel binds: it is itself only 2.00x, and ours is 50% of floor-kernel"),
-        (0.1, 0.8, "floor-direct binds: it is itself only 1.25x"),
-        (0.1, 0.2, "no floor binds: floor-direct would allow 5.00x"),
+        (0.5, 0.1, 0.4, "floor-kernel binds: it is itself only 2.00x, and ours is 50% of floor-kernel"),
+        (0.1, 0.8, 0.7, "floor-direct binds: it is itself only 1.25x"),
+        (0.1, 0.2, 0.4, "floor-together binds: it is itself only 2.50x, and ours is 40% of floor-together"),
+        (0.1, 0.2, 0.2, "no floor binds: floor-direct would allow 5.00x"),
     ],
 )
-def test_what_is_not_reached_names_the_floor_that_binds(kernel, disk, words):
+def test_what_is_not_reached_names_the_floor_that_binds(kernel, disk, together, words):
     rows = invented(
         CASE["lz4/spots/disk"],
-        **{"shardwright": ([1.0] * 3, [0.1] * 3, 100), "acquire-zarr": [1.0] * 3, KERNEL_FLOOR: [kernel] * 3, "floor-direct": [disk] * 3},
+        **{
+            "shardwright": ([1.0] * 3, [0.1] * 3, 100),
+            "acquire-zarr": [1.0] * 3,
+            KERNEL_FLOOR: [kernel] * 3,
+            "floor-direct": [disk] * 3,
+            TOGETHER_FLOOR: [together] * 3,
+        },
     )
     one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
     assert not one.reached

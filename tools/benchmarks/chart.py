@@ -80,7 +80,7 @@ def _legend() -> Iterator[str]:
     for kind, text in (
         ("ours", "shardwright"),
         ("peer", "other writers"),
-        ("floor", "floors: the kernel or the disk alone"),
+        ("floor", "floors: the kernel, the disk, both at once"),
         (None, "line: least to most"),
     ):
         if kind is not None:

@@ -25,6 +25,7 @@ Measure = Literal["gb_per_s", "cpu_s_per_gb", "memory_bytes"]
 BACKENDS = ("shardwright", "shardwright-mmap", "shardwright-pwrite")  # the first takes what `io: auto` means here
 DISK_FLOORS = ("floor-direct", "floor-pwrite", "floor-mmap")
 KERNEL_FLOOR = "floor-kernel"
+TOGETHER_FLOOR = "floor-together"  # both at once, and the copy of each frame: lower than either alone
 PEERS = ("acquire-zarr", "tensorstore", "zarrs", "zarr-python")
 SLOW_ROUNDS = {"zarrs": 2, "zarr-python": 2}  # they take half of all time, and are far from every limit
 SMALL_CHUNK = (8, 64, 64)
@@ -72,14 +73,14 @@ def _comparisons() -> tuple[Comparison, ...]:
     zstd = MappingProxyType({"cname": "zstd"})
     plain = MappingProxyType({"cname": "none"})
     daemons = ("daemon-shm", "daemon-message")
-    few = ("shardwright", "daemon-shm", "acquire-zarr", KERNEL_FLOOR, "floor-direct")
-    of_zstd = ("shardwright", *PEERS[:2], KERNEL_FLOOR, "floor-direct")
+    few = ("shardwright", "daemon-shm", "acquire-zarr", KERNEL_FLOOR, "floor-direct", TOGETHER_FLOOR)
+    of_zstd = ("shardwright", *PEERS[:2], KERNEL_FLOOR, "floor-direct", TOGETHER_FLOOR)
     unpacked = ("shardwright", "shardwright-pwrite", "acquire-zarr", *DISK_FLOORS[:2])  # mapped is the dearest way to write the most bytes
     small = ("shardwright", "shardwright" + SMALL, *(floor + SMALL for floor in (KERNEL_FLOOR, "floor-direct")))
     here, there = SCENES
     return (
-        Comparison("lz4", here, "disk", (*BACKENDS, *daemons, *PEERS, *_FLOORS), 512, 4),
-        Comparison("lz4", here, "no-disk", (*BACKENDS, *daemons, *PEERS[:2], *_FLOORS), 128, 4),
+        Comparison("lz4", here, "disk", (*BACKENDS, *daemons, *PEERS, *_FLOORS, TOGETHER_FLOOR), 512, 4),
+        Comparison("lz4", here, "no-disk", (*BACKENDS, *daemons, *PEERS[:2], *_FLOORS, TOGETHER_FLOOR), 128, 4),
         Comparison("lz4", there, "disk", few, 128, 3),
         Comparison("lz4", there, "no-disk", few, 128, 3),
         Comparison("zstd", here, "disk", of_zstd, 128, 4, zstd),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from .figures import ASKED, DISK_FLOORS, KERNEL_FLOOR, LIMITS, SMALL, Asked, Comparison, Limit
+from .figures import ASKED, DISK_FLOORS, KERNEL_FLOOR, LIMITS, SMALL, TOGETHER_FLOOR, Asked, Comparison, Limit
 from .parent import Entry, Result
 
 Row = dict[str, Any]
@@ -169,7 +169,7 @@ def _speed_verdict(asked: Asked, reached: bool, ours: str, against: str, table: 
     """What binds, and the whole sentence: which floor ours stands on, and where it is not reached whether that floor would allow it."""
     speed, busy = table[ours]["gb_per_s"]["median"], _busy(table[ours]["cores_used"])
     begin = f"{_said(reached)}: {speed:.2f} GB/s against {table[against]['gb_per_s']['median']:.2f}"
-    floor = _lower_floor(ours, table)
+    floor = _lowest_floor(ours, table)
     if floor is None:
         return "" if reached else busy, begin + (f"; {busy}" if busy else "")
     own, height, other = (table[name]["gb_per_s"]["rounds"] for name in (ours, floor, against))
@@ -187,10 +187,11 @@ def _speed_verdict(asked: Asked, reached: bool, ours: str, against: str, table: 
     return binds, f"{begin}; {said}" + (f"; {busy}" if busy else "")
 
 
-def _lower_floor(ours: str, table: dict[str, Row]) -> str | None:
-    """The lower of the kernel and the best disk floor, of the same chunks as ours."""
+def _lowest_floor(ours: str, table: dict[str, Row]) -> str | None:
+    """Of the kernel's, the best disk's and both together, of the same chunks as ours."""
     suffix = SMALL if ours.endswith(SMALL) else ""
-    candidates = (_best((KERNEL_FLOOR + suffix,), table), _best(tuple(name + suffix for name in DISK_FLOORS), table))
+    kinds: tuple[tuple[str, ...], ...] = ((KERNEL_FLOOR,), DISK_FLOORS, (TOGETHER_FLOOR,))
+    candidates = (_best(tuple(name + suffix for name in kind), table) for kind in kinds)
     return min((name for name in candidates if name is not None), key=lambda name: float(table[name]["gb_per_s"]["median"]), default=None)
 
 

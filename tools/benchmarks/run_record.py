@@ -31,6 +31,7 @@ QUICK_ROUNDS = 2
 NOTES = (
     "Peers write through the page cache and never sync; the bench syncs for them, inside their time.",
     "Floors write no file format, no frame table and no index; the kernel floor takes frames from where they lie, without a ring.",
+    "floor-together: each frame copied into a ring, the kernel, and O_DIRECT to the disk, all at once, with nothing handed from one to the next.",
     "chucky is not among them: no registry of Python, Node or Rust packages has that writer (the package of this name on PyPI is another project).",
 )
 

@@ -330,6 +330,7 @@ class IoThread:
             further_fields=len(spec.frame_fields),
             first_sequence=opened.next_sequence,
             overload=opened.overload,
+            keep_ring=self._rings.keep,
         )
         link = self._links[session] = Link(request, session, opened, spec, welcome, outbox)
         del self._opens[opened.request]  # only now: whatever was raised above is told to it

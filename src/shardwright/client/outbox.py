@@ -40,7 +40,8 @@ _NO_SLOTS = np.zeros(0, np.int64)
 
 
 class Outbox:
-    """``check_position`` guards a frame that is placed by its own count; ``wake`` wakes the I/O thread. ``first_sequence`` is the stream's first."""
+    """``check_position`` guards a frame that is placed by its own count; ``wake`` wakes the I/O thread. ``first_sequence`` is the stream's first.
+    ``keep_ring`` gets the ring at a good end, from whichever thread drops it, once nobody reads or writes it any more."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Outbox:
         further_fields: int = 0,
         first_sequence: int = 0,
         overload: Overload = "block",
+        keep_ring: Callable[[FrameRing], None] = lambda _: None,
     ) -> None:
         self._free = FreeSlots(slot_count)
         self._copying = 0  # slots that threads of the user have taken and not added yet
@@ -63,6 +65,7 @@ class Outbox:
         self._check_position = check_position
         self._wake = wake
         self._overload = overload
+        self._keep_ring = keep_ring
         self._filling = FillingBatch(batch_frames, further_fields)
         self._sealed: deque[SealedBatch] = deque()
         self._first_sequence = first_sequence
@@ -373,4 +376,7 @@ class Outbox:
     def drop_ring(self) -> None:
         """The end: a user may keep the stream for its receipt, but not the ring's memory."""
         with self._lock:
-            self._ring = None
+            ring, self._ring = self._ring, None
+            unused = self._receipt is not None and self._error is None and not self._copying
+        if ring is not None and unused:
+            self._keep_ring(ring)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from shardwright.model.errors import SessionLostError, ShardwrightError
 from shardwright.wire.session import ClientState
 
-from .frame_ring import ring_for
+from .frame_ring import FrameRing, ring_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
 
     from shardwright.wire.controls import Opened, Welcome
 
@@ -27,11 +30,13 @@ class Rings:
         self._wake = wake
         self._being_made: dict[Link, tuple[int, Future[None]]] = {}  # and for which session
         self._failures: dict[Link, int] = {}
+        self._spare: npt.NDArray[np.uint8] | None = None  # of a stream that is over, for the next that sends pixels in messages
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
 
     def make(self, link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
         """``made`` will tell of it, unless the connection breaks before."""
-        ring = self._thread.submit(_make, link, session, opened, welcome)
+        spare, self._spare = self._spare, None  # used or not: more than what is asked for is never held
+        ring = self._thread.submit(_make, link, session, opened, welcome, spare)
         ring.add_done_callback(lambda _: self._wake())
         self._being_made[link] = session, ring
 
@@ -51,12 +56,17 @@ class Rings:
         self._failures[link] = self._failures.get(link, 0) + 1
         return isinstance(error, SessionLostError) and self._failures[link] < MAX_FAILURES
 
+    def keep(self, ring: FrameRing) -> None:
+        """The ring of a stream that has ended well, for the next one. From any thread."""
+        if ring.is_local:
+            self._spare = ring.memory
+
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _make(link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
-    link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring))
+def _make(link: Link, session: int, opened: Opened, welcome: Welcome, spare: npt.NDArray[np.uint8] | None) -> None:
+    link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring, spare))
 
 
 def _error_of(ring: Future[None]) -> ShardwrightError | None:

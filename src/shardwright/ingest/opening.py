@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, FencedError, LockedError, ResumeError, SessionLostError, ShardwrightError
-from shardwright.storage.message_memory import give_back, trim
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session import DaemonEvent, DaemonState
 
 from .attachment import Attachment
 from .backstage import taken
+from .message_room import MessageRoom
 from .session import Session
 from .slow_thread import SlowThread
 
@@ -55,6 +55,7 @@ class _Pending:
     session: Session | None = None
     recovery: Future[AcquisitionLike] | None = None
     more_bytes: int = 0
+    message_bytes: int = 0  # of them, for pixels in messages
     patient_until_s: float = 0.0  # how long it waits for another process to let go of the store
     next_look_s: float = 0.0
 
@@ -85,7 +86,7 @@ class Openings:
         self._opener = SlowThread("shardwright-opener", backstage.wake)
         self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
         self._stopping = False
-        self._message_bytes = 0  # of memory that was made ready for pixels in messages, and is kept
+        self._message_room = MessageRoom(self._opener.submit)
 
     @property
     def busy(self) -> int:
@@ -109,20 +110,23 @@ class Openings:
             self._refuse(pending, BudgetError("too many requests at once", expected=f"at most {MAX_WAITING} that are not answered"))
 
     def give_back_idle_memory(self) -> None:
-        """What was made ready for pixels in messages, once those that sent them are gone; nothing while another is about to come."""
-        if any(pending.work is not None and pending.request.transport == "message" for pending in self._pending):
-            return
-        needed = sum(session.acquisition.limits.ring_bytes for session in self._sessions if session.pixels_in_messages)
-        if needed < self._message_bytes:
-            self._message_bytes = needed
-            self._opener.submit(trim if needed else give_back)
+        """What was made ready for pixels in messages and is kept for nobody."""
+        self._message_room.tick(self._in_messages())
 
-    def _expect(self, transport: str, ring_bytes: int) -> None:
-        """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the place of what is kept for nobody."""
-        if transport == "message":
-            self._message_bytes += ring_bytes
+    def client_gone(self, client: Client) -> None:
+        self._message_room.forget(client)
+
+    def _expect(self, pending: _Pending, ring_bytes: int) -> None:
+        """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the place of what nobody uses."""
+        if pending.request.transport == "message":
+            self._message_room.expect(pending.client, ring_bytes, self._in_messages())
+            pending.message_bytes = ring_bytes
         else:
-            self.give_back_idle_memory()
+            self._message_room.make_room(self._in_messages())
+
+    def _in_messages(self) -> int:
+        being_made = sum(pending.message_bytes for pending in self._pending)
+        return being_made + sum(session.acquisition.limits.ring_bytes for session in self._sessions if session.pixels_in_messages)
 
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
@@ -172,7 +176,7 @@ class Openings:
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
-        self._expect(pending.request.transport, admitted.limits.ring_bytes)
+        self._expect(pending, admitted.limits.ring_bytes)
         pending.work = self._opener.submit(self._backstage.create, admitted, pending.client, pending.request.transport)
         return False
 
@@ -248,7 +252,7 @@ class Openings:
             self._admission.check_memory(more, self._memory_bytes())
         except BudgetError:
             return False
-        self._expect(request.transport, ring_slots * acquisition.limits.frame_bytes)
+        self._expect(pending, ring_slots * acquisition.limits.frame_bytes)
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
         pending.work = self._opener.submit(
@@ -260,7 +264,7 @@ class Openings:
 
     def _take_work(self, pending: _Pending) -> bool:
         assert pending.work is not None
-        work, pending.work, pending.more_bytes = pending.work, None, 0
+        work, pending.work, pending.more_bytes, pending.message_bytes = pending.work, None, 0, 0
         if pending.session is not None:
             session, pending.session = pending.session, None
             session.busy = session.paused = False

@@ -336,6 +336,7 @@ class IngestServer:
 
     def _client_gone(self, client: Client, error: ShardwrightError, left: bool) -> None:
         self._rings.release(client)
+        self._openings.client_gone(client)
         for session in self._sessions:
             if session.attachment is not None and session.attachment.client is client:
                 if left:

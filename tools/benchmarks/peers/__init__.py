@@ -21,6 +21,7 @@ CONTENDERS = {
     "floor-mmap": ("disk_floor", "Mapped"),
     "floor-pwrite": ("disk_floor", "Pwrite"),
     "floor-direct": ("disk_floor", "Direct"),
+    "floor-together": ("together", "Together"),
     "core-kernel": ("one_core", "KernelCore"),
     "core-numcodecs": ("one_core", "NumcodecsCore"),
     "core-kernel-gathered": ("one_core", "KernelCoreGathered"),

@@ -1,0 +1,46 @@
+"""How much memory the heap keeps for pixels in messages, and for whom: as a spare ring is kept, for the next acquisition of the same client.
+
+    expect      a client is about to send so much: it is made ready in the opener thread
+    make_room   somebody else is about to need memory: what nobody uses goes
+    forget      the client is gone
+    tick        what is kept for nobody goes
+
+Runs in the ingest thread; what takes time is submitted. ``in_use_bytes``: of all acquisitions with pixels in messages, opened or being opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shardwright.storage.message_memory import give_back, trim
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class MessageRoom:
+    def __init__(self, submit: Callable[[Callable[[], None]], Any]) -> None:
+        self._submit = submit
+        self._peer: object | None = None  # compared by identity: who sent last
+        self.kept_bytes = 0
+
+    def expect(self, peer: object, more_bytes: int, in_use_bytes: int) -> None:
+        needed = in_use_bytes + more_bytes
+        if peer is not self._peer or self.kept_bytes > needed:
+            self.make_room(in_use_bytes)
+        self._peer = peer
+        self.kept_bytes = max(self.kept_bytes, needed)
+
+    def make_room(self, in_use_bytes: int) -> None:
+        self._peer = None
+        if self.kept_bytes > in_use_bytes:
+            self.kept_bytes = in_use_bytes
+            self._submit(trim if in_use_bytes else give_back)
+
+    def forget(self, peer: object) -> None:
+        if peer is self._peer:
+            self._peer = None
+
+    def tick(self, in_use_bytes: int) -> None:
+        if self._peer is None:
+            self.make_room(in_use_bytes)

@@ -1,0 +1,110 @@
+"""What is kept for pixels in messages: never more than the acquisitions in hand and the last client's may need; nothing once that client is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+import shardwright as sw
+from shardwright.ingest.message_room import MessageRoom
+from shardwright.storage.message_memory import give_back, trim
+
+A, B = object(), object()
+
+
+@pytest.fixture
+def done() -> list:
+    return []
+
+
+@pytest.fixture
+def room(done) -> MessageRoom:
+    return MessageRoom(done.append)
+
+
+def test_the_next_acquisition_of_a_client_finds_what_its_last_one_had(room, done) -> None:
+    room.expect(A, 100, 0)
+    room.tick(100)
+    room.tick(0)
+    assert (room.kept_bytes, done) == (100, [])
+    room.expect(A, 100, 0)
+    assert (room.kept_bytes, done) == (100, [])
+
+
+def test_one_that_needs_more_adds_to_it(room, done) -> None:
+    room.expect(A, 100, 0)
+    room.expect(A, 150, 0)
+    assert (room.kept_bytes, done) == (150, [])
+    room.expect(A, 50, 150)  # beside the one that runs
+    assert (room.kept_bytes, done) == (200, [])
+
+
+@pytest.mark.parametrize(("peer", "more"), [(B, 100), (A, 60)], ids=["another client", "one that needs less"])
+def test_what_does_not_fit_goes_first(room, done, peer, more) -> None:
+    room.expect(A, 100, 0)
+    room.expect(peer, more, 0)
+    assert (room.kept_bytes, done) == (more, [give_back])
+
+
+def test_a_ring_takes_the_place_of_what_nobody_uses(room, done) -> None:
+    room.expect(A, 100, 0)
+    room.expect(A, 50, 100)
+    room.make_room(50)
+    assert (room.kept_bytes, done) == (50, [trim])
+    room.make_room(0)
+    assert (room.kept_bytes, done) == (0, [trim, give_back])
+
+
+def test_nothing_is_kept_for_a_client_that_is_gone(room, done) -> None:
+    room.expect(A, 100, 0)
+    room.forget(B)
+    room.tick(0)
+    assert room.kept_bytes == 100
+    room.forget(A)
+    room.tick(100)  # its acquisition is not sealed yet
+    assert room.kept_bytes == 100
+    room.tick(0)
+    assert (room.kept_bytes, done) == (0, [give_back])
+
+
+def acquire(connection: sw.Connection, name: str, spec: sw.ArraySpec, frames) -> int:
+    """Sends ``frames``; returns where they waited to be sent."""
+    with connection.acquire(name, spec) as stream:
+        address = stream._outbox.ring.memory.ctypes.data
+        for frame in frames:
+            stream.append(frame)
+    assert stream.receipt.frames_durable == len(frames)
+    return address
+
+
+def test_acquisitions_one_after_the_other_share_memory_on_both_sides(start, spec_of, frames_of, wait) -> None:
+    daemon, frames = start(), frames_of(20)
+    room = daemon.server._openings._message_room
+    with sw.connect(daemon.ipc, transport="message") as connection:
+        first = acquire(connection, "a", spec_of(), frames)
+        kept = room.kept_bytes
+        assert kept > 0
+        assert [acquire(connection, name, spec_of(), frames) for name in "bc"] == [first] * 2
+        assert room.kept_bytes == kept
+        acquire(connection, "d", spec_of(chunk=4), frames)
+        assert room.kept_bytes > 0
+        with sw.connect(daemon.ipc, transport="shm") as other:
+            other.acquire("e", spec_of()).close()
+        assert room.kept_bytes == 0
+        acquire(connection, "f", spec_of(), frames)
+        assert room.kept_bytes == kept
+    wait(lambda: room.kept_bytes == 0)
+
+
+def test_memory_that_somebody_still_writes_to_is_not_used_again(start, spec_of, wait) -> None:
+    daemon = start()
+    with sw.connect(daemon.ipc, transport="message") as connection:
+        stream = connection.acquire("a", spec_of())
+        outbox = stream._outbox
+        with outbox._lock:
+            outbox._copying += 1  # another thread is at a frame that comes too late
+        outbox.finish()
+        ring = outbox.ring
+        wait(lambda: outbox.receipt is not None and outbox.ring is None)
+        assert connection.acquire("b", spec_of())._outbox.ring.memory.ctypes.data != ring.memory.ctypes.data
+        with outbox._lock:
+            outbox._copying -= 1
