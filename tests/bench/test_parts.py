@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import camera_process, cameras, flat, latency, part_command, prediction, rig, small
+from benchmarks import camera_process, cameras, flat, latency, overload, part_command, prediction, rig, small
 from benchmarks.case import Case
 from benchmarks.json_process import ProcessFailedError
 from benchmarks.outcomes import outcomes_of_part
@@ -157,6 +157,34 @@ def test_a_plan_that_fails_says_why(places):
     with pytest.raises(ProcessFailedError, match="shardwright plan failed"):
         prediction.planned(places.disk / "plan", CASE.draw()[:, :4], CASE, 2.0)
     shutil.rmtree(places.disk / "plan")
+
+
+def test_a_camera_that_is_too_fast_is_measured_under_both_policies(places, monkeypatch):
+    monkeypatch.setattr(overload, "SHAPE", (256, 256))
+    part = overload.measure(places, False, lambda _: None, seconds=1.0)
+    (row,) = part["rows"]
+    assert [one["policy"] for one in row["runs"]] == ["block", "degrade"]
+    assert all(one["stored"] == one["taken"] > 0 and one["lost"] == 0 for one in row["runs"])
+    assert row["taken_of_due"] == row["runs"][1]["taken"] / row["runs"][1]["due"]
+    assert "the camera sends 1.5 times that" in overload.text(part)
+    assert f"| degrade | {row['runs'][1]['due']} |" in overload.text(part)
+
+
+def test_a_disk_without_room_for_it_is_said_before_it_is_filled(places, monkeypatch):
+    monkeypatch.setattr(overload, "SHAPE", (256, 256))
+    with pytest.raises(OSError, match=r"GB free; a run of 0\.3 s may take"):
+        overload.measure(places, False, lambda _: None, seconds=0.3, times=1e9)
+
+
+@pytest.mark.parametrize(("taken", "stored", "reached"), [(1000, 1000, [True, True]), (980, 980, [False, True]), (1000, 999, [True, False])])
+def test_degrade_that_makes_a_camera_wait_or_loses_is_seen(taken, stored, reached):
+    block, degrade = (
+        overload.Run(policy, 1000, count, 1, 10.0, 5.0, kept, 0, 3, 4, 10, 5)
+        for policy, count, kept in (("block", 700, 700), ("degrade", taken, stored))
+    )
+    row = overload.row(degrade, block, 100.0)
+    assert [one.reached for one in outcomes_of_part("overload", [row])] == reached
+    assert "with block 70.0%" in row["says"]["taken_of_due"]
 
 
 class Usage(rig.Usage):

@@ -108,6 +108,7 @@ def test_the_table_asks_what_was_promised():
         ("rate_of_asked", 0.99, None),
         ("frames_lost", None, 0.0),
         ("of_one_stream", 0.9, None),
+        ("taken_of_due", 0.99, None),
         ("time_of_young", None, 1.05),
         ("cpu_of_young", None, 1.05),
         ("memory_of_young", None, 1.05),

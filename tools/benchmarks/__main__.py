@@ -8,7 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
-from . import chart, compaction_report, overload, page, part_command, run_record
+from . import chart, compaction_report, page, part_command, run_record
 from .case import SCENES, Case
 from .parent import compare, entries
 from .peers import CONTENDERS
@@ -50,7 +50,7 @@ def main() -> int:
         return part_command.main(command, arguments, folder)
     if command == "chart":
         return chart.main(arguments)
-    of_folder = {"compact": compaction_report.main, "overload": overload.main, "page": page.main, "record": run_record.main}
+    of_folder = {"compact": compaction_report.main, "page": page.main, "record": run_record.main}
     if command in of_folder:
         return of_folder[command](arguments, folder)
     options = parse()

@@ -1,24 +1,22 @@
-"""tools/bench overload: a camera that is faster than the codec, under each overload policy that keeps its frames.
+"""The part ``overload``: a camera that is faster than the codec, under each policy that keeps its frames; tools/bench overload.
 
     sustainable    frames a second that the writer takes without end, measured first with a camera that always has the next frame
-    block          a camera at --times that rate: it is made to wait, and a camera that cannot wait loses what it did not hand over
+    block          a camera at ``TIMES`` that rate: it is made to wait, and a camera that cannot wait loses what it did not hand over
     degrade        the same camera: chunks are written faster, then uncompressed, so that it need not wait
 
-In process, with a codec that keeps the processors busier than the disk. Frames of a pool in memory, so that making them costs nothing. Some frames of
+In process, with zstd, which keeps the processors busier than the disk. Frames of a pool in memory, so that making them costs nothing. Some frames of
 each store are read back by zarr-python and compared.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +26,17 @@ import shardwright as sw
 from shardwright.testing.photons import POOL_FRAMES as EXPOSURES
 from shardwright.testing.photons import PhotonFrames
 
+from .rig import Places
+
 SHAPE = (2048, 2048)
 POOL_FRAMES = 16  # no exposure twice in a chunk: zstd would find it
 MEASURE_S = 12.0  # of which the first third is warm-up
+SECONDS = 20.0  # of the camera, under each policy
+TIMES = 1.5  # the sustainable rate
+CODEC = sw.Zstd(level=3)
 Frames = list[npt.NDArray[np.uint16]]
 Policy = Literal["block", "degrade"]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,60 @@ class Run:
     @property
     def ratio(self) -> float:
         return self.raw_bytes / self.written_bytes if self.written_bytes else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": self.ratio}
+
+
+def measure(places: Places, quick: bool, say: Say, *, seconds: float | None = None, times: float = TIMES) -> dict[str, Any]:
+    """One row: the camera under ``degrade``, and beside it under ``block``. Raises ``OSError`` without room for what it may write."""
+    seconds = seconds or (2.0 if quick else SECONDS)
+    spec, store = array_spec(CODEC), places.disk / "overload.ome.zarr"
+    sources = [PhotonFrames(SHAPE, seed=seed) for seed in range(POOL_FRAMES // EXPOSURES)]
+    frames = [source.frame(i) for source in sources for i in range(EXPOSURES)]
+    hz = sustainable_hz(spec, frames, store, min(MEASURE_S, seconds), None)
+    needed, free = int(1.1 * times * hz * seconds * spec.frame_bytes), shutil.disk_usage(places.disk).free
+    if needed > free:
+        raise OSError(f"{places.disk} has {free / 1e9:.1f} GB free; a run of {seconds:g} s may take {needed / 1e9:.1f}")
+    runs: dict[Policy, Run] = {}
+    policies: tuple[Policy, ...] = ("block", "degrade")
+    for policy in policies:
+        say(f"{policy}: {times * hz:.1f} frames a second for {seconds:g} s")
+        runs[policy] = run(policy, spec, frames, store, times * hz, seconds, None)
+    settings = {"seconds": seconds, "times": times, "codec": CODEC.model_dump()}
+    return {"settings": settings, "rows": [row(runs["degrade"], runs["block"], hz)]}
+
+
+def row(degrade: Run, block: Run, hz: float) -> dict[str, Any]:
+    taken, of_block = degrade.taken / degrade.due, block.taken / block.due
+    said = f"{taken:.1%} taken, {degrade.faster} faster and {degrade.uncompressed} uncompressed; with block {of_block:.1%}"
+    lost = degrade.lost + degrade.taken - degrade.stored
+    return {
+        "name": "degrade disk",
+        "headline": True,
+        "sustainable_hz": hz,
+        "taken_of_due": taken,
+        "frames_lost": lost,
+        "runs": [block.to_dict(), degrade.to_dict()],
+        "says": {"taken_of_due": said, "frames_lost": f"{lost} of {degrade.taken}"},
+    }
+
+
+def text(part: dict[str, Any]) -> str:
+    (one,), times = part["rows"], part["settings"]["times"]
+    rate = one["sustainable_hz"] * SHAPE[0] * SHAPE[1] * 2 / 1e9
+    lines = [
+        f"sustainable {one['sustainable_hz']:.1f} frames a second ({rate:.2f} GB/s); the camera sends {times:g} times that",
+        "",
+        "| policy | frames due | taken | of those due | at most behind | lost | faster | uncompressed | raw GB | written GB | ratio | CPU s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['policy']} | {r['due']} | {r['taken']} | {r['taken'] / r['due']:.1%} | {r['most_behind']} | {r['lost']} | {r['faster']} "
+        f"| {r['uncompressed']} | {r['raw_bytes'] / 1e9:.2f} | {r['written_bytes'] / 1e9:.2f} | {r['ratio']:.2f} | {r['cpu_s']:.1f} |"
+        for r in one["runs"]
+    ]
+    return "\n".join(lines)
 
 
 def array_spec(codec: sw.Blosc | sw.Zstd) -> sw.ArraySpec:
@@ -123,56 +181,3 @@ def check(store: Path, frames: Frames, count: int) -> None:
     assert array.shape[0] == count, f"{array.shape[0]} frames in the array instead of {count}"
     for i in sorted({min(count - 1, tenth * count // 10) for tenth in range(11)}):
         assert np.array_equal(array[i], frames[i % POOL_FRAMES]), f"frame {i} reads back as another"
-
-
-def report(runs: list[Run], hz: float, times: float) -> str:
-    lines = [
-        f"sustainable {hz:.1f} frames a second ({hz * SHAPE[0] * SHAPE[1] * 2 / 1e9:.2f} GB/s); the camera sends {times:g} times that",
-        "",
-        "| policy | frames due | taken | of those due | at most behind | lost | faster | uncompressed | raw GB | written GB | ratio | CPU s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r.policy} | {r.due} | {r.taken} | {r.taken / r.due:.1%} | {r.most_behind} | {r.lost} | {r.faster} | {r.uncompressed} "
-        f"| {r.raw_bytes / 1e9:.2f} | {r.written_bytes / 1e9:.2f} | {r.ratio:.2f} | {r.cpu_s:.1f} |"
-        for r in runs
-    ]
-    return "\n".join(lines)
-
-
-def main(arguments: list[str], folder: Path) -> int:
-    """Exits with 1 when a frame that was taken is not in its store."""
-    parser = argparse.ArgumentParser(prog="tools/bench overload", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long the camera runs under each policy")
-    parser.add_argument("--times", type=float, default=1.5, help="the camera's rate, in sustainable rates")
-    parser.add_argument("--codec", choices=["zstd", "blosc-zstd"], default="zstd")
-    parser.add_argument("--level", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="compressing threads; unless given, as many as the writer chooses")
-    parser.add_argument("--folder", type=Path, default=folder, help="where to write; stores are deleted after each run")
-    parser.add_argument("--json", action="store_true", help="print the runs as JSON")
-    options = parser.parse_args(arguments)
-    codec = sw.Zstd(level=options.level) if options.codec == "zstd" else sw.Blosc(cname="zstd", clevel=options.level)
-    spec, scenes = array_spec(codec), POOL_FRAMES // EXPOSURES
-    frames = [source.frame(i) for source in (PhotonFrames(SHAPE, seed=seed) for seed in range(scenes)) for i in range(EXPOSURES)]
-    options.folder.mkdir(parents=True, exist_ok=True)
-    store = options.folder / "overload.ome.zarr"
-    shutil.rmtree(store, ignore_errors=True)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    say("measuring the sustainable rate")
-    hz = sustainable_hz(spec, frames, store, min(MEASURE_S, options.seconds), options.threads)
-    needed, free = int(1.1 * options.times * hz * options.seconds * spec.frame_bytes), shutil.disk_usage(options.folder).free
-    if needed > free:
-        parser.error(f"--folder has {free / 1e9:.1f} GB free; a run of {options.seconds:g} s may take {needed / 1e9:.1f}. Give fewer --seconds")
-    runs = []
-    policies: tuple[Policy, ...] = ("block", "degrade")
-    for policy in policies:
-        say(f"{policy}: {options.times * hz:.1f} frames a second for {options.seconds:g} s")
-        runs.append(run(policy, spec, frames, store, options.times * hz, options.seconds, options.threads))
-    if options.json:
-        print(json.dumps({"sustainable_hz": hz, "times": options.times, "runs": [{**asdict(each), "ratio": each.ratio} for each in runs]}))
-    else:
-        print(report(runs, hz, options.times))
-    return 1 if any(each.lost or each.stored != each.taken for each in runs) else 0

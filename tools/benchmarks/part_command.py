@@ -1,4 +1,4 @@
-"""tools/bench latency, small, cameras, flat, prediction: one part of the record by itself, without writing a record."""
+"""tools/bench latency, small, cameras, overload, flat, prediction: one part of the record by itself, without writing a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import cameras, flat, latency, prediction, small
+from . import cameras, flat, latency, overload, prediction, small
 from .machine import filesystem_of
 from .outcomes import outcomes_of_part
 from .rig import Places
@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[Measure, Callable[[dict[str, Any]], str], str | None]] = 
     "latency": (latency.measure, latency.text, latency.__doc__),
     "small": (small.measure, small.text, small.__doc__),
     "cameras": (cameras.measure, cameras.text, cameras.__doc__),
+    "overload": (overload.measure, overload.text, overload.__doc__),
     "flat": (flat.measure, flat.text, flat.__doc__),
     "prediction": (prediction.measure, prediction.text, prediction.__doc__),
 }
@@ -33,6 +34,9 @@ def parse(part: str, arguments: list[str], folder: Path) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a trial at a fraction of the size; no measurement")
     if part == "latency":
         parser.add_argument("--share", type=float, default=latency.SHARE, help="of the sustainable rate, at which the camera sends")
+    if part == "overload":
+        parser.add_argument("--seconds", type=float, default=overload.SECONDS, help="how long the camera runs under each policy")
+        parser.add_argument("--times", type=float, default=overload.TIMES, help="the camera's rate, in sustainable rates")
     add_places(parser, folder)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     return parser.parse_args(arguments)
@@ -63,7 +67,7 @@ def main(part: str, arguments: list[str], folder: Path) -> int:
     """A figure that is not reached is no failure."""
     options = parse(part, arguments, folder)
     measure, text, _ = PARTS[part]
-    further = {"share": options.share} if part == "latency" else {}
+    further = {name: value for name, value in vars(options).items() if name in ("share", "seconds", "times")}
     places = places_of(options)
     try:
         found = measure(places, options.quick, lambda said: print(said, file=sys.stderr, flush=True), **further)

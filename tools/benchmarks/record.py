@@ -7,7 +7,7 @@ machine       processors, memory, kernel, filesystem
 software      versions of the writers and of what they stand on; null: not installed
 quick         whether sizes were cut for a trial: such a run is no measurement
 comparisons   name -> seconds it took, cores busy with something else before it, rounds, case, one row a contender: medians, spread, rounds
-parts         name (latency, small, cameras, flat, prediction) -> the same two, what was set, and one row for each way
+parts         name (latency, small, cameras, overload, flat, prediction) -> the same two, what was set, and one row for each way
 outcomes      each figure that is asked: measured, its spread, reached or what binds
 notes         what a reader should know, such as who could not take part
 """
