@@ -131,7 +131,7 @@ def test_old_and_young_writers_are_compared(places, monkeypatch):
         monkeypatch.setattr(flat, name, value)
     monkeypatch.setattr(flat, "CASE", replace(flat.CASE, frames=50, chunk=(10, 32, 32), shard=(50, 32, 32)))
     monkeypatch.setattr(flat, "Usage", Usage)
-    part = flat.measure(places, False, lambda _: None, age_shards=22, rounds=2)
+    part = flat.measure(places, False, lambda _: None, age_shards=22, rounds={"in-process": 2, "daemon-shm": 3})
     assert [row["name"] for row in part["rows"]] == ["in-process", "daemon-shm"]
     for row in part["rows"]:
         assert len(row["memory_bytes"]) == 1 + flat.SAMPLES + 1
