@@ -101,6 +101,7 @@ def test_the_table_asks_what_was_promised():
         ("CPU seconds per GB, daemon and camera", "cpu_s_per_gb"): 1.0,
         ("peak memory, in process", "memory_bytes"): 1.0,
         ("peak memory, daemon", "memory_bytes"): 1.0,
+        ("peak memory, daemon, pixels in messages", "memory_bytes"): 1.0,
     }
     assert {(limit.measure, limit.least, limit.most) for limit in LIMITS} == {
         ("p99_9_of_period", None, 1.0),
@@ -189,6 +190,12 @@ def test_what_is_not_reached_names_the_floor_that_binds(kernel, disk, together, 
     assert words in one.verdict
     assert one.binds
     assert one.binds in words or words in one.binds
+
+
+def test_what_one_of_ours_was_above_is_no_floor_for_it():
+    seconds = {"shardwright": ([1.0] * 3, [0.1] * 3, 100), "acquire-zarr": [1.0] * 3, KERNEL_FLOOR: [0.1] * 3, TOGETHER_FLOOR: [0.5, 0.5, 1.1]}
+    verdict = outcome(outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process").verdict
+    assert "no floor binds: floor-kernel would allow 10.00x" in verdict
 
 
 def test_busy_processors_are_said_to_bind(monkeypatch):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 import shardwright as sw
@@ -38,11 +41,23 @@ def test_one_that_needs_more_adds_to_it(room, done) -> None:
     assert (room.kept_bytes, done) == (200, [])
 
 
-@pytest.mark.parametrize(("peer", "more"), [(B, 100), (A, 60)], ids=["another client", "one that needs less"])
-def test_what_does_not_fit_goes_first(room, done, peer, more) -> None:
+def test_several_streams_of_a_client_find_what_they_had_at_once(room, done) -> None:
+    for in_use in (0, 100, 0, 100):
+        room.expect(A, 100, in_use)
+    assert (room.kept_bytes, done) == (200, [])
+
+
+def test_another_client_has_its_own_and_what_nobody_uses_goes_first(room, done) -> None:
     room.expect(A, 100, 0)
-    room.expect(peer, more, 0)
-    assert (room.kept_bytes, done) == (more, [give_back])
+    room.expect(B, 60, 0)
+    assert (room.kept_bytes, done) == (60, [give_back])
+
+
+def test_a_ring_beside_it_takes_nothing_of_what_is_in_use_and_it_is_kept_on(room, done) -> None:
+    room.expect(A, 100, 0)
+    room.make_room(100)
+    room.tick(0)
+    assert (room.kept_bytes, done) == (100, [])
 
 
 def test_a_ring_takes_the_place_of_what_nobody_uses(room, done) -> None:
@@ -93,6 +108,22 @@ def test_acquisitions_one_after_the_other_share_memory_on_both_sides(start, spec
         acquire(connection, "f", spec_of(), frames)
         assert room.kept_bytes == kept
     wait(lambda: room.kept_bytes == 0)
+
+
+def test_a_closed_connection_keeps_no_memory_and_reuse_wraps_nothing(start, spec_of, frames_of) -> None:
+    """A user may keep the stream for its receipt; and a chain of views of views would be torn down in one go at the end."""
+    daemon, memory = start(), []
+    with sw.connect(daemon.ipc, transport="message") as connection:
+        for name in "abc":
+            with connection.acquire(name, spec_of()) as stream:
+                memory.append(stream._outbox.ring.memory)
+                stream.append(frames_of(1)[0])
+    assert all(each is memory[0] for each in memory)
+    kept = weakref.ref(memory.pop())
+    memory.clear()
+    gc.collect()
+    assert kept() is None
+    assert stream.receipt.frames_durable == 1
 
 
 def test_memory_that_somebody_still_writes_to_is_not_used_again(start, spec_of, wait) -> None:

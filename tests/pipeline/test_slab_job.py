@@ -13,10 +13,10 @@ FAILED = SlabDone(0, 0, OSError("no"))
 def heard(reports: list[SlabDone]) -> list[str]:
     """What the owner hears of a slab whose tasks report so, in order."""
     told: list[str] = []
-    left = iter(range(len(reports) - 1, -1, -1))
     job = SlabJob(
-        None, None, None, 0, 0, None, lambda done: told.append("failed" if done.error else "done"), lambda: told.append("wake"), left, 0, None
-    )
+        None, None, None, row=0, slab=0, files=None, report=lambda done: told.append("failed" if done.error else "done"),
+        wake=lambda: told.append("wake"), tasks=len(reports), queued_ns=0, overload=None,
+    )  # fmt: skip
     for done in reports:
         job.tell(done)
     return told

@@ -71,6 +71,35 @@ def test_by_itself_each_message_would_be_fresh_memory() -> None:
     assert laps("as it is")[0] > PAGES_OF_A_LAP
 
 
+LAPS = (
+    PROGRAM[: PROGRAM.index("before = ")]
+    + """
+libc.malloc(1 << 20)
+small, sizes = [], []
+for number in range(60):
+    assert make_ready(count * (part_bytes + 4096))
+    parts = []
+    for _ in range(count):
+        parts.append(libc.malloc(part_bytes))
+        ctypes.memset(parts[-1], 7, part_bytes)
+        small.extend(libc.malloc(500) for _ in range(50))  # others allocate meanwhile, some of it for long
+    for part in parts:
+        libc.free(part)
+    for piece in small[:-1000]:
+        libc.free(piece)
+    small = small[-1000:]
+    sizes.append(resident())
+print(max(sizes[5:]), sizes[5])
+"""
+)
+
+
+def test_one_acquisition_after_another_makes_the_heap_no_larger() -> None:
+    done = subprocess.run([sys.executable, "-c", LAPS, str(PART_BYTES), str(COUNT), "ready"], capture_output=True, text=True, check=True)
+    most, early = map(int, done.stdout.split())
+    assert most < early + PART_BYTES
+
+
 def test_a_process_without_one_heap_and_another_c_library_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_memory, "_one_heap", False)
     with monkeypatch.context() as patched:

@@ -188,10 +188,14 @@ def _speed_verdict(asked: Asked, reached: bool, ours: str, against: str, table: 
 
 
 def _lowest_floor(ours: str, table: dict[str, Row]) -> str | None:
-    """Of the kernel's, the best disk's and both together, of the same chunks as ours."""
+    """Of the kernel's, the best disk's and both together, of the same chunks as ours. The last is none for who was above it in any round."""
     suffix = SMALL if ours.endswith(SMALL) else ""
     kinds: tuple[tuple[str, ...], ...] = ((KERNEL_FLOOR,), DISK_FLOORS, (TOGETHER_FLOOR,))
-    candidates = (_best(tuple(name + suffix for name in kind), table) for kind in kinds)
+    candidates = [_best(tuple(name + suffix for name in kind), table) for kind in kinds]
+    if candidates[-1] is not None:
+        own, together = (table[name]["gb_per_s"]["rounds"] for name in (ours, candidates[-1]))
+        if any(mine > most for mine, most in zip(own, together, strict=False)):
+            candidates.pop()
     return min((name for name in candidates if name is not None), key=lambda name: float(table[name]["gb_per_s"]["median"]), default=None)
 
 

@@ -35,7 +35,7 @@ def parse(part: str, arguments: list[str], folder: Path) -> argparse.Namespace:
     if part == "latency":
         parser.add_argument("--share", type=float, default=latency.SHARE, help="of the sustainable rate, at which the camera sends")
     if part == "overload":
-        parser.add_argument("--seconds", type=float, default=overload.SECONDS, help="how long the camera runs under each policy")
+        parser.add_argument("--seconds", type=float, help=f"how long the camera runs under each policy; {overload.SECONDS:g} unless given")
         parser.add_argument("--times", type=float, default=overload.TIMES, help="the camera's rate, in sustainable rates")
     add_places(parser, folder)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")

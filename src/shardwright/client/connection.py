@@ -37,7 +37,8 @@ def connect(
 ) -> Connection:
     """A connection to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``), waited for at most ``timeout_ms``.
 
-    ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel in the messages.
+    ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel in the messages;
+    then the memory of one stream's frames is kept for the next one, until the connection is closed.
     ``reconnect_timeout_ms``: when the daemon or the link dies, a new connection is tried for so long and every open stream goes on where it was;
     ``append`` waits meanwhile. 0: never, streams then end with ``SessionLostError``.
     ``curve``: the keys for a daemon that demands them over TCP; left out, the files that ``SHARDWRIGHT_SECRET_KEY`` and ``SHARDWRIGHT_DAEMON_KEY``

@@ -30,22 +30,23 @@ class FrameRing:
     def __init__(self, buffer: Any, spec: ArraySpec, slot_count: int, *, is_local: bool) -> None:
         dtype = np.dtype(spec.dtype).newbyteorder("<")
         self.frames: npt.NDArray[Any] = np.frombuffer(buffer, dtype).reshape(slot_count, *spec.frame_shape)
+        self.memory = buffer
         self._bytes = memoryview(buffer).cast("B")
         self._frame_bytes = spec.frame_bytes
         self.is_local = is_local
 
     @classmethod
-    def local(cls, spec: ArraySpec, slot_count: int, spare: npt.NDArray[np.uint8] | None = None) -> FrameRing:
-        """``spare``: the memory of an earlier one that nobody has any more; taken where it has the size."""
-        memory = spare
-        if memory is None or memory.nbytes != slot_count * spec.frame_bytes:
-            memory = np.empty(slot_count * spec.frame_bytes, np.uint8)
-            memory.fill(0)  # touches every page now: the first touch is the dear one, and the camera should not wait for it
+    def local(cls, spec: ArraySpec, slot_count: int, spare: FrameRing | None = None) -> FrameRing:
+        """``spare``: one of as many bytes that nobody uses any more, whose memory is taken over."""
+        if spare is not None:
+            return cls(spare.memory, spec, slot_count, is_local=True)
+        memory = np.empty(slot_count * spec.frame_bytes, np.uint8)
+        memory.fill(0)  # touches every page now: the first touch is the dear one, and the camera should not wait for it
         return cls(memory, spec, slot_count, is_local=True)
 
     @property
-    def memory(self) -> npt.NDArray[np.uint8]:
-        return np.frombuffer(self._bytes, np.uint8)
+    def nbytes(self) -> int:
+        return self._bytes.nbytes
 
     def touch(self) -> None:
         """Reads a byte of each page, so that the page table is filled now and not at each frame's first copy. The daemon has filled the pages."""
@@ -67,9 +68,7 @@ def shared_memory_offered(welcome: Welcome) -> bool:
     return True
 
 
-def ring_for(
-    session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, current: FrameRing | None, spare: npt.NDArray[np.uint8] | None
-) -> FrameRing:
+def ring_for(session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, current: FrameRing | None, spare: FrameRing | None) -> FrameRing:
     """The ring of a session; over message transport the one there is already, else one in ``spare`` memory. Raises as ``fetch_ring`` does."""
     if opened.transport == "message":
         return current if current is not None and current.is_local else FrameRing.local(spec, opened.ring_slots, spare)

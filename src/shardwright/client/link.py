@@ -162,9 +162,7 @@ class Link:
                 self.losses.append(Loss(problem.first, problem.last, problem.error))
         else:
             assert problem is not None
-            if problem.receipt is not None:
-                self.outbox.settle(problem.receipt)
-            self.outbox.fail(problem.error)
+            self.outbox.fail(problem.error, problem.receipt)
 
     def _acknowledge(self, acks: npt.NDArray[np.void]) -> None:
         stored, durable = (acks["last"][acks["level"] == level] for level in (Level.STORED, Level.DURABLE))
@@ -192,11 +190,11 @@ class Link:
 
     def refused(self, problem: Problem) -> None:
         """The daemon's answer to a resumption is an error. If everything had been finished, it brings the receipt that was missed."""
-        if problem.receipt is not None:
+        if problem.receipt is not None and problem.error.code == "closed" and self.finish_sent:
             self.outbox.settle(problem.receipt)
-            if problem.error.code == "closed" and self.finish_sent:
-                self._step(ClientEvent.RECEIPT)
-                return
+            self._step(ClientEvent.RECEIPT)
+            return
+        self.outbox.fail(problem.error, problem.receipt)
         self.end(ClientEvent.ERROR, problem.error)
 
     def give_up(self, error: ShardwrightError, event: ClientEvent = ClientEvent.ERROR) -> list[bytes]:

@@ -362,8 +362,10 @@ class Outbox:
             self._durable = self._durable if durable is None else durable
             self._changed.notify_all()
 
-    def fail(self, error: ShardwrightError) -> None:
+    def fail(self, error: ShardwrightError, receipt: Receipt | None = None) -> None:
+        """``receipt``: of what is kept of it. Both at once: whoever waits must not take it for a good end."""
         with self._changed:
+            self._receipt = receipt or self._receipt
             if self._error is None or isinstance(self._error, OverloadError):
                 self._error = error
             self._changed.notify_all()

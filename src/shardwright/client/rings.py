@@ -13,9 +13,6 @@ from .frame_ring import FrameRing, ring_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    import numpy.typing as npt
-
     from shardwright.wire.controls import Opened, Welcome
 
     from .link import Link
@@ -30,13 +27,13 @@ class Rings:
         self._wake = wake
         self._being_made: dict[Link, tuple[int, Future[None]]] = {}  # and for which session
         self._failures: dict[Link, int] = {}
-        self._spare: npt.NDArray[np.uint8] | None = None  # of a stream that is over, for the next that sends pixels in messages
+        self._spare: FrameRing | None = None  # of the last stream that has ended well, for the next one with pixels in messages
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
 
     def make(self, link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
         """``made`` will tell of it, unless the connection breaks before."""
-        spare, self._spare = self._spare, None  # used or not: more than what is asked for is never held
-        ring = self._thread.submit(_make, link, session, opened, welcome, spare)
+        ring = self._thread.submit(_make, link, session, opened, welcome, self._spare_for(link, opened))
         ring.add_done_callback(lambda _: self._wake())
         self._being_made[link] = session, ring
 
@@ -56,16 +53,28 @@ class Rings:
         self._failures[link] = self._failures.get(link, 0) + 1
         return isinstance(error, SessionLostError) and self._failures[link] < MAX_FAILURES
 
+    def _spare_for(self, link: Link, opened: Opened) -> FrameRing | None:
+        """The spare, where it is what is asked for; where another one is to be made it goes before."""
+        if link.outbox.ring is not None:
+            return None  # it goes on in its own
+        spare, self._spare = self._spare, None
+        fits = spare is not None and opened.transport == "message" and spare.nbytes == opened.ring_slots * opened.slot_bytes
+        return spare if fits else None
+
     def keep(self, ring: FrameRing) -> None:
-        """The ring of a stream that has ended well, for the next one. From any thread."""
+        """The ring of a stream that has ended well, for the next one of this connection. From any thread."""
         if ring.is_local:
-            self._spare = ring.memory
+            self._spare = ring
+        if self._closed:
+            self._spare = None
 
     def close(self) -> None:
+        self._closed = True  # before: a user's thread may be about to keep one
+        self._spare = None
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _make(link: Link, session: int, opened: Opened, welcome: Welcome, spare: npt.NDArray[np.uint8] | None) -> None:
+def _make(link: Link, session: int, opened: Opened, welcome: Welcome, spare: FrameRing | None) -> None:
     link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring, spare))
 
 

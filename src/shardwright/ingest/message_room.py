@@ -1,11 +1,12 @@
-"""How much memory the heap keeps for pixels in messages, and for whom: as a spare ring is kept, for the next acquisition of the same client.
+"""How much memory the heap keeps for pixels in messages, and for whom: what a client had at once stays for its next acquisitions, as its ring does.
 
     expect      a client is about to send so much: it is made ready in the opener thread
     make_room   somebody else is about to need memory: what nobody uses goes
     forget      the client is gone
     tick        what is kept for nobody goes
 
-Runs in the ingest thread; what takes time is submitted. ``in_use_bytes``: of all acquisitions with pixels in messages, opened or being opened.
+What is kept was admitted, and goes before anything is made ready beside it: the budget holds. All of it runs in the ingest thread; what takes time is
+submitted. ``in_use_bytes``: of all acquisitions with pixels in messages, opened or being opened.
 """
 
 from __future__ import annotations
@@ -25,16 +26,14 @@ class MessageRoom:
         self.kept_bytes = 0
 
     def expect(self, peer: object, more_bytes: int, in_use_bytes: int) -> None:
-        needed = in_use_bytes + more_bytes
-        if peer is not self._peer or self.kept_bytes > needed:
+        if peer is not self._peer:
             self.make_room(in_use_bytes)
         self._peer = peer
-        self.kept_bytes = max(self.kept_bytes, needed)
+        self.kept_bytes = max(self.kept_bytes, in_use_bytes + more_bytes)
 
     def make_room(self, in_use_bytes: int) -> None:
-        self._peer = None
         if self.kept_bytes > in_use_bytes:
-            self.kept_bytes = in_use_bytes
+            self._peer, self.kept_bytes = None, in_use_bytes
             self._submit(trim if in_use_bytes else give_back)
 
     def forget(self, peer: object) -> None:

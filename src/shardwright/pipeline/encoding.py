@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -194,13 +194,17 @@ class SlabJob:
     files: GroupFiles
     report: Callable[[SlabDone], None]
     wake: Callable[[], None]
-    tasks_left: Iterator[int]  # how many have not reported; drawn under the GIL, by each task once it has
+    tasks: int
     queued_ns: int  # since when it waits for workers
     overload: OverloadLevel  # asked when a worker begins: what has waited is encoded as fast as what comes now
+    _left: Iterator[int] = field(init=False)  # how many have not reported; drawn under the GIL, by each task once it has
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_left", iter(range(self.tasks - 1, -1, -1)))
 
     def tell(self, done: SlabDone) -> None:
         self.report(done)
-        if next(self.tasks_left) == 0 or done.error is not None:
+        if next(self._left) == 0 or done.error is not None:
             self.wake()
 
 

@@ -340,7 +340,9 @@ class FrameFlow(ABC):
             self._level_counts.begin_writing(row)
             frames, slab = self._table.addresses[row], int(self._table.slab[row])
             records = self._table.records[row].view(np.uint8).reshape(frames.size, -1)
-            tasks_left = iter(range(len(self._task_ranges) - 1, -1, -1))
-            job = SlabJob(self._encoder, frames, records, row, slab, files, self._reports.put, self._wake, tasks_left, now_ns, self._overload)
+            job = SlabJob(
+                self._encoder, frames, records, row=row, slab=slab, files=files, report=self._reports.put, wake=self._wake,
+                tasks=len(self._task_ranges), queued_ns=now_ns, overload=self._overload,
+            )  # fmt: skip
             for first, stop in self._task_ranges:
                 self._pool.put(SlabTask(job, first, stop))

@@ -2,9 +2,9 @@
 frame would be fresh memory from the system, whose first touch costs more than the copy into it.
 
 So there is one heap for all threads (``have_one_heap``), which has room for what a camera may have in flight, touched and in large pages, before it
-sends (``make_ready``), and keeps it until such cameras are gone (``trim``, ``give_back``). With several cameras the first lap of a later one may
-still touch fresh memory. glibc only: elsewhere messages work as well, if slower. Measured on two cores, frames of 8 MiB by ipc: 1.41 GB/s stored
-without, 1.72 with, 1.24 and 1.00 CPU seconds per GB.
+sends (``make_ready``), and keeps it until that camera is gone or somebody else needs it (``trim``, ``give_back``). With several cameras the first
+lap of a later one may still touch fresh memory. glibc only: elsewhere messages work as well, if slower. Measured on two cores, frames of 8 MiB by
+ipc: 1.41 GB/s stored without, 1.72 with, 1.24 and 1.00 CPU seconds per GB.
 """
 
 from __future__ import annotations

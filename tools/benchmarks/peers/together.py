@@ -1,8 +1,9 @@
-"""What no writer of ours can go without, all at once and nothing handed over: every frame copied into a ring, the kernel over every slab, the bytes
-that it makes written past the page cache.
+"""The parts of a writer that goes past the page cache, all at once and nothing handed over: every frame copied into a ring, the kernel over every
+slab, the bytes that it makes written with O_DIRECT.
 
-Each part has the threads that it has in the writer. The disk takes less beside processors that use the memory, and the kernel is slower beside the
-copies: the kernel alone and the disk alone are both further away than this.
+The disk takes less beside processors that use the memory, and the kernel is slower beside the copies: each of them alone promises more. Threads as
+those two floors have them, so that whoever shares one pool between them may do a little better: it is held against those who write to a disk, and
+never said to bind where one of their rounds was above it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Together(Contender):
         written = self._pool.submit(self._disk.write, path)
         encoded = self._pool.submit(self._kernel.write, path)
         copied = self._pool.submit(self._copy)
-        copied.result(), encoded.result()
+        copied.result()
+        encoded.result()
         return written.result()
 
     def _copy(self) -> None:
