@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from shardwright.service.doctor.checks import Finding
+    from shardwright.service.doctor.finding import Finding
 
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 

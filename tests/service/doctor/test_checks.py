@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardwright.ingest.zmq_library import ZmqLibrary
-from shardwright.service.doctor import checks
-from shardwright.service.doctor.checks import FOLDER_CHECKS, MACHINE_CHECKS, Finding, examine
+from shardwright.service.doctor import checks, folder_checks
+from shardwright.service.doctor.checks import MACHINE_CHECKS, examine
 from shardwright.service.doctor.facts import Facts, FolderFacts, Needs, SocketFolder
+from shardwright.service.doctor.folder_checks import FOLDER_CHECKS
 from shardwright.storage.choose_io import IoChoice
+
+if TYPE_CHECKING:
+    from shardwright.service.doctor.finding import Finding
 
 GIB = 1 << 30
 ROOT = FolderFacts(
@@ -209,9 +214,9 @@ def test_of_a_folder_that_cannot_be_used_only_that_is_said():
 
 def test_every_result_of_every_check_is_tried():
     """Each ``return "warn"`` and ``return "bad"`` in the source stands for at least one case above."""
-    tree = ast.parse(Path(checks.__file__).read_text(encoding="utf-8"))
+    nodes = [node for module in (checks, folder_checks) for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body]
     names = {function.__name__: name for name, function in {**MACHINE_CHECKS, **FOLDER_CHECKS}.items()}
-    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")):
+    for function in (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")):
         returned = [node.value.elts[0].value for node in ast.walk(function) if isinstance(node, ast.Return)]
         tried = [result for name, result, _, _ in WRONG if name == names[function.name]]
         for result in ("warn", "bad"):

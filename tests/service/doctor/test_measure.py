@@ -16,8 +16,9 @@ from tests.faults.disks import LoopDisk
 from shardwright.client.curve import make_key_pair
 from shardwright.config.load import load_config
 from shardwright.service.doctor import measure
-from shardwright.service.doctor.checks import FOLDER_CHECKS, examine
+from shardwright.service.doctor.checks import examine
 from shardwright.service.doctor.facts import folder_facts, gather
+from shardwright.service.doctor.folder_checks import FOLDER_CHECKS
 from shardwright.shard import manifest
 from shardwright.shard.manifest import Manifest, write_manifest
 

@@ -1,52 +1,31 @@
-"""The checks: each a small function of the facts, in one table, with what it looks at. They find, they change nothing.
-
-ok     as it should be
-warn   works, but slower, later or with less room than it could
-bad    the daemon will not start, or a promise does not hold on this machine
+"""The checks of the machine, and all findings in order: each check is a small function of the facts, in one table, with what it looks at. They find,
+they change nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from shardwright.codecs.native import SYMBOLS
 from shardwright.config.quantities import format_bytes
-from shardwright.storage.choose_io import MARGIN
+
+from .finding import Finding
+from .folder_checks import FOLDER_CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .facts import Facts, FolderFacts
-
-Result = Literal["ok", "warn", "bad"]
+    from .facts import Facts
+    from .finding import Check
 
 OLDEST_KERNEL, GOOD_KERNEL = (3, 17), (5, 14)  # memfd and OFD locks; a ring is then populated by one call
 OLDEST_ZMQ, GOOD_ZMQ = (4, 1, 0), (4, 3, 3)  # 4.3.3 mends what strangers could do to a listener
 TESTED_BLOSC = ("4.",)
-LEAST_TIME_TO_FULL_S = 3600.0
 MOST_DIRTY_BYTES = 2 << 30  # where frames go through the page cache: several seconds of what a disk takes
 MOST_CLOCK_ERROR_US = 1_000_000
 SLOW_CLOCK_SOURCES = ("acpi_pm", "hpet", "jiffies", "pit", "refined-jiffies")
 MADE_IN_S = 1_735_689_600  # the start of 2025: no clock is right that stands before it
 COARSE_RESOLUTION_NS = 1e6
-UNSAFE_OPTIONS = ("nobarrier", "barrier=0", "data=writeback")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """``found``: one line; ``advice``: what to do, unless all is well."""
-
-    check: str
-    result: Result
-    found: str
-    advice: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-Check = tuple[Result, str, "str | None"]
 
 
 def check_plan(facts: Facts) -> Check:
@@ -55,99 +34,6 @@ def check_plan(facts: Facts) -> Check:
     if needs.problem is not None:
         return "bad", needs.problem, "Mend that line; `shardwright check` shows the whole plan. The other findings count a daemon without streams."
     return "ok", f"{format_bytes(needs.memory_bytes)} of memory, {format_bytes(needs.disk_bytes)} of disk before the first frame", None
-
-
-def check_output_root(folder: FolderFacts, facts: Facts) -> Check:
-    """Whether this user can write there."""
-    if folder.error is not None:
-        hint = "Mount its disk, or make the folder (output.create: true makes it at each start)"
-        owner = f"; this is user {facts.user}, which must be the daemon's" if "ermission" in folder.error else ""
-        return "bad", f"{folder.path}: {folder.error}", f"{hint}, and give it to the daemon's user{owner}."
-    if "ro" in folder.options:
-        return "bad", f"{folder.path} is mounted read-only", "Mount it read-write; after an error of the disk, check the disk first."
-    if facts.user == 0 and folder.owner != 0:
-        advice = "Run this again as the daemon's user (sudo -u USER shardwright doctor CONFIG): root may write everywhere."
-        return "warn", f"{folder.path} belongs to user {folder.owner}, and this is root", advice
-    return "ok", f"{folder.path} can be written by user {facts.user}", None
-
-
-def check_filesystem(folder: FolderFacts, _: Facts) -> Check:
-    """Whether a sync there means a disk of this machine."""
-    if folder.kind == "memory":
-        return "bad", f"{folder.filesystem}: in memory, nothing there is durable", f"Set {folder.field} to a folder on a disk."
-    if unsafe := [option for option in folder.options if option in UNSAFE_OPTIONS]:
-        advice = f"Mount it without {unsafe[0]}: as it is, a power cut can take what was synced."
-        return "bad", f"{folder.filesystem}, mounted with {', '.join(unsafe)}", advice
-    if folder.kind == "network":
-        advice = "What is durable is up to its server, and locks may not hold across machines: acquire to a local disk, move finished stores there."
-        return "warn", f"{folder.filesystem}: a network filesystem, or FUSE", advice
-    if folder.kind == "copy-on-write":
-        advice = (
-            "Works, with io pwrite or direct. For the highest rates use ext4 or xfs, or switch copy-on-write off (chattr +C) on the empty folder."
-        )
-        return "warn", f"{folder.filesystem}: copy-on-write", advice
-    return "ok", folder.filesystem, None
-
-
-def check_writing(folder: FolderFacts, _: Facts) -> Check:
-    """How shards are written, and whether another way would be much faster. Measured with files without a name, gone at once."""
-    choice = folder.io_choice
-    measured = f"; {choice.measured}" if choice.measured else ""
-    if folder.io_configured == "auto":
-        return "ok", f"{choice.mode}, {choice.why}{measured}", None
-    found = f"{folder.io}, as output.io says{measured or '; ' + choice.why}"
-    own, best = choice.rates.get(folder.io), choice.rates.get(choice.mode)  # type: ignore[call-overload]
-    if own and best and best > MARGIN * own:
-        return "warn", found, f"Set output.io to auto: {choice.mode} is {best / own:.1f} times as fast here."
-    return "ok", found, None
-
-
-def check_preallocation(folder: FolderFacts, _: Facts) -> Check:
-    """Whether a full disk shows before a frame is taken in, and not while it is written. Measured with a small file."""
-    if folder.preallocation == "absent":
-        advice = "A full disk shows only when frames are written: use ext4, xfs or btrfs without compression, and a generous output.low_water."
-        return "bad", "absent: blocks were asked for, and none are there", advice
-    if folder.preallocation == "emulated":
-        advice = "Each shard is written twice: zeros, then chunks. Use ext4, xfs or another filesystem with fallocate."
-        return "warn", "emulated: every block is written with zeros first", advice
-    if folder.kind == "copy-on-write":
-        advice = "A second write of a page can still meet a full disk: keep output.low_water free."
-        return "warn", "guaranteed for the first write of each page", advice
-    if not folder.gives_gaps_back:
-        return "warn", "guaranteed, but gaps cannot be given back (no hole punching)", "Sealed shards keep their gaps: compact them soon."
-    return "ok", "guaranteed by the filesystem, and gaps can be given back", None
-
-
-def check_free_space(folder: FolderFacts, facts: Facts) -> Check:
-    """Against what the plan takes at once, and how long it lasts at the full rate, uncompressed."""
-    needs = facts.needs
-    found = f"{format_bytes(folder.free_bytes)} free of {format_bytes(folder.total_bytes)}"
-    reserved = needs.disk_bytes if folder.field == "output.root" else 0
-    room = folder.free_bytes - reserved
-    if room < 0:
-        return "bad", f"{found}; the plan takes {format_bytes(reserved)} before the first frame", "Free some space, or make shards or rings smaller."
-    if room < needs.low_water_bytes:
-        return "warn", f"{found}: below output.low_water as soon as every stream acquires", "Free some space before the next acquisition."
-    if not needs.data_rate_bytes_per_s:
-        return "ok", f"{found}; frame_rate_hz of every stream would tell how long that lasts", None
-    seconds = room / needs.data_rate_bytes_per_s
-    lasts = f"{found}, full in {_duration(seconds)} at {needs.data_rate_bytes_per_s / 1e6:,.0f} MB/s without compression"
-    if seconds < LEAST_TIME_TO_FULL_S:
-        return "warn", lasts, "Free some space, move finished stores away (shardwright compact --to DEST --move), or set on_full: spill."
-    return "ok", lasts, None
-
-
-def check_free_files(folder: FolderFacts, facts: Facts) -> Check:
-    """Inodes: a disk can be full of files."""
-    if folder.total_files == 0:
-        return "ok", "as many as there is room for", None
-    found = f"{folder.free_files:,} more files of {folder.total_files:,}"
-    if folder.free_files < facts.needs.descriptors:
-        return "bad", found, "Delete small files, or make a filesystem with more inodes."
-    per_hour = facts.needs.shard_files_per_hour
-    if per_hour and folder.free_files / per_hour < LEAST_TIME_TO_FULL_S / 3600:
-        return "warn", f"{found}; {per_hour:,.0f} shards an hour", "Make shard_size_chunks larger, so that fewer files are made."
-    return "ok", found, None
 
 
 def check_memory(facts: Facts) -> Check:
@@ -353,14 +239,6 @@ MACHINE_CHECKS: dict[str, Callable[[Facts], Check]] = {
     "unfinished stores": check_stores,
     "status page": check_web,
 }
-FOLDER_CHECKS: dict[str, Callable[[FolderFacts, Facts], Check]] = {
-    "permissions": check_output_root,
-    "filesystem": check_filesystem,
-    "writing": check_writing,
-    "preallocation": check_preallocation,
-    "free space": check_free_space,
-    "free files": check_free_files,
-}
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
@@ -389,10 +267,3 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:.0f} s"
