@@ -16,7 +16,7 @@ from .frame_flow import AcquisitionState, FrameFlow
 from .groups import Group, GroupState
 
 if TYPE_CHECKING:
-    from .keeper import KeeperFailed
+    from .keeper_reports import KeeperFailed
 
 
 class Failing(FrameFlow):

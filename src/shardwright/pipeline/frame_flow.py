@@ -30,7 +30,7 @@ from .assembly import SlabTable
 from .commit_ledger import CommitLedger
 from .encoding import SlabDone, SlabEncoder, SlabJob, SlabTask, StageDone
 from .groups import Group, Groups, GroupState
-from .keeper import KeeperReport, NotRecorded, ShardKeeper
+from .keeper import ShardKeeper
 from .level_counts import LevelCounts
 from .measures import Measures
 from .overload_level import OverloadLevel, backlog_part
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.errors import LostFramesError, ShardwrightError
 
+    from .keeper_reports import KeeperReport, NotRecorded
     from .limits import Limits
     from .settings import WriteSettings
     from .store_folder import StoreFolder

@@ -15,7 +15,7 @@ from .encoding import SlabDone, StageDone
 from .failure import Failing
 from .frame_flow import AcquisitionState
 from .groups import FULL_DISK_RETRY_S, Group, GroupState
-from .keeper import (
+from .keeper_reports import (
     Committed,
     GroupPrepared,
     GroupRewritten,

@@ -1,0 +1,88 @@
+"""What the shard keeper answers: one report for every command, and one when it fails. Made in its thread, handled in the acquisition's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from shardwright.model.errors import StorageFullError
+
+
+@dataclass(frozen=True)
+class GroupPrepared:
+    """The future of a group's files is done, well (which took ``open_ns``) or badly (None). ``free_bytes`` of the disk are left."""
+
+    group: int
+    free_bytes: int
+    open_ns: int | None
+
+
+@dataclass(frozen=True)
+class GroupRewritten:
+    """The files are new, and the ``saved`` slabs durable in them; ``lost`` are the records of frames that could not be read back: the frame log has
+    them already. With an ``error`` the old files are all there is."""
+
+    group: int
+    saved: set[int]
+    lost: np.ndarray
+    error: Exception | None
+
+
+@dataclass(frozen=True)
+class GroupSealed:
+    """The files of one group carry their final names (or were all fill), or ``error`` says why not. ``renamed``: some already do."""
+
+    group: int
+    shards: int
+    renamed: bool
+    error: Exception | None
+    seal_ns: int
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Everything that was to be synced is, but for ``failed``."""
+
+    failed: dict[int, Exception]
+    commit_ns: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The records of these sequences stand in the frame log (not synced yet). ``release``: their pixels are free now. ``settled``: they count as
+    acknowledged; frames that are lost with a failed acquisition never do."""
+
+    sequences: np.ndarray
+    release: bool
+    settled: bool
+
+
+@dataclass(frozen=True)
+class NotRecorded:
+    """The frame log has no room for these records, not even with the ballast's."""
+
+    records: np.ndarray
+    release: bool
+    settled: bool
+    error: StorageFullError
+
+
+@dataclass(frozen=True)
+class KeeperFailed:
+    """A command failed that nobody waits for, or the thread died (``dead``)."""
+
+    error: Exception
+    dead: bool = False
+
+
+@dataclass(frozen=True)
+class StoreFinished:
+    """The keeper's last report."""
+
+    error: Exception | None
+
+
+KeeperReport = GroupPrepared | GroupRewritten | GroupSealed | Committed | Recorded | NotRecorded | KeeperFailed | StoreFinished
