@@ -16,7 +16,7 @@ from .model.watermark import Watermark
 
 if TYPE_CHECKING:
     from .client import Curve, connect
-    from .pipeline.writer import create, release_memory, resume
+    from .pipeline.in_process import create, release_memory, resume
 
 __version__ = "0.2.0"
 __all__ = [
@@ -38,9 +38,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("create", "release_memory", "resume"):
-        from .pipeline import writer
+        from .pipeline import in_process
 
-        return getattr(writer, name)
+        return getattr(in_process, name)
     if name in ("connect", "Curve"):
         from . import client
 

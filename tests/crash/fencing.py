@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
 from shardwright.model.errors import ShardwrightError
-from shardwright.pipeline.writer import create, resume
+from shardwright.pipeline.in_process import create, resume
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import LayoutWarning, ShardwrightError
-from shardwright.pipeline.writer import Writer, create, resume
+from shardwright.pipeline.in_process import create, resume
 from shardwright.storage import failpoints
 
 from .kills.processes import Created, Refused, Said, kill_at
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import shardwright as sw
+    from shardwright.pipeline.writer import Writer
 
     from .fork_server import Channel, Child, ForkServer
 

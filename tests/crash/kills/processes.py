@@ -10,9 +10,9 @@ from time import sleep
 from typing import TYPE_CHECKING
 
 from shardwright.model.errors import LayoutWarning, ResumeError
+from shardwright.pipeline.in_process import create, resume
 from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.pipeline.workers import WorkerPool
-from shardwright.pipeline.writer import Writer, create, resume
 from shardwright.storage import failpoints
 
 from .scenes import Append, Flush, Pause
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.crash.fork_server import Channel
+
+    from shardwright.pipeline.writer import Writer
 
     from .scenes import Scene
 
