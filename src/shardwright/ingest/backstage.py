@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from shardwright.pipeline.workers import WorkerPool
     from shardwright.storage.ring import Ring, SpareRing
 
+    from .acquisition_like import AcquisitionLike
     from .admission import Admission, Admitted
     from .connection import Client
-    from .session import AcquisitionLike
 
 WORKSPACE = ".shardwright"
 

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
+    from .acquisition_like import AcquisitionLike
     from .admission import Admission, Admitted
     from .attachment import Send
     from .backstage import Backstage
     from .connection import Client
     from .registry import Sessions
-    from .session import AcquisitionLike, OnEvent
+    from .session import OnEvent
 
 LOCK_RETRY_S = 0.5
 MAX_WAITING = 1024  # requests of one client: as many as it can have acquisitions to resume

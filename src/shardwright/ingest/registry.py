@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.model.errors import ClosedError
 
-from .totals import Book
+from .book import Book
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

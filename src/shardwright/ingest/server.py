@@ -35,7 +35,6 @@ from .opening import Openings
 from .rate import SAMPLE_S
 from .registry import Sessions
 from .ring_handover import RingHandover
-from .settings import IngestSettings, StreamPolicy
 from .snapshot import IngestView
 from .zap import ZapHandler
 
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.pipeline.workers import WorkerPool
 
+    from .acquisition_like import AcquisitionLike
     from .connection import Client
-    from .session import AcquisitionLike, Session
-
-__all__ = ["IngestServer", "IngestSettings", "StreamPolicy"]
+    from .session import Session
+    from .settings import IngestSettings, StreamPolicy
 
 MESSAGES_A_ROUND = 256  # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence is judged
 MAX_WAIT_MS = 100  # how late a stop is noticed

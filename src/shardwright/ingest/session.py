@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.pipeline.acquisition import AcquisitionState
@@ -25,20 +25,13 @@ from .totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
-    import numpy.typing as npt
-
-    from shardwright.array.grid import Grid
-    from shardwright.array.spec import ArraySpec
-    from shardwright.model.degrade_level import DegradeLevel
-    from shardwright.model.receipt import Receipt
     from shardwright.pipeline.limits import Limits
-    from shardwright.pipeline.measures import Measures
     from shardwright.pipeline.settings import WriteSettings
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
 
+    from .acquisition_like import AcquisitionLike
     from .attachment import Attachment
     from .connection import Client
 
@@ -48,52 +41,6 @@ MAX_UNTOLD_LOSSES = 1024  # ranges kept for a client that is away; the frame tab
 
 _EVENT_OF_KIND = {Kind.FRAMES: DaemonEvent.FRAMES, Kind.FLUSH: DaemonEvent.FLUSH, Kind.FINISH: DaemonEvent.FINISH}
 _ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
-
-
-class AcquisitionLike(Protocol):
-    """What a session needs of ``pipeline.Acquisition``."""
-
-    path: Path
-    spec: ArraySpec
-    limits: Limits
-    grid: Grid
-    state: AcquisitionState
-    error: ShardwrightError | None
-    measures: Measures
-
-    @property
-    def slabs_used(self) -> int: ...
-    @property
-    def degrade_level(self) -> DegradeLevel: ...
-    @property
-    def keeper_busy_s(self) -> float: ...
-    @property
-    def identity(self) -> str: ...
-    @property
-    def client_epoch(self) -> int: ...
-    @property
-    def next_sequence(self) -> int: ...
-    @property
-    def is_finishing(self) -> bool: ...
-    @property
-    def stored_watermark(self) -> int: ...
-    @property
-    def durable_watermark(self) -> int: ...
-    @property
-    def in_flight(self) -> int: ...
-    def missing(self, stop: int) -> list[tuple[int, int]]: ...
-    def new_client(self) -> int: ...
-    def settle_missing(self) -> None: ...
-    def submit(self, descriptors: npt.NDArray[Any], addresses: npt.NDArray[Any]) -> None: ...
-    def see_ring(self, used_frames: int, ring_frames: int) -> None: ...
-    def poll(self) -> npt.NDArray[Any]: ...
-    def flush(self) -> None: ...
-    def finish(self) -> None: ...
-    def warn_below(self, low_water_bytes: int) -> None: ...
-    def take_losses(self) -> Sequence[tuple[int, int, ShardwrightError]]: ...
-    def take_events(self) -> list[tuple[str, dict[str, Any]]]: ...
-    def receipt(self) -> Receipt: ...
-    def close(self) -> None: ...
 
 
 class Session:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from shardwright.pipeline.workers import WorkerPool
 
+    from .book import Book
     from .registry import Sessions
     from .session import Session
-    from .totals import Book
 
 
 class IngestView:

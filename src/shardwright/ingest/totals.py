@@ -1,8 +1,8 @@
-"""What the streams of this daemon have come to since it started: acquisitions that run, and the sums over those that have ended."""
+"""What acquisitions have come to: the counts of their receipts, bytes and measures, of one of them or summed over many."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.receipt import Receipt
@@ -10,8 +10,6 @@ from shardwright.pipeline.measures import Measures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from .session import Session
 
 CLIENT_STREAM = "client"  # of acquisitions whose client brought its own array: one name for all, so that there are not more and more of them
 _COUNTS = tuple(f.name for f in fields(Receipt) if f.name != "path")
@@ -59,27 +57,3 @@ class Totals:
             **counts,
             "histograms": self.measures.to_dict(),
         }
-
-
-@dataclass(frozen=True)
-class Book:
-    """Never changed, only replaced by the ingest thread: whoever reads one finds each acquisition in it once, running or ended."""
-
-    running: tuple[Session, ...]
-    ended: Mapping[str, Totals]
-
-    def with_one_more(self, session: Session) -> Book:
-        return replace(self, running=(*self.running, session))
-
-    def with_ended(self, session: Session) -> Book:
-        total = self.ended.get(session.stream, Totals()).plus([session.totals()])
-        running = tuple(other for other in self.running if other is not session)
-        return Book(running, {**self.ended, session.stream: total})
-
-    def running_of(self, stream: str) -> list[Session]:
-        return [session for session in self.running if session.stream == stream]
-
-    def totals(self, stream: str) -> Totals:
-        """Of all acquisitions of this stream."""
-        ended, running = self.ended.get(stream) or Totals(), self.running_of(stream)
-        return ended.plus(session.totals() for session in running) if running else ended
