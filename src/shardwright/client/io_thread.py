@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
 import threading
 import time
 from collections import deque
@@ -21,25 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.array.grid import Grid
-from shardwright.array.parse import parse_spec
 from shardwright.model.errors import AccessError, BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError, error_from_dict
 from shardwright.wire.controls import Open, Opened, Problem
 from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
 from shardwright.wire.session import ClientEvent
 
 from .channel import Channel
-from .link import Link
-from .outbox import Outbox
+from .new_link import new_link
 from .rings import Rings
+from .wake_up import WakeUp
 
 if TYPE_CHECKING:
     from shardwright.wire.controls import Welcome
 
     from .curve import Keys
+    from .link import Link
 
 FLUSH_S = 0.005  # the longest a frame waits for its batch to fill
-BATCH_BYTES = 32 << 20  # of pixels: enough to make one message worth its while
 GOODBYE_LINGER_MS = 500
 BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0  # between connections
 LAST_TRY_MS = 500  # for a connection that is begun when the time is nearly over
@@ -81,9 +78,7 @@ class IoThread:
         self._stopping = False
         self._lock = threading.Lock()  # guards _over against opens that come while the thread ends
         self._over: ShardwrightError | None = None
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._wake_sender.setblocking(False)
+        self._wake_up = WakeUp()
         self._thread = threading.Thread(target=self._run, name="shardwright-client", daemon=True)
 
     def start(self) -> Future[Welcome]:
@@ -112,8 +107,7 @@ class IoThread:
         self._thread.join()
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it is awake already; closed: the thread has ended and told everyone
-            self._wake_sender.send(b"\0")
+        self._wake_up.send()
 
     # The thread -----------------------------------------------------------------------------------------------------------------------------
 
@@ -139,8 +133,7 @@ class IoThread:
             if self._channel is not None:
                 self._channel.close(GOODBYE_LINGER_MS if self._stopping else 0)
             context.term()
-            self._wake_sender.close()
-            self._wake_receiver.close()
+            self._wake_up.close()
 
     def _end(self, reason: ShardwrightError) -> None:
         with self._lock:
@@ -155,7 +148,7 @@ class IoThread:
 
     def _connect(self, context: zmq.Context[Any]) -> None:
         self._channel = Channel(context, self._endpoint, self._software, self._keys)
-        self._channel.poller.register(self._wake_receiver, zmq.POLLIN)
+        self._channel.poller.register(self._wake_up.receiver, zmq.POLLIN)
 
     def _turn(self, context: zmq.Context[Any]) -> None:
         if self._channel is None:
@@ -203,14 +196,7 @@ class IoThread:
         batches = (link.outbox.seal_if_older(FLUSH_S, now_s) for link in self._links.values() if not link.over)
         dues.extend(due_s for due_s in batches if due_s is not None)
         channel.poller.poll(max(0, round((min(dues) - now_s) * 1000 + 0.5)))
-        self._drain_wakes()
-
-    def _drain_wakes(self) -> None:
-        try:
-            while self._wake_receiver.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
+        self._wake_up.drain()
 
     def _let_go_of_ended_links(self) -> None:
         for link in [link for link in self._links.values() if link.over]:
@@ -246,11 +232,11 @@ class IoThread:
 
     def _wait_for_next_try(self, context: zmq.Context[Any]) -> None:
         poller = zmq.Poller()
-        poller.register(self._wake_receiver, zmq.POLLIN)
+        poller.register(self._wake_up.receiver, zmq.POLLIN)
         now_s = time.monotonic()
         while now_s < self._next_try_s and not self._stopping:
             poller.poll(max(1, round((self._next_try_s - now_s) * 1000)))
-            self._drain_wakes()
+            self._wake_up.drain()
             now_s = time.monotonic()
         if not self._stopping:
             self._connect(context)
@@ -319,20 +305,7 @@ class IoThread:
         if opened.request not in self._opens:
             raise ProtocolError("OPENED for a request that was not made", expected=f"one of {sorted(self._opens)}", got=opened.request)
         request, answer = self._opens[opened.request]
-        spec = parse_spec(opened.spec)
-        if opened.slot_bytes != spec.frame_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
-            raise ProtocolError("OPENED whose sizes contradict each other", expected=f"slots of {spec.frame_bytes} bytes", got=opened)
-        outbox = Outbox(
-            slot_count=opened.ring_slots,
-            batch_frames=batch_frames(opened, welcome),
-            check_position=Grid.of(spec).check_position,
-            wake=self.wake,
-            further_fields=len(spec.frame_fields),
-            first_sequence=opened.next_sequence,
-            overload=opened.overload,
-            keep_ring=self._rings.keep,
-        )
-        link = self._links[session] = Link(request, session, opened, spec, welcome, outbox)
+        link = self._links[session] = new_link(request, session, opened, welcome, wake=self.wake, keep_ring=self._rings.keep)
         del self._opens[opened.request]  # only now: whatever was raised above is told to it
         self._answers[link] = answer
         return link
@@ -364,10 +337,3 @@ class IoThread:
 def _fail(answer: Future[Any], error: ShardwrightError) -> None:
     if not answer.done() and answer.set_running_or_notify_cancel():
         answer.set_exception(error)
-
-
-def batch_frames(opened: Opened, welcome: Welcome) -> int:
-    """Frames a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that filling, sending, storing and release overlap)."""
-    by_bytes = max(1, BATCH_BYTES // opened.slot_bytes)
-    by_ring = max(1, opened.ring_slots // 4)
-    return min(by_bytes, by_ring, welcome.max_batch_frames, 1024)

@@ -1,0 +1,30 @@
+"""How any thread wakes the I/O thread, which waits in a poll: a byte through a socket of its own, so that it works on every system."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+
+class WakeUp:
+    """``receiver`` is what is polled. ``send`` is for any thread and never blocks; the rest is for the one that is woken."""
+
+    def __init__(self) -> None:
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
+        self._sender.setblocking(False)
+
+    def send(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake already; closed: the thread has ended and told everyone
+            self._sender.send(b"\0")
+
+    def drain(self) -> None:
+        try:
+            while self.receiver.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        self._sender.close()
+        self.receiver.close()
