@@ -5,14 +5,13 @@ Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``
 ``drop_many``, ``flush``, ``finish`` and ``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread calls the rest. Nobody does I/O under
 the lock except the wake-up byte, which never blocks.
 
-Memory is bounded: by the ring, by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and by one run of numbers for all that are dropped beyond.
+Memory is bounded: by the ring, and as batch_queue.py says.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -23,7 +22,7 @@ from shardwright.wire.free_slots import FreeSlots
 from shardwright.wire.in_flight import NO_SLOT
 from shardwright.wire.messages import MAX_TOLD_FRAMES
 
-from .batch import FillingBatch, SealedBatch
+from .batch_queue import BatchQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt
     from shardwright.wire.controls import Overload
 
+    from .batch import SealedBatch
     from .frame_ring import FrameRing
 
 WAIT_S = 1.0  # of one wait; the state is looked at again after it
@@ -62,16 +62,12 @@ class Outbox:
         self._ring: FrameRing | None = None
         self._slot_added = bytearray(slot_count)  # which slots hold a frame that was added and not released
         self.batch_frames = batch_frames
-        self._check_position = check_position
         self._wake = wake
         self._overload = overload
         self._keep_ring = keep_ring
-        self._filling = FillingBatch(batch_frames, further_fields)
-        self._sealed: deque[SealedBatch] = deque()
+        self._queue = BatchQueue(batch_frames, further_fields, first_sequence, check_position=check_position, wake=wake)
         self._first_sequence = first_sequence
-        self._sequence = first_sequence  # of the next frame
         self._dropped = 0
-        self._told_held = 0  # frames without pixels whose descriptors are kept, here or in flight
         self._stored = self._durable = 0
         self._flush_to = 0
         self._finishing = False
@@ -83,12 +79,12 @@ class Outbox:
     @property
     def frames(self) -> int:
         """Frames added so far, with their pixels."""
-        return self._sequence - self._first_sequence - self._dropped
+        return self._queue.next_sequence - self._first_sequence - self._dropped
 
     @property
     def next_sequence(self) -> int:
         """Of the frame that is added next."""
-        return self._sequence
+        return self._queue.next_sequence
 
     @property
     def frames_dropped(self) -> int:
@@ -132,8 +128,8 @@ class Outbox:
             self._check_open()
             if self._free:
                 return True
-            if self._filling.ends_with_pixels:
-                self._seal()  # what nobody has sent would never come back; dropped frames may wait for more of their kind
+            if self._queue.ends_with_pixels:
+                self._queue.seal()  # what nobody has sent would never come back; dropped frames may wait for more of their kind
             if self._overload == "drop":
                 return False
             if self._overload == "fail":
@@ -158,7 +154,7 @@ class Outbox:
             self._check_open()
             if ring is not self._ring:
                 return self._ring
-            self._append(slot, position, frame_id, metadata)
+            self._queue.add(slot, position, frame_id, metadata)
             self._slot_added[slot] = 1
             self._copying -= 1
         return None
@@ -170,7 +166,7 @@ class Outbox:
             self._check_open()
             if ring is not self._ring:
                 return self._ring
-            self._append_many(slots, records, counted=counted)
+            self._queue.add_many(slots, records, counted=counted)
             np.frombuffer(self._slot_added, np.uint8)[slots] = 1
             self._copying -= len(slots)
         return None
@@ -179,68 +175,23 @@ class Outbox:
         """A frame for which there was no slot: it is counted and told of."""
         with self._lock:
             self._check_open()
-            if self._told_held < MAX_TOLD_FRAMES:
-                self._append(NO_SLOT, position, frame_id, metadata)
-                self._told_held += 1
-            else:
-                self._count_only(1, counted=position is None)
+            self._queue.add_dropped(position, frame_id, metadata)
             self._dropped += 1
 
     def drop_many(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
         """As ``drop``, of as many frames as there are ``records``, which are those of ``add_many``."""
         with self._lock:
             self._check_open()
-            self._check_position(self._sequence + len(records) - 1 if counted else 0)
-            told = max(0, min(len(records), MAX_TOLD_FRAMES - self._told_held))  # more are held when counted ones have been sent since
-            if told:
-                self._append_many(None, records[:told], counted=counted)
-                self._told_held += told
-            if told < len(records):
-                self._count_only(len(records) - told, counted=counted)
+            self._queue.add_many_dropped(records, counted=counted)
             self._dropped += len(records)
-
-    def _append(self, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        sequence = self._sequence
-        if position is None:
-            position = self._check_position(sequence)
-        begins = self._filling.count == 0
-        self._filling.add(slot, sequence, position, frame_id, metadata)
-        self._sequence = sequence + 1
-        self._seal_if_full(begins=begins)
-
-    def _append_many(self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool) -> None:
-        self._check_position(self._sequence + len(records) - 1 if counted else 0)
-        done = 0
-        while done < len(records):
-            begins = self._filling.count == 0
-            part = slice(done, done + min(len(records) - done, self._filling.room))
-            self._filling.add_many(None if slots is None else slots[part], self._sequence, records[part], counted=counted)
-            self._sequence += part.stop - done
-            done = part.stop
-            self._seal_if_full(begins=begins)
-
-    def _seal_if_full(self, *, begins: bool) -> None:
-        if not self._filling.room:
-            self._seal()
-        elif begins:
-            self._wake()  # the I/O thread sets its flush timer
-
-    def _count_only(self, count: int, *, counted: bool) -> None:
-        self._check_position(self._sequence + count - 1 if counted else 0)
-        self._seal()
-        if self._sealed and self._sealed[-1].descriptors is None:
-            self._sealed[-1].count += count
-        else:
-            self._sealed.append(SealedBatch(self._sequence, count))
-        self._sequence += count
 
     def flush(self, timeout_s: float | None) -> None:
         """Waits until everything added before is durable. Raises ``TimedOutError``, or what ended the session."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             self._check_open()
-            self._seal()
-            target = self._sequence
+            self._queue.seal()
+            target = self._queue.next_sequence
             self._flush_to = max(self._flush_to, target)
             self._wake()
             while self._durable < target:
@@ -258,7 +209,7 @@ class Outbox:
         """No more frames; what was added is sent."""
         with self._lock:
             self._finishing = True
-            self._seal()
+            self._queue.seal()
             self._wake()
 
     def wait_for_end(self) -> Receipt:
@@ -282,15 +233,6 @@ class Outbox:
             raise error_from_dict(self._error.to_dict())  # a fresh one for each caller: exceptions collect tracebacks
         raise ClosedError("this stream has ended", hint="Acquire a new one for more frames")
 
-    # Both -----------------------------------------------------------------------------------------------------------------------------------
-
-    def _seal(self) -> None:
-        """Turns the frames added so far into a batch. Under the lock."""
-        batch = self._filling.seal(self._sequence)
-        if batch is not None:
-            self._sealed.append(batch)
-            self._wake()
-
     # The ring's thread ----------------------------------------------------------------------------------------------------------------------
 
     def swap_ring(self, ring: FrameRing) -> None:
@@ -306,52 +248,33 @@ class Outbox:
     # The I/O thread -------------------------------------------------------------------------------------------------------------------------
 
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
-        """Seals a batch that has waited for ``age_s``; returns when the one being filled will be due, None when it is empty."""
+        """As ``BatchQueue``."""
         with self._lock:
-            if not self._filling.count:
-                return None
-            due_s = self._filling.started_s + age_s
-            if due_s > now_s:
-                return due_s
-            self._seal()
-            return None
+            return self._queue.seal_if_older(age_s, now_s)
 
     def next_batch(self, told_room: int = MAX_TOLD_FRAMES) -> SealedBatch | None:
-        """The next one to send, with at most ``told_room`` frames without pixels."""
+        """As ``BatchQueue``."""
         with self._lock:
-            if not self._sealed:
-                return None
-            batch = self._sealed[0]
-            if batch.descriptors is not None:
-                return self._sealed.popleft() if batch.only_told <= told_room else None
-            count = min(batch.count, self.batch_frames, told_room)
-            if count == 0:
-                return None
-            self._told_held += count  # from now on they have descriptors too
-            piece = SealedBatch(batch.first, count, only_told=count)
-            batch.first, batch.count = batch.first + count, batch.count - count
-            if batch.count == 0:
-                self._sealed.popleft()
-            return piece
+            return self._queue.next_batch(told_room)
 
     def total_when_finished(self) -> int | None:
         """The sequence after the last frame, once the user has finished and every batch was taken; None before."""
         with self._lock:
-            return self._sequence if self._finishing and not self._sealed else None
+            return self._queue.next_sequence if self._finishing and self._queue.all_taken else None
 
     def flush_wanted(self) -> int:
         """Frames before this sequence are to be made durable; 0 when nobody waits for that."""
         return self._flush_to if self._flush_to > self._durable else 0
 
     def told_again(self, count: int) -> None:
-        """The I/O thread has made descriptors of so many frames without pixels."""
+        """As ``BatchQueue``."""
         with self._lock:
-            self._told_held += count
+            self._queue.told_again(count)
 
     def release(self, slots: npt.NDArray[np.uint32]) -> None:
         with_pixels = slots[slots != NO_SLOT]
         with self._changed:
-            self._told_held -= len(slots) - len(with_pixels)
+            self._queue.told_released(len(slots) - len(with_pixels))
             np.frombuffer(self._slot_added, np.uint8)[with_pixels] = 0
             self._free.give_back(with_pixels)
             self._changed.notify_all()

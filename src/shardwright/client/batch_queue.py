@@ -1,0 +1,142 @@
+"""A stream's frames on their way into batches: each gets its number and a place in the batch that is being filled; sealed ones wait to be sent.
+
+Memory is bounded by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and by one run of numbers for all that are dropped beyond.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from shardwright.wire.in_flight import NO_SLOT
+from shardwright.wire.messages import MAX_TOLD_FRAMES
+
+from .batch import FillingBatch, SealedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
+
+class BatchQueue:
+    """Not synchronized: the outbox's lock guards it. ``check_position`` and ``wake`` are the outbox's."""
+
+    def __init__(
+        self, batch_frames: int, further_fields: int, first_sequence: int, *, check_position: Callable[[int], int], wake: Callable[[], None]
+    ) -> None:
+        self._batch_frames = batch_frames
+        self._check_position = check_position
+        self._wake = wake
+        self._filling = FillingBatch(batch_frames, further_fields)
+        self._sealed: deque[SealedBatch] = deque()
+        self._told_held = 0  # frames without pixels whose descriptors are kept, here or in flight
+        self.next_sequence = first_sequence  # of the frame that is added next
+
+    @property
+    def ends_with_pixels(self) -> bool:
+        """Whether the last frame added waits for others before it is sent, and holds a slot."""
+        return self._filling.ends_with_pixels
+
+    @property
+    def all_taken(self) -> bool:
+        """Whether no sealed batch waits to be sent."""
+        return not self._sealed
+
+    def add(self, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+        """The frame in ``slot``, or one that was dropped (``NO_SLOT``), as ``FillingBatch.add``; ``position`` None: its own count."""
+        sequence = self.next_sequence
+        if position is None:
+            position = self._check_position(sequence)
+        begins = self._filling.count == 0
+        self._filling.add(slot, sequence, position, frame_id, metadata)
+        self.next_sequence = sequence + 1
+        self._seal_if_full(begins=begins)
+
+    def add_many(self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool) -> None:
+        """As ``add``, of as many as there are ``records``, as ``FillingBatch.add_many``: all of them, or an error and none."""
+        self._check_position(self.next_sequence + len(records) - 1 if counted else 0)
+        done = 0
+        while done < len(records):
+            begins = self._filling.count == 0
+            part = slice(done, done + min(len(records) - done, self._filling.room))
+            self._filling.add_many(None if slots is None else slots[part], self.next_sequence, records[part], counted=counted)
+            self.next_sequence += part.stop - done
+            done = part.stop
+            self._seal_if_full(begins=begins)
+
+    def add_dropped(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
+        """A frame for which there was no slot: with a descriptor, or counted only."""
+        if self._told_held < MAX_TOLD_FRAMES:
+            self.add(NO_SLOT, position, frame_id, metadata)
+            self._told_held += 1
+        else:
+            self._count_only(1, counted=position is None)
+
+    def add_many_dropped(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
+        """As ``add_dropped``, of as many frames as there are ``records``."""
+        self._check_position(self.next_sequence + len(records) - 1 if counted else 0)
+        told = max(0, min(len(records), MAX_TOLD_FRAMES - self._told_held))  # more are held when counted ones have been sent since
+        if told:
+            self.add_many(None, records[:told], counted=counted)
+            self._told_held += told
+        if told < len(records):
+            self._count_only(len(records) - told, counted=counted)
+
+    def told_again(self, count: int) -> None:
+        """The I/O thread has made descriptors of so many frames without pixels."""
+        self._told_held += count
+
+    def told_released(self, count: int) -> None:
+        """The daemon needs the descriptors of so many frames without pixels no more."""
+        self._told_held -= count
+
+    def _seal_if_full(self, *, begins: bool) -> None:
+        if not self._filling.room:
+            self.seal()
+        elif begins:
+            self._wake()  # the I/O thread sets its flush timer
+
+    def _count_only(self, count: int, *, counted: bool) -> None:
+        self._check_position(self.next_sequence + count - 1 if counted else 0)
+        self.seal()
+        if self._sealed and self._sealed[-1].descriptors is None:
+            self._sealed[-1].count += count
+        else:
+            self._sealed.append(SealedBatch(self.next_sequence, count))
+        self.next_sequence += count
+
+    def seal(self) -> None:
+        """Turns the frames added so far into a batch."""
+        batch = self._filling.seal(self.next_sequence)
+        if batch is not None:
+            self._sealed.append(batch)
+            self._wake()
+
+    def seal_if_older(self, age_s: float, now_s: float) -> float | None:
+        """Seals a batch that has waited for ``age_s``; returns when the one being filled will be due, None when it is empty."""
+        if not self._filling.count:
+            return None
+        due_s = self._filling.started_s + age_s
+        if due_s > now_s:
+            return due_s
+        self.seal()
+        return None
+
+    def next_batch(self, told_room: int = MAX_TOLD_FRAMES) -> SealedBatch | None:
+        """The next one to send, with at most ``told_room`` frames without pixels."""
+        if not self._sealed:
+            return None
+        batch = self._sealed[0]
+        if batch.descriptors is not None:
+            return self._sealed.popleft() if batch.only_told <= told_room else None
+        count = min(batch.count, self._batch_frames, told_room)
+        if count == 0:
+            return None
+        self._told_held += count  # from now on they have descriptors too
+        piece = SealedBatch(batch.first, count, only_told=count)
+        batch.first, batch.count = batch.first + count, batch.count - count
+        if batch.count == 0:
+            self._sealed.popleft()
+        return piece
