@@ -9,7 +9,6 @@ Everything else here runs in the ingest thread and never waits: a request that c
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
@@ -21,6 +20,7 @@ from shardwright.wire.session import DaemonEvent, DaemonState
 from .attachment import Attachment
 from .backstage import taken
 from .message_room import MessageRoom
+from .pending import Pending
 from .session import Session
 from .slow_thread import SlowThread
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shardwright.wire.controls import Open, Resume
 
     from .acquisition_like import AcquisitionLike
-    from .admission import Admission, Admitted
+    from .admission import Admission
     from .attachment import Send
     from .backstage import Backstage
     from .connection import Client
@@ -42,23 +42,6 @@ if TYPE_CHECKING:
 
 LOCK_RETRY_S = 0.5
 MAX_WAITING = 1024  # requests of one client: as many as it can have acquisitions to resume
-
-
-@dataclass(eq=False)
-class _Pending:
-    """An OPEN that is not answered yet. ``work``: what a thread prepares for it: a new acquisition for ``admitted``, or a ring for ``session``;
-    ``more_bytes`` count against the budget until that is done."""
-
-    client: Client
-    request: Open
-    work: Future[Any] | None = None
-    admitted: Admitted | None = None
-    session: Session | None = None
-    recovery: Future[AcquisitionLike] | None = None
-    more_bytes: int = 0
-    message_bytes: int = 0  # of them, for pixels in messages
-    patient_until_s: float = 0.0  # how long it waits for another process to let go of the store
-    next_look_s: float = 0.0
 
 
 class Openings:
@@ -82,7 +65,7 @@ class Openings:
         self._probe = probe
         self._on_event = on_event
         self._patience_s = resume_timeout_ms / 1000
-        self._pending: list[_Pending] = []
+        self._pending: list[Pending] = []
         self._recoveries: dict[Path, Future[AcquisitionLike]] = {}
         self._opener = SlowThread("shardwright-opener", backstage.wake)
         self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
@@ -104,7 +87,7 @@ class Openings:
             self._recover(path)
 
     def open(self, client: Client, request: Open) -> None:
-        pending = _Pending(client, request, patient_until_s=time.monotonic() + self._patience_s)
+        pending = Pending(client, request, patient_until_s=time.monotonic() + self._patience_s)
         if sum(other.client is client for other in self._pending) < MAX_WAITING:
             self._pending.append(pending)
         else:
@@ -117,7 +100,7 @@ class Openings:
     def client_gone(self, client: Client) -> None:
         self._message_room.forget(client)
 
-    def _expect(self, pending: _Pending, ring_bytes: int) -> None:
+    def _expect(self, pending: Pending, ring_bytes: int) -> None:
         """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the place of what nobody uses."""
         if pending.request.transport == "message":
             self._message_room.expect(pending.client, ring_bytes, self._in_messages())
@@ -153,7 +136,7 @@ class Openings:
             if answered:
                 self._pending.remove(pending)
 
-    def _advance(self, pending: _Pending) -> bool:
+    def _advance(self, pending: Pending) -> bool:
         """True when the request is answered, or need not be."""
         if pending.work is not None:
             return pending.work.done() and self._take_work(pending)
@@ -169,7 +152,7 @@ class Openings:
 
     # Decisions ------------------------------------------------------------------------------------------------------------------------------
 
-    def _create(self, pending: _Pending) -> bool:
+    def _create(self, pending: Pending) -> bool:
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         being_made = [other.admitted for other in self._pending if other.admitted is not None]
         admitted = self._admission.admit(pending.request, len(self._sessions) + len(being_made), self._memory_bytes(), self._descriptors())
@@ -194,7 +177,7 @@ class Openings:
     def _memory_bytes(self) -> int:
         return sum(pending.more_bytes for pending in self._pending) + sum(session.memory_bytes for session in self._sessions)
 
-    def _resume(self, pending: _Pending, resume: Resume) -> bool:
+    def _resume(self, pending: Pending, resume: Resume) -> bool:
         session = self._sessions.of_identity(resume.acquisition)
         if session is None:
             return self._resume_absent(pending, resume)
@@ -209,7 +192,7 @@ class Openings:
         session.lose_client(SessionLostError("its client came back over another connection"))
         return self._hand_over(pending, session, resume.ring_slots)
 
-    def _resume_absent(self, pending: _Pending, resume: Resume) -> bool:
+    def _resume_absent(self, pending: Pending, resume: Resume) -> bool:
         ended = self._sessions.ended(resume.acquisition)
         if ended is not None:
             _check_epoch(resume, ended.client_epoch)
@@ -219,7 +202,7 @@ class Openings:
             raise ResumeError("this acquisition is not known here", expected="one that is open or unfinished", got=resume.acquisition)
         return False
 
-    def _reopen(self, pending: _Pending) -> bool:
+    def _reopen(self, pending: Pending) -> bool:
         path = self._admission.path(pending.request)
         session = self._sessions.of_path(path)
         if session is None:
@@ -243,7 +226,7 @@ class Openings:
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
 
-    def _hand_over(self, pending: _Pending, session: Session, ring_slots: int) -> bool:
+    def _hand_over(self, pending: Pending, session: Session, ring_slots: int) -> bool:
         """Prepares the session for its next client as soon as there is memory: the earlier ring may still be needed."""
         request, acquisition = pending.request, session.acquisition
         self._admission.check_transport(request, acquisition.limits)
@@ -263,7 +246,7 @@ class Openings:
 
     # What the threads have done -------------------------------------------------------------------------------------------------------------
 
-    def _take_work(self, pending: _Pending) -> bool:
+    def _take_work(self, pending: Pending) -> bool:
         assert pending.work is not None
         work, pending.work, pending.more_bytes, pending.message_bytes = pending.work, None, 0, 0
         if pending.session is not None:
@@ -284,7 +267,7 @@ class Openings:
             session.end_early(DaemonEvent.CLIENT_LEFT, SessionLostError("the client left while its acquisition was being opened"))
         return True
 
-    def _take_hand_over(self, pending: _Pending, session: Session, work: Future[Ring | None]) -> bool:
+    def _take_hand_over(self, pending: Pending, session: Session, work: Future[Ring | None]) -> bool:
         """False when the session has changed meanwhile: the request is looked at again."""
         ring = work.result()
         if pending.client.gone or self._stopping or not self._attach(pending, session, ring):
@@ -295,7 +278,7 @@ class Openings:
         self._on_event("acquisition_reopened" if pending.request.reopen else "acquisition_resumed", facts)
         return True
 
-    def _attach(self, pending: _Pending, session: Session, ring: Ring | None) -> bool:
+    def _attach(self, pending: Pending, session: Session, ring: Ring | None) -> bool:
         attachment = Attachment(pending.client, ring, self._send)
         if not session.attach(attachment, pending.request):
             return False
@@ -310,7 +293,7 @@ class Openings:
             self._recoveries[path] = self._recoverer.submit(self._backstage.recover, path)
         return self._recoveries[path]
 
-    def _recovery_failed(self, pending: _Pending) -> bool:
+    def _recovery_failed(self, pending: Pending) -> bool:
         """The acquisition may be on disk: for each request it is looked for. True when it was not found there; raises what went wrong."""
         now_s = time.monotonic()
         if now_s < pending.next_look_s:
@@ -343,7 +326,7 @@ class Openings:
             self._sessions.add(Session(acquisition, settings, stream, recovered=True, on_event=self._on_event))
             self._on_event("acquisition_recovered", {"path": str(path), "identity": acquisition.identity, "frames": acquisition.next_sequence})
 
-    def _refuse(self, pending: _Pending, error: BaseException, receipt: Any = None) -> None:
+    def _refuse(self, pending: Pending, error: BaseException, receipt: Any = None) -> None:
         client, request = pending.client, pending.request
         known = isinstance(error, ShardwrightError)
         told = error if isinstance(error, ShardwrightError) else ShardwrightError("the daemon failed to open this acquisition", got=repr(error))
