@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 import shardwright as sw
-from shardwright.compact.destination import open_destination
 from shardwright.compact.manners import Manners
+from shardwright.compact.open_destination import open_destination
 from shardwright.compact.tasks import run_task
 from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store

@@ -11,7 +11,8 @@ import threading
 import pytest
 
 from shardwright.compact import bucket
-from shardwright.compact.destination import CLAIM_KEY, open_destination, part_key
+from shardwright.compact.destination import CLAIM_KEY, part_key
+from shardwright.compact.open_destination import open_destination
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError
 
 MIB = 1 << 20
@@ -125,7 +126,7 @@ def test_a_claim_keeps_other_jobs_out_and_lets_its_own_in_again(place):
 
 CLAIM = """
 import sys
-from shardwright.compact.destination import open_destination
+from shardwright.compact.open_destination import open_destination
 from shardwright.model.errors import LockedError
 print("ready", flush=True)
 sys.stdin.readline()

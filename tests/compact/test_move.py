@@ -19,9 +19,10 @@ import zarr
 
 from shardwright.cli.app import main
 from shardwright.compact import bucket, local_folder, move, move_store
-from shardwright.compact.destination import CLAIM_KEY, open_destination
+from shardwright.compact.destination import CLAIM_KEY
 from shardwright.compact.move_plan import plan_move
 from shardwright.compact.move_report import MoveOptions
+from shardwright.compact.open_destination import open_destination
 from shardwright.compact.queued import QueuedStore
 from shardwright.compact.tasks import run_task
 from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError, StorageFullError

@@ -12,11 +12,12 @@ import pytest
 import zarr
 
 from shardwright.cli.compact_to import send, summary
-from shardwright.compact.destination import CLAIM_KEY, open_destination
+from shardwright.compact.destination import CLAIM_KEY
 from shardwright.compact.move_plan import plan_move
 from shardwright.compact.move_record import MoveRecord
 from shardwright.compact.move_report import MoveOptions
 from shardwright.compact.move_store import bytes_to_move, move_store
+from shardwright.compact.open_destination import open_destination
 from shardwright.compact.tasks import run_task
 from shardwright.model.errors import ConfigError, LockedError, ShardFormatError
 from shardwright.read.verify import verify_store

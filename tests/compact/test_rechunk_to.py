@@ -12,8 +12,9 @@ import zarr
 from zarr.storage import ObjectStore as ZarrObjectStore
 
 from shardwright.cli.app import main
-from shardwright.compact.destination import CLAIM_KEY, open_destination
+from shardwright.compact.destination import CLAIM_KEY
 from shardwright.compact.manners import Manners
+from shardwright.compact.open_destination import open_destination
 from shardwright.compact.pyramid_job import PyramidOptions
 from shardwright.compact.rechunk_job import RechunkOptions, describe, plan_new_store
 from shardwright.compact.rechunk_to import RechunkTo, staging_folder

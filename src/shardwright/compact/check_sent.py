@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import crc32c
 
-from .destination import open_destination
 from .move import stored_parts
+from .open_destination import open_destination
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,9 @@ A claim carries its job's token. The job keeps the token on the source's side, a
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardwright.model.errors import ConfigError, OutputExistsError, StorageError
+from shardwright.model.errors import OutputExistsError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +21,6 @@ Part = bytes | bytearray  # of a key's bytes, as it is sent; its owner does not 
 WORK_PREFIX = ".compact"
 CLAIM_KEY = f"{WORK_PREFIX}/claim"
 PART_SUFFIX = ".part"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 class Destination(Protocol):
@@ -56,20 +53,6 @@ class Destination(Protocol):
 
     def delete(self, key: str) -> None:
         """Nothing happens when the key is not there."""
-
-
-def open_destination(url_or_path: str) -> Destination:
-    """``s3://bucket/prefix``, or the path of a folder. Nothing is looked at or made yet. Raises ``ConfigError`` for other schemes."""
-    scheme = _SCHEME.match(url_or_path)
-    if scheme is None:
-        from .local_folder import LocalFolder
-
-        return LocalFolder(Path(url_or_path).absolute())
-    if scheme[1].lower() != "s3":
-        raise ConfigError(f"{url_or_path} is no destination", expected="a folder, or s3://BUCKET/PREFIX", got=f"{scheme[1]}://")
-    from .bucket import Bucket
-
-    return Bucket(url_or_path)
 
 
 def key_exists(url: str, key: str) -> OutputExistsError:

@@ -26,7 +26,7 @@ from shardwright.read.store import parse_array
 from shardwright.shard.index import encode_index
 from shardwright.storage.files import storage_errors
 
-from .destination import open_destination
+from .open_destination import open_destination
 from .source import PackedBytes, SourceShard, parts_between
 
 if TYPE_CHECKING:

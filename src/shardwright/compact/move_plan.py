@@ -16,9 +16,9 @@ from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
 from shardwright.read.store import Store, open_store
 from shardwright.storage.files import storage_errors
 
-from .destination import open_destination
 from .local_folder import LocalFolder
 from .move import identify
+from .open_destination import open_destination
 from .source import SourceShard
 from .work_folder import WORK_FOLDER
 

@@ -27,11 +27,11 @@ from shardwright.model.errors import ConfigError, LockedError, OutputExistsError
 
 from .check_sent import check_sent, left_here
 from .delete_source import clear_dead_work, delete_source, remove_empty_folders
-from .destination import open_destination
 from .local_folder import LocalFolder
 from .move_plan import METADATA_NAME, check_room, files_and_links, plan_move
 from .move_record import MoveRecord
 from .move_report import MoveReport
+from .open_destination import open_destination
 from .send_store import claimed_record, send_store
 from .work_folder import LOCK_NAME, WORK_FOLDER, locked
 

@@ -20,12 +20,12 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_file, storage_errors
 from shardwright.storage.lock import StoreLock
 
-from .destination import open_destination
 from .manners import Manners
 from .move_record import MoveRecord
 from .move_report import MoveOptions
 from .move_store import bytes_to_move, move_store
 from .new_array import MakingReport
+from .open_destination import open_destination
 from .rechunk_job import describe, working_folder, write_new_store
 from .send_store import claimed_record
 
