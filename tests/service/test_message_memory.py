@@ -1,4 +1,5 @@
-"""A camera that sends its pixels in messages: the daemon has memory for them before the first comes, and gives it back soon after."""
+"""A camera that sends its pixels in messages: the daemon has memory for them before the first comes, keeps it for the camera's next acquisitions, and
+gives it back once the camera has left."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import shardwright as sw
+from shardwright.ingest.rate import SAMPLE_S
 
 from .daemon_process import DaemonProcess
 
@@ -41,17 +43,20 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def test_a_message_camera_finds_memory_ready_and_leaves_none_behind(config: Path) -> None:
+    in_flight = 2 * 8 * 2**21  # at least: two slabs of eight frames of 2 MiB
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         pid = daemon.process.pid
         before = heap_bytes(pid)
         with sw.connect(endpoint, transport="message") as connection:
-            with connection.acquire("many", SPEC) as stream:
-                opened = heap_bytes(pid)
-                for i in range(40):
-                    stream.append(np.full((1024, 1024), i, np.uint16))
-            assert stream.receipt.frames_durable == 40
-            in_flight = 2 * 8 * 2**21  # at least: two slabs of eight frames of 2 MiB
-            assert opened - before > in_flight, "before a frame was sent"
-            wait_until(lambda: opened - heap_bytes(pid) > in_flight // 2)  # the rest are buffers that the next acquisition has
+            for name in ("many", "again"):
+                with connection.acquire(name, SPEC) as stream:
+                    opened = heap_bytes(pid)
+                    for i in range(40):
+                        stream.append(np.full((1024, 1024), i, np.uint16))
+                assert stream.receipt.frames_durable == 40
+                assert opened - before > in_flight, "before a frame was sent"
+                time.sleep(2 * SAMPLE_S)  # the daemon has looked at what nobody uses
+                assert heap_bytes(pid) - before > in_flight, "kept for the next"
+        wait_until(lambda: opened - heap_bytes(pid) > in_flight // 2)  # the rest are buffers that the next acquisition has
         assert daemon.stop() == 0
