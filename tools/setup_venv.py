@@ -32,7 +32,22 @@ LOG = CACHE / "setup.log"
 
 # What pip cannot bring, for each extra: program -> the Debian package that has it.
 DEBIAN_PACKAGES = {
-    "test": {"chromium": "chromium", "chromedriver": "chromium-driver", "promtool": "prometheus", "systemd-analyze": "systemd"},
+    "test": {
+        "chromium": "chromium",
+        "chromedriver": "chromium-driver",
+        "faketime": "faketime",
+        "fusermount3": "fuse3",
+        "mkfs.btrfs": "btrfs-progs",
+        "mkfs.ext4": "e2fsprogs",
+        "mkfs.xfs": "xfsprogs",
+        "nbdfuse": "libnbd-bin",
+        "nbdkit": "nbdkit",
+        "promtool": "prometheus",
+        "qemu-storage-daemon": "qemu-system-common",
+        "strace": "strace",
+        "systemd-analyze": "systemd",
+        "unshare": "util-linux",
+    },
 }
 
 UNREACHABLE_SIGNS = (
@@ -193,7 +208,7 @@ def missing_programs(wanted: set[str]) -> dict[str, str]:
 
 
 def install_programs(wanted: set[str]) -> None:
-    """As root on Debian they are installed. Elsewhere, or if that fails, the set-up goes on: tests that need them fail, and say the same as this."""
+    """As root on Debian they are installed. Elsewhere, or if that fails, the set-up goes on without them and says what is missing."""
     missing = missing_programs(wanted)
     if not missing:
         return
@@ -207,7 +222,7 @@ def install_programs(wanted: set[str]) -> None:
         missing = missing_programs(wanted)
     if missing:
         command = f"apt-get install {' '.join(sorted(set(missing.values())))}"
-        say(f"{', '.join(sorted(missing))} missing: tests that need them will fail. On Debian or Ubuntu, as root:  {command}")
+        say(f"{', '.join(sorted(missing))} missing: tests that need them fail, or are skipped and say so. On Debian or Ubuntu, as root:  {command}")
 
 
 # --- what is there already -----------------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ PACKAGES = {
     "mkfs.xfs": "xfsprogs",
     "mkfs.btrfs": "btrfs-progs",
     "nbdkit": "nbdkit",
-    "nbdfuse": "nbdfuse",
+    "nbdfuse": "libnbd-bin",
     "fusermount3": "fuse3",
     "strace": "strace",
 }

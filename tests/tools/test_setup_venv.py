@@ -137,7 +137,7 @@ def system(setup, monkeypatch):
         def run(self, command):
             self.commands.append(command)
             if command[1] == "install" and self.reachable:
-                self.programs |= {"chromium", "chromedriver", "promtool", "systemd-analyze"}
+                self.programs |= set(setup.DEBIAN_PACKAGES["test"])
             return self.reachable
 
     system = System()
@@ -149,7 +149,7 @@ def system(setup, monkeypatch):
 
 
 def test_root_gets_the_missing_programs_from_debian(setup, system, capsys):
-    system.programs |= {"promtool", "systemd-analyze"}
+    system.programs |= set(setup.DEBIAN_PACKAGES["test"]) - {"chromium", "chromedriver"}
     setup.install_programs({"test"})
     assert [command[1:] for command in system.commands] == [["update"], ["install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]]
     assert setup.os.environ["SYSTEMD_OFFLINE"] == "1"
@@ -168,7 +168,8 @@ def test_programs_that_cannot_be_installed_are_named_with_what_to_do(setup, syst
     if why == "not_root":
         monkeypatch.setattr(setup.os, "geteuid", lambda: 1000)
     elif why == "no_apt":
-        system.programs = set()
+        system.programs -= {"apt-get"}
+    system.programs |= set(setup.DEBIAN_PACKAGES["test"]) - {"chromium", "chromedriver", "promtool", "systemd-analyze"}
     system.reachable = why != "unreachable"
     setup.install_programs({"test"})
     assert bool(system.commands) == (why == "unreachable")
