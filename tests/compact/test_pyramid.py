@@ -211,7 +211,7 @@ def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for
         replace_file(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardwright.compact.pyramid_job.replace_file", stop_before_naming)
+        patched.setattr("shardwright.compact.publish_group.replace_file", stop_before_naming)
         with pytest.raises(KeyboardInterrupt):
             add(store, 1)
     assert (store / "1").exists()

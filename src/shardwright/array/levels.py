@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args
 
 from shardwright.model.errors import ShardFormatError
 
+from .consolidated import FIELD as CONSOLIDATED
+from .document import understood
 from .metadata import CREATOR_ATTRIBUTE
 
 Method = Literal["mean", "min", "max", "nearest"]
@@ -63,12 +65,16 @@ def level_dataset(below: dict[str, Any], path: str, factors: tuple[int, ...], *,
 
 
 def group_document(document: dict[str, Any], datasets: list[dict[str, Any]], method: str | None) -> bytes:
-    """The image group's zarr.json with these ``datasets``; all else stays. ``method``: how levels were made, None when that does not change."""
-    changed = copy.deepcopy(document)
+    """The image group's zarr.json with these ``datasets``; all else stays, but for consolidated metadata, which would tell of others.
+
+    ``method``: how levels were made, None when that does not change.
+    """
+    changed = copy.deepcopy({name: value for name, value in document.items() if name != CONSOLIDATED})
     multiscale = multiscale_of(changed["attributes"])
     multiscale["datasets"] = datasets
     if method is not None:
         multiscale["type"] = method
+        multiscale.pop("metadata", None)  # how another program made its levels
     return encode(changed)
 
 
@@ -81,9 +87,9 @@ def derived_array(
     chunk_codecs: list[Any],
     made: dict[str, Any],
 ) -> bytes:
-    """zarr.json of an array that has another shape, other chunks or another codec than ``document``, and everything else of it: dtype, fill value,
-    axes, attributes, index location. ``made`` says how, under the creator's attribute."""
-    changed = copy.deepcopy(document)
+    """zarr.json of an array that has another shape, other chunks or another codec than ``document``, and every other field of Zarr v3: dtype, fill
+    value, axes, attributes, index location. ``made`` says how, under the creator's attribute."""
+    changed = copy.deepcopy(understood(document))
     changed["shape"] = list(shape)
     changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
     sharding = changed["codecs"][0]["configuration"]

@@ -18,8 +18,6 @@ from shardwright.codecs.parameters import CodecParameters, codec_of
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 
-from .region_reader import fill_element
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -64,7 +62,7 @@ class ChunkEncoder:
         self._capacity = codec.max_encoded_bytes
         self._slots = np.empty(_batch_chunks(array, codec) * self._capacity, np.uint8)
         self._scratch = np.empty(codec.scratch_bytes, np.uint8)
-        self._fill_row = np.frombuffer(fill_element(array).tobytes() * array.chunk_shape[-1], np.uint8).copy()
+        self._fill_row = np.frombuffer(array.fill_element.tobytes() * array.chunk_shape[-1], np.uint8).copy()
         self._contexts = CompressorContexts()
 
     @staticmethod

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.consolidated import told_metadata
 from shardwright.array.levels import Method, derived_array, fitting_shards, group_document, level_dataset, multiscale_of
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.codecs.parameters import codec_of
@@ -28,6 +29,7 @@ from shardwright.storage.files import make_directories, publish_folder, replace_
 
 from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
 from .pausing import pause_files
+from .publish_group import check_parents, publish_group
 from .region_plan import DEFAULT_MEMORY_BYTES
 from .work_folder import WorkFolder
 
@@ -77,6 +79,7 @@ def readable_image(path: Path) -> Store:
             hint="Wait for its end, or bring it back with `shardwright recover`",
         )
     multiscale_of(store.group)
+    told_metadata(read_metadata(store.root))  # raises for what could not be written anew
     for name, reason in store.broken_references.items():
         raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
     return store
@@ -123,6 +126,7 @@ def add_levels(
         store = readable_image(path)  # as it is now that nobody else changes it
         report = MakingReport(str(store.root), already=[array.path.name for array in store.arrays[1:]])
         _same_kind(store, options)
+        check_parents(store.root)
         group = read_metadata(store.root)
         multiscale = multiscale_of(store.group)
         last = store.arrays[-1]
@@ -221,7 +225,7 @@ class _PyramidJob:
             if not self._is_published(level):
                 parse_array(self._folder / level.name)
                 publish_folder(self._folder / level.name, self._store.root / level.name)
-        replace_file(self._store.root / "zarr.json", group)
+        publish_group(self._store.root, group, source=self._store.root)
         _remove(self._folder)
 
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shardwright.array.document import understood
 from shardwright.array.frame_table import TABLE_PATH
 from shardwright.array.levels import derived_array, fitting_shards, group_document, multiscale_of
 from shardwright.codecs.parameters import codec_of, inner_codecs
@@ -30,6 +31,7 @@ from shardwright.storage.lock import StoreLock
 
 from .copy_folder import copy_folder
 from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
+from .publish_group import publish_group
 from .pyramid_job import Level, PyramidOptions, plan_levels, readable_image
 from .rechunk import plan_rechunk
 from .region_plan import DEFAULT_MEMORY_BYTES
@@ -94,7 +96,7 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
         datasets, method = datasets[:1], options.pyramid.method
         levels = plan_levels(json.loads(arrays[0][1]), datasets, store.arrays[0].shape, axes, options.pyramid)
         datasets = [*datasets, *(level.dataset for level in levels)]
-    return RechunkPlan(store, arrays, levels, group_document(read_metadata(store.root), datasets, method if levels else None))
+    return RechunkPlan(store, arrays, levels, group_document(understood(read_metadata(store.root)), datasets, method if levels else None))
 
 
 def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> bytes:
@@ -245,7 +247,7 @@ class _RechunkJob:
         if table.is_dir():
             _remove(self._store / TABLE_PATH)
             copy_folder(table, self._store / TABLE_PATH)
-        replace_file(self._store / "zarr.json", self._plan.group)
+        publish_group(self._store, self._plan.group, source=self._plan.store.root)
         _check_free(destination)
         publish_folder(self._store, destination)
         _remove(self._folder / "work")

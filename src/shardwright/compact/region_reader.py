@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,19 +36,6 @@ class _OpenShard:
     faults: dict[int, str]
 
 
-def fill_element(array: StoredArray) -> npt.NDArray[Any]:
-    """The fill value as one element of the array's dtype. Raises ``ShardFormatError`` when it is none."""
-    value, dtype = array.fill_value, array.dtype
-    try:
-        if dtype.kind == "f" and isinstance(value, str) and value.startswith("0x"):  # bits by name (Zarr v3 core, for NaN payloads)
-            return np.array(int(value, 16), f"<u{dtype.itemsize}").view(dtype)
-        if dtype.kind == "f" and value in ("NaN", "Infinity", "-Infinity"):
-            return np.array(float(value.replace("Infinity", "inf")), dtype)
-        return np.array(float(value) if dtype.kind == "f" else operator.index(value), dtype)
-    except (ValueError, OverflowError, TypeError) as error:
-        raise ShardFormatError("fill_value not supported", expected=f"a {dtype.name}", got=repr(value)) from error
-
-
 class RegionReader:
     """Reads one array. Holds one encoded and one decoded chunk, and up to ``MAX_OPEN_SHARDS`` shard files with their indexes. One thread's."""
 
@@ -57,7 +43,7 @@ class RegionReader:
         self.array = array
         self.bytes_read = 0
         self._manners = manners
-        self._fill = fill_element(array)
+        self._fill = array.fill_element
         self._encoded = np.empty(0, np.uint8)
         self._decoded = np.empty(array.chunk_bytes, np.uint8)
         self._values = self._decoded.view(array.dtype).reshape(array.chunk_shape)

@@ -6,7 +6,6 @@ Each step leaves the disk so that the next try finds the same or more: recovery 
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import ResumeError, StorageFullError
+from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE
@@ -24,7 +24,6 @@ from shardwright.shard.manifest import delete_manifests, has_manifest, read_mani
 from shardwright.shard.staging import StagingArea
 from shardwright.shard.versions import refuse_other_versions
 from shardwright.storage.ballast import Ballast
-from shardwright.storage.files import storage_errors
 from shardwright.storage.lock import StoreLock
 
 from .accounts import Accounts
@@ -85,8 +84,11 @@ def restore(
 
 def read_known_manifest(path: Path) -> Manifest:
     """The manifest of a store all of whose files are of versions that are known. Changes nothing. Raises ``FormatVersionError``,
-    ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
+    ``ShardFormatError`` for a damaged manifest and for metadata that are not understood, which would be rewritten, ``StorageError``."""
     manifest = read_manifest(path / WORKSPACE)
+    for node in (path, path / IMAGE_PATH):
+        if (node / "zarr.json").exists():
+            read_metadata(node)
     for workspace in filter(None, (path / WORKSPACE, spill_workspace(path, manifest))):
         if workspace.is_dir():
             refuse_other_versions(workspace, manifest.identity_bytes)
@@ -140,8 +142,7 @@ def open_staging(workspace: Path, spec: ArraySpec, manifest: Manifest, dtype: np
 
 def _visible_extent(path: Path, spec: ArraySpec) -> int:
     """How much of the first frame axis zarr.json covers already: it never shrinks."""
-    with storage_errors("read", path / IMAGE_PATH):
-        document = json.loads((path / IMAGE_PATH / "zarr.json").read_bytes())
+    document = read_metadata(path / IMAGE_PATH)
     if len(spec.dimensions) == 2:
         return 0
     axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)

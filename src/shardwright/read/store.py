@@ -1,7 +1,8 @@
 """Open a store for looking at it: find its zarr.json files and parse them, strictly, for the layouts that shardwright writes.
 
 Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed``, chunk keys of the "default" encoding, inner codecs as ``codecs.decode``
-knows them, index codecs bytes (little) + crc32c. Anything else is a ``ShardFormatError`` that names it.
+knows them, index codecs bytes (little) + crc32c. Anything else is a ``ShardFormatError`` that names it. Every command reads zarr.json by
+``read_metadata``, so that none goes round ``array.document``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from shardwright.array.document import check_document, check_node
 from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -47,6 +50,11 @@ class StoredArray:
     index_location: str
     separator: str
     dimension_names: tuple[str | None, ...] | None
+
+    @property
+    def fill_element(self) -> npt.NDArray[Any]:
+        """The fill value as one element of the dtype."""
+        return fill_element(self.fill_value, self.dtype)
 
     @property
     def chunk_bytes(self) -> int:
@@ -193,8 +201,11 @@ def _inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def read_metadata(folder: Path) -> dict[str, Any]:
-    """zarr.json of an array or a group. Raises ``ShardFormatError`` or ``StorageError``."""
+def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
+    """zarr.json of an array or a group. ``foreign``: only to be copied or compared, so that it need not be understood.
+
+    Raises ``ShardFormatError`` naming the file and the field, or ``StorageError``.
+    """
     path = folder / "zarr.json"
     try:
         with path.open("rb") as file:
@@ -209,9 +220,27 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ShardFormatError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("zarr_format") != 3 or document.get("node_type") not in ("group", "array"):
-        raise ShardFormatError(f"{path} describes no Zarr v3 group or array")
-    return document
+    try:
+        return check_node(document) if foreign else check_document(document)
+    except ShardFormatError as error:
+        raise ShardFormatError(f"{path}: {error.message}", expected=error.expected, got=error.got) from None
+
+
+def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
+    """zarr.json of every group and array below a group, by path, understood or not. Raises ``ShardFormatError``, ``StorageError``."""
+    found: dict[str, dict[str, Any]] = {}
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        try:
+            below = sorted(path for path in folder.iterdir() if path.is_dir() and (path / "zarr.json").exists())
+        except OSError as error:
+            raise StorageError(f"cannot look into {folder}: {error.strerror}") from error
+        for path in below:
+            document = found[path.relative_to(root).as_posix()] = read_metadata(path, foreign=True)
+            if document["node_type"] == "group":
+                folders.append(path)
+    return found
 
 
 def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredArray:
@@ -240,6 +269,9 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
     names = document.get("dimension_names")
     if names is not None and (not isinstance(names, list) or len(names) != len(shape)):
         raise ShardFormatError("dimension_names do not match the shape", expected=f"{len(shape)} names", got=names)
+    if not all(name is None or isinstance(name, str) for name in names or ()):
+        raise ShardFormatError("dimension_names are not names", expected="text or null for each", got=names)
+    fill_element(document["fill_value"], dtype)
     array = StoredArray(
         path=folder,
         shape=shape,
@@ -250,7 +282,7 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         codecs=ChunkCodecs.of(sharding["codecs"], dtype.itemsize),
         codec_metadata=sharding["codecs"],
         index_location=_index_location(sharding),
-        separator=_separator(document.get("chunk_key_encoding")),
+        separator=_separator(document["chunk_key_encoding"]),
         dimension_names=None if names is None else tuple(names),
     )
     if array.chunk_bytes > MAX_CHUNK_BYTES:
@@ -293,8 +325,24 @@ def _index_location(sharding: dict[str, Any]) -> str:
 
 
 def _separator(encoding: Any) -> str:
-    name = "default" if encoding is None else encoding["name"]
-    separator = "/" if encoding is None else encoding.get("configuration", {}).get("separator", "/")
-    if name != "default" or separator not in ("/", "."):
+    separator = encoding.get("configuration", {}).get("separator", "/")
+    if encoding["name"] != "default" or separator not in ("/", "."):
         raise ShardFormatError("chunk_key_encoding not supported", expected="'default' with '/' or '.'", got=encoding)
     return str(separator)
+
+
+def fill_element(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A ``fill_value`` of zarr.json as one element of ``dtype``. Raises ``ShardFormatError`` when it is none."""
+    try:
+        if dtype.kind == "f" and isinstance(value, str) and value.startswith("0x"):  # bits by name (Zarr v3 core, for NaN payloads)
+            return np.array(int(value, 16), f"<u{dtype.itemsize}").view(dtype)
+        if dtype.kind == "f" and value in ("NaN", "Infinity", "-Infinity"):
+            return np.array(float(value.replace("Infinity", "inf")), dtype)
+        if dtype.kind == "f" and isinstance(value, int | float) and not isinstance(value, bool):
+            with np.errstate(over="raise"):
+                return np.array(value, dtype)
+        if isinstance(value, int) and isinstance(value, bool) == (dtype.kind == "b"):
+            return np.array(value, dtype)
+    except (ValueError, ArithmeticError, TypeError):
+        pass
+    raise ShardFormatError("fill_value not supported", expected=f"a {dtype.name}", got=repr(value)[:80])

@@ -1,6 +1,6 @@
 """Decode and check every chunk of a store, and say exactly what is wrong with it.
 
-    metadata   the group's datasets lead to arrays; no work in progress was left behind
+    metadata   the group's datasets lead to arrays; consolidated metadata are those that they copy; no work in progress was left behind
     files      nothing but shards under c/, each inside the array's grid
     index      size and crc32c; entries inside the file, clear of the index and of each other, inside the array's shape
     chunks     crc32c where there is one; decoded to exactly the chunk's size
@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.array.consolidated import FIELD as CONSOLIDATED
+from shardwright.array.consolidated import differences, told_metadata
 from shardwright.array.frame_table import TABLE_PATH
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardFormatError, StorageError
@@ -29,7 +31,7 @@ from shardwright.model.errors import ShardFormatError, StorageError
 from .frame_table import check_frame_table, open_frame_table
 from .missing import MissingFrames
 from .shard_file import ShardFile, check_entries
-from .store import WORK_FOLDER, Store, StoredArray, open_store
+from .store import WORK_FOLDER, Store, StoredArray, open_store, read_metadata, read_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,6 +136,8 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         report.add_problem(Problem("zarr.json", f"dataset {name!r} leads to no readable array: {reason}"))
     if store.work_in_progress:
         report.add_problem(Problem(WORK_FOLDER, "work in progress: an acquisition is still running, or ended without sealing its last shards"))
+    if store.group is not None:
+        _check_consolidated(store, report)
     for scale in store.group["ome"]["multiscales"] if store.group else ():
         axes = tuple(axis.get("name") if isinstance(axis, dict) else None for axis in scale.get("axes", ()))
         paths = {store.root / dataset["path"] for dataset in scale["datasets"]}
@@ -142,6 +146,22 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
                 report.add_problem(
                     Problem("zarr.json", f"OME axes {axes} differ from the dimension_names {array.dimension_names} of {array.path.name!r}")
                 )
+
+
+def _check_consolidated(store: Store, report: VerifyReport) -> None:
+    """Every group that has a copy of the metadata below it against these metadata."""
+    try:
+        nodes = {"": read_metadata(store.root), **read_nodes(store.root)}
+        for path, group in nodes.items():
+            told = told_metadata(group)
+            if told is None:
+                continue
+            base = f"{path}/" if path else ""
+            below = {other.removeprefix(base): node for other, node in nodes.items() if other.startswith(base) and other != path}
+            for name, what in differences(told, below):
+                report.add_problem(Problem(f"{base}zarr.json", f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them anew"))
+    except (ShardFormatError, StorageError) as error:
+        report.add_problem(Problem("zarr.json", str(error)))
 
 
 def _check_frame_table(store: Store, report: VerifyReport) -> None:

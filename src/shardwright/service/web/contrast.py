@@ -41,7 +41,7 @@ def first_pixels(array: StoredArray) -> np.ndarray[Any, Any]:
         entries = file.read_index()
         sound = check_entries(array, shard, entries, file.data_range).sound
         if not sound[number]:
-            return np.full(1, array.fill_value, array.dtype)
+            return array.fill_element.reshape(1)
         data = bytearray(int(entries["nbytes"][number]))
         file.read_into(int(entries["offset"][number]), memoryview(data))
     chunk = decode_chunk(data, array.codecs, array.chunk_bytes).view(array.dtype).reshape(array.chunk_shape)

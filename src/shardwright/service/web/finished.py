@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from shardwright.array.document import check_document
 from shardwright.model.fates import Fate
 
 from .confined import NotServedError, open_in_store
@@ -141,8 +142,9 @@ def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
         return file.read(most_bytes)
 
 
-def _read_json(root: Path, *folder: str) -> Any:
-    return json.loads(_read(root, MAX_METADATA_BYTES, *folder, "zarr.json"))
+def _read_json(root: Path, *folder: str) -> dict[str, Any]:
+    """A zarr.json that is understood. Raises ``ShardFormatError``, which is a ``ValueError``."""
+    return check_document(json.loads(_read(root, MAX_METADATA_BYTES, *folder, "zarr.json")))
 
 
 def _stored_frames(store: Path) -> int | None:
