@@ -95,6 +95,21 @@ def test_without_room_for_that_the_writes_to_come_will_say_so(store, failing):
     files.abandon()
 
 
+@pytest.mark.parametrize("punches", [True, False], ids=["punched", "written"])
+def test_the_index_of_a_seal_that_a_crash_cut_short_is_gone_from_packed_shards(store, monkeypatch, punches):
+    """Its beginning would stay between two runs, as bytes that nobody knows."""
+    files = create(store, layout=DEEP)
+    shard = files.slots[0]
+    shard.copy_in(0, b"\1" * (PAGE_BYTES + 700))
+    shard.record(np.array([1]), np.array([0]), np.array([PAGE_BYTES + 100]))
+    if not punches:
+        monkeypatch.setattr("shardwright.storage.slot_file.punch_hole", lambda *_: False)
+    files.go_on_behind()
+    assert files.cursors[0] == 2 * PAGE_BYTES
+    assert shard.read(0, 2 * PAGE_BYTES) == (b"\1" * (PAGE_BYTES + 100)).ljust(2 * PAGE_BYTES, b"\0")
+    files.abandon()
+
+
 def test_slotted_shards_keep_their_places(store):
     files = create(store, layout=DEEP, packed=False)
     files.slots[0].record(np.array([1]), np.array([4096]), np.array([7]))

@@ -92,6 +92,7 @@ def summary(report: MoveReport) -> str:
     lines = [f"{report.store} -> {report.destination}: {state}: {', '.join(counts)}{deleted}"]
     lines += [f"  left: {failure['key']}: {' '.join(failure['error']['message'].split())}" for failure in report.failures[:_NAMED_AT_MOST]]
     lines += [f"  {hint}" for hint in dict.fromkeys(failure["error"].get("hint") for failure in report.failures) if hint]
+    lines += [f"  sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}" for shard in report.unpacked[:_NAMED_AT_MOST]]
     lines += [f"  damaged, sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}" for shard in report.damaged[:_NAMED_AT_MOST]]
     if report.complete and report.damaged:
         lines.append(

@@ -4,7 +4,7 @@ A shard is read in the order in which it will lie, sent in parts as it is read, 
 was read from the source: each chunk and the index of a shard, the whole of another file. Memory is a few parts, whatever the shard's size.
 
 A shard that is damaged cannot be packed. It is sent as it is, so that nothing that may still be read of it is lost, and readers meet the same errors
-there as here.
+there as here. So is one that holds bytes which packing would drop without knowing them (``unknown_bytes``).
 
 Nothing is deleted here; ``delete_source`` does that when everything has arrived.
 """
@@ -28,6 +28,7 @@ from shardwright.storage.files import storage_errors
 
 from .open_destination import open_destination
 from .source import PackedBytes, SourceShard, parts_between
+from .unknown_bytes import unknown_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +44,8 @@ def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     """Task: {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is the path of what is sent.
 
     The result adds ``nbytes`` and ``crc32c`` of what is now at the destination, ``source`` (of the file that was sent, see ``is_as_sent``) and
-    ``skipped``: it was there already, and was only verified; of a shard that is damaged, ``damaged``: the error. The destination must be claimed.
+    ``skipped``: it was there already, and was only verified; of a shard that was sent as it is, ``damaged`` or ``unpacked``: the error that says why.
+    The destination must be claimed.
     Raises ``StorageError`` or ``OutputExistsError``; a key whose bytes came back wrong is then deleted.
     """
     destination, key, path = open_destination(task["destination"]), task["key"], Path(task["file"])
@@ -53,7 +55,11 @@ def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
         array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
         try:
             with SourceShard(array, shard) as shard_file:
-                return {**_deliver(_packed(key, shard_file, shard_file.packing(task["order"])), destination, manners), "source": source[:2]}
+                packing = shard_file.packing(task["order"])
+                if (unknown := unknown_bytes(shard_file, packing, manners.take)) is not None:
+                    sent = _send_as_it_is(key, path, source[0], destination, manners)
+                    return {**sent, "source": source[:2], "unpacked": unknown.to_dict()}
+                return {**_deliver(_packed(key, shard_file, packing), destination, manners), "source": source[:2]}
         except ShardFormatError as error:
             return {**_send_as_it_is(key, path, source[0], destination, manners), "source": source, "damaged": error.to_dict()}
 

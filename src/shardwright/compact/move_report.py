@@ -26,7 +26,8 @@ class MoveReport:
     """``verified``: files that an earlier, unfinished job had sent and this one only verified; ``finished``: those it had verified as well.
 
     ``complete``: all is there. ``damaged``: shards that were sent as they are; ``kept``: source files that came or were changed after they were sent.
-    With either nothing was deleted, but for what an earlier run had deleted if it had begun to: ``deleting``. ``deleted``: source files.
+    With either of these two nothing was deleted, but for what an earlier run had deleted if it had begun to: ``deleting``. ``deleted``: source files.
+    ``unpacked``: shards that this run has sent as they are, since they hold more than the array (``unknown_bytes``): nothing is wrong with them.
     ``nothing_left``: no file is here, as after a move that failed or was killed when it removed the folders, and a store is at the destination.
     """
 
@@ -43,6 +44,7 @@ class MoveReport:
     deleting: bool = False
     deleted: int = 0
     damaged: list[dict[str, Any]] = field(default_factory=list)
+    unpacked: list[dict[str, Any]] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
@@ -59,7 +61,10 @@ class MoveReport:
         self.bytes_written += result["bytes_written"]
         if not result["ok"]:
             self.failures.append({"key": result["key"], "error": result["error"]})
-        elif result["skipped"]:
+            return
+        if "unpacked" in result:
+            self.unpacked.append({"key": result["key"], "error": result["unpacked"]})
+        if result["skipped"]:
             self.verified += 1
         else:
             self.sent += 1

@@ -23,6 +23,7 @@ from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehi
 
 from .recode import AS_CONFIGURED, denser_codec, recode_chunks
 from .source import PackedBytes, SourceShard, parts_between
+from .unknown_bytes import unknown_bytes
 from .work_folder import file_of_shard, working_path
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
 
     The result has bytes_read and bytes_written (what came from the source and went into the new file; reading back is not counted), gain_bytes (what
     the file got shorter), chunks, chunks_recoded, and skipped: the shard was packed in that order already.
-    Raises ``ShardFormatError`` for a shard that cannot be packed, ``ConfigError``, ``StorageError`` when it could not be done or does not read back.
+    Raises ``ShardFormatError`` for a shard that cannot be packed, or has ``unknown_bytes``;
+    ``ConfigError``, ``StorageError`` when it could not be done or does not read back.
     """
     begin_s = time.monotonic()
     array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
@@ -53,6 +55,8 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     with SourceShard(array, shard) as source:
         before = after = source.packing(task["order"])
         packed_already, recoded = before.matches(source.file_bytes), 0
+        if (unknown := unknown_bytes(source, before, manners.take)) is not None:
+            raise unknown
         if codec is not None or not packed_already:
             after, recoded = _pack(source, before, codec, manners, int(task.get("threads") or 1), degraded_only=degraded_only)
         skipped = packed_already and not recoded

@@ -88,14 +88,21 @@ class OpenShard:
 
     def first_free(self) -> int:
         """Where the next run of a packed shard goes: the first page behind all chunks. Only the owner, while no worker writes."""
+        return page_aligned(self._data_end())
+
+    def _data_end(self) -> int:
         live = self.entries[self.entries["offset"] != EMPTY]
-        return page_aligned(int((live["offset"] + live["nbytes"]).max(initial=self.layout.data_start)))
+        return int((live["offset"] + live["nbytes"]).max(initial=self.layout.data_start))
 
     def reserve_behind(self, start: int) -> None:
         """Hold room back for every chunk of a packed shard that is still to come, from ``start`` on: what a crash left of dropped chunks lies before.
-        Where the disk has no room, the writes that come will say so.
+        Where the disk has no room, the writes that come will say so. What is left of that page becomes zeros: an index that was written before the
+        crash may have begun there, and compaction keeps what it does not know.
         """
         live = int((self.entries["offset"] != EMPTY).sum())
+        end = self._data_end()
+        if end < start and not self._file.punch(end, start - end):
+            self._file.write(end, bytes(start - end))
         with suppress(StorageFullError):
             self._file.reserve(start + (self.layout.slots - live) * self.layout.slot_bytes + page_aligned(self.layout.index_bytes))
 

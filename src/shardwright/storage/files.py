@@ -85,6 +85,23 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
     return True
 
 
+def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """[first, last) of what a file holds data for within [start, stop); the rest are holes, which read as zeros. All of it where the filesystem
+    cannot tell. Raises ``OSError``."""
+    while start < stop:
+        try:
+            first = os.lseek(descriptor, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nothing but a hole up to the file's end
+                raise
+            return
+        if first >= stop:
+            return
+        last = min(stop, os.lseek(descriptor, first, os.SEEK_HOLE))
+        yield first, last
+        start = last
+
+
 def set_direct(descriptor: int, *, on: bool) -> None:
     """From here on writes and reads go past the page cache (O_DIRECT), or through it. Raises ``OSError`` where the filesystem cannot."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

@@ -1,0 +1,135 @@
+"""Bytes of a shard file that are no chunk's and not the index's. Packing drops those that mean nothing, and only those.
+
+    | chunk | slot's tail | chunk | zeros | hole | old index | chunk | ??? | index |
+                nothing             nothing                            kept
+
+Zeros and holes mean nothing, and an older index of the same array. Where every chunk begins at a slot of our
+writers (FORMAT.md), so does what lies between a chunk and the end of its slot: an encoder left it. That does not
+hold behind the last chunk, where our writers cut the file. Everything else belongs to somebody: a shard may be a
+file of another format as well, with a header, tables and a trailer around the same chunks.
+
+Only what is neither a hole nor a slot's tail is read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.kernels.read import FILE_ENDED, read_ranges
+from shardwright.model.errors import ConfigError, ShardFormatError, StorageError
+from shardwright.shard.index import EMPTY, decode_index
+from shardwright.shard.layout import PAGE_BYTES, page_aligned
+from shardwright.storage.files import data_ranges
+from shardwright.storage.working_file import PIECE_BYTES
+
+from .recode import configured_codec
+from .source import parts_between
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardwright.read.store import StoredArray
+
+    from .packing import Int64s, Packing
+    from .source import SourceShard
+
+Ranges = npt.NDArray[np.int64]  # int64[n, 2]: [start, stop) in the file, none empty, in order, none touching another
+
+
+def unknown_bytes(source: SourceShard, packing: Packing, take: Callable[[int], None]) -> ShardFormatError | None:
+    """The error that names the first bytes of an open shard that packing would drop without knowing them, None when there are none.
+
+    ``take`` is asked before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut meanwhile, ``StorageError``.
+    """
+    if packing.matches(source.file_bytes):
+        return None  # nothing else is in it
+    gaps = _gaps(source)
+    left = _data_within(source, gaps)
+    while (place := _first_byte(source, left, take)) is not None:
+        start, stop = next((start, stop) for start, stop in gaps.tolist() if start <= place < stop)
+        behind = _behind_old_index(source, place, start, stop)
+        if behind is None:
+            return ShardFormatError(
+                f"{source.path} holds bytes that are neither a chunk's nor its index's, from byte {place} on",
+                expected="zeros, a slot's tail or an older index",
+                got=f"something else before byte {stop}",
+                hint="It is left as it is, since packing would drop them: it may be a file of another format as well."
+                " If they are worth nothing, `shardwright rechunk` writes the same values to a new store",
+            )
+        left = np.maximum(left, behind)
+        left = left[left[:, 1] > left[:, 0]]
+    return None
+
+
+def _gaps(source: SourceShard) -> Ranges:
+    """What lies in no chunk, no slot's tail and not in the index. Chunks may share bytes."""
+    start, stop = source.data_range
+    entries = source.entries[source.entries["offset"] != EMPTY]
+    order = np.argsort(entries["offset"], kind="stable")
+    offsets = entries["offset"][order].astype(np.int64)
+    ends = np.maximum.accumulate(offsets + entries["nbytes"][order].astype(np.int64))
+    slot_bytes = _slot_bytes(source.array)
+    if slot_bytes and not ((offsets - page_aligned(start)) % slot_bytes).any():
+        ends[:-1] = np.maximum(ends[:-1], offsets[:-1] + slot_bytes)
+    gaps = np.stack([np.insert(ends, 0, start), np.append(offsets, stop)], axis=1)
+    return gaps[gaps[:, 1] > gaps[:, 0]]
+
+
+def _slot_bytes(array: StoredArray) -> int:
+    """Of a slot in which our writers would put a chunk; 0 for codecs that they do not write."""
+    try:
+        return page_aligned(configured_codec(array).max_encoded_bytes)
+    except ConfigError:
+        return 0
+
+
+def _data_within(source: SourceShard, gaps: Ranges) -> Ranges:
+    """Of the gaps what the filesystem holds data for. Looked up only for those that may hold a whole page."""
+    long = gaps[:, 1] - gaps[:, 0] >= PAGE_BYTES
+    found = [piece for gap in gaps[long].tolist() for piece in data_ranges(source.fileno(), *gap)]
+    ranges = np.concatenate([gaps[~long], np.array(found, np.int64).reshape(-1, 2)])
+    return ranges[np.argsort(ranges[:, 0])]
+
+
+def _first_byte(source: SourceShard, ranges: Ranges, take: Callable[[int], None]) -> int | None:
+    """Where in these ranges of the file the first byte is that is not zero."""
+    sizes: Int64s = ranges[:, 1] - ranges[:, 0]
+    ends = np.cumsum(sizes)
+    starts, total = ends - sizes, int(sizes.sum())
+    room = np.empty(min(PIECE_BYTES, total), np.uint8)
+    for position in range(0, total, PIECE_BYTES):
+        limit = min(position + PIECE_BYTES, total)
+        part = parts_between(starts, ends, position, limit)
+        begin, end = np.maximum(starts[part], position), np.minimum(ends[part], limit)
+        offsets = ranges[part, 0] + (begin - starts[part])
+        take(limit - position)
+        number = read_ranges(source.fileno(), offsets, room.ctypes.data + begin - position, end - begin, np.zeros(begin.size, np.uint32))
+        if number == FILE_ENDED:
+            raise ShardFormatError(f"{source.path} was cut short while it was read")
+        if number:
+            raise StorageError(f"cannot read {source.path}: {os.strerror(number)}")
+        nonzero = np.flatnonzero(room[: limit - position])
+        if nonzero.size:
+            at = position + int(nonzero[0])
+            piece = int(np.searchsorted(ends, at, "right"))
+            return int(ranges[piece, 0] + at - starts[piece])
+    return None
+
+
+def _behind_old_index(source: SourceShard, place: int, start: int, stop: int) -> int | None:
+    """The end of the older index around ``place`` in the gap [start, stop): one begins right behind a chunk, or ends where newer chunks begin."""
+    size = source.array.index_bytes
+    for first in (start, stop - size):
+        if start <= first <= place < first + size <= stop:
+            data = bytearray(size)
+            source.read_into(first, memoryview(data))
+            try:
+                decode_index(bytes(data), source.array.chunks_per_shard)
+            except ShardFormatError:
+                continue
+            return first + size
+    return None
