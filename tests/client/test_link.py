@@ -13,6 +13,7 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
 from shardwright.client.outbox import Outbox
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, LostFramesError, ProtocolError, ResumeError, StorageError, TimedOutError
 from shardwright.model.receipt import Receipt
 from shardwright.wire.controls import Open, Opened, Problem, Resume, Welcome
@@ -103,7 +104,7 @@ def test_the_receipt_ends_the_link():
 
 def test_an_error_ends_the_link_and_a_receipt_may_still_follow():
     link, daemon = make_link()
-    tell(link, daemon.control(Kind.ERROR, Problem(StorageError("the disk broke"), fatal=True).to_body()))
+    tell(link, daemon.control(Kind.ERROR, Problem(ErrorText(StorageError, "the disk broke"), fatal=True).to_body()))
     assert link.state is ClientState.FAILED
     tell(link, daemon.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()}))
     assert link.outbox.receipt == RECEIPT
@@ -213,7 +214,7 @@ def test_losses_are_kept_and_the_stream_goes_on():
     link, daemon = make_link()
     append(link, range(4))
     list(link.outgoing())
-    tell(link, daemon.control(Kind.ERROR, Problem(LostFramesError("gone"), fatal=False, first=1, last=2).to_body()))
+    tell(link, daemon.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "gone"), fatal=False, first=1, last=2).to_body()))
     assert [(loss.first, loss.last, type(loss.error)) for loss in link.losses] == [(1, 2, LostFramesError)]
     assert link.state is ClientState.RUNNING
 
@@ -316,7 +317,7 @@ def test_a_receipt_that_was_missed_ends_the_link_well():
     link.outbox.finish()
     list(link.outgoing())
     link.detach()
-    link.refused(Problem(ClosedError("it was finished"), fatal=False, request=3, receipt=RECEIPT))
+    link.refused(Problem(ErrorText(ClosedError, "it was finished"), fatal=False, request=3, receipt=RECEIPT))
     assert link.state is ClientState.ENDED
     assert link.outbox.wait_for_end() == RECEIPT
 
@@ -326,7 +327,7 @@ def test_an_acquisition_that_ended_without_its_client_is_an_error(receipt: Recei
     link, _ = make_link()
     append(link, range(1))
     link.detach()
-    link.refused(Problem(ResumeError("gone"), fatal=False, request=3, receipt=receipt))
+    link.refused(Problem(ErrorText(ResumeError, "gone"), fatal=False, request=3, receipt=receipt))
     assert link.state is ClientState.FAILED
     assert link.outbox.receipt == receipt
     with pytest.raises(ResumeError):

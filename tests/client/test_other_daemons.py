@@ -11,6 +11,7 @@ import zmq
 import shardwright as sw
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model import errors
+from shardwright.model.error_text import ErrorText
 from shardwright.wire.controls import Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Kind, encode_control
 
@@ -62,7 +63,7 @@ def answering(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 
 def test_another_version_is_named_in_the_daemons_words(answering):
-    body = encode_control(Problem(errors.VersionError("another protocol version", expected=3, got=2), fatal=True).to_body())
+    body = encode_control(Problem(ErrorText(errors.VersionError, "another protocol version", "3", "2"), fatal=True).to_body())
     header = b"SWR1" + b"\3\0" + bytes([Kind.ERROR]) + b"a header of the future"
     with pytest.raises(errors.VersionError, match="expected 3; got 2"):
         sw.connect(answering([[header, body]]))

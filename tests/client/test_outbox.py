@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shardwright.client.outbox import Outbox
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError, FrameIndexError, OverloadError, StorageError, TimedOutError
 from shardwright.model.receipt import Receipt
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
@@ -121,7 +122,7 @@ def test_whoever_waits_for_a_slot_hears_of_the_end(end: str):
     waiter = threading.Thread(target=wait)
     waiter.start()
     if end == "fail":
-        outbox.fail(StorageError("full", got="nothing"))
+        outbox.fail(ErrorText(StorageError, "full", got="nothing"))
     else:
         outbox.finish()
     waiter.join()
@@ -130,8 +131,8 @@ def test_whoever_waits_for_a_slot_hears_of_the_end(end: str):
 
 def test_each_caller_gets_its_own_error():
     outbox, _ = make_outbox()
-    outbox.fail(StorageError("full", hint="make room"))
-    outbox.fail(ClosedError("a later reason"))
+    outbox.fail(ErrorText(StorageError, "full", hint="make room"))
+    outbox.fail(ErrorText(ClosedError, "a later reason"))
     caught = []
     for _ in range(2):
         with pytest.raises(StorageError, match="make room") as info:
@@ -156,7 +157,7 @@ def test_the_receipt_ends_the_wait_and_a_failure_goes_before_it():
     outbox, _ = make_outbox()
     outbox.settle(RECEIPT)
     assert outbox.wait_for_end() == RECEIPT
-    outbox.fail(StorageError("full"))
+    outbox.fail(ErrorText(StorageError, "full"))
     with pytest.raises(StorageError):
         outbox.wait_for_end()
     assert outbox.receipt == RECEIPT
@@ -257,7 +258,7 @@ def test_a_flush_waits_for_what_was_added_before():
     outbox.advance_watermark(durable=2)
     waiter.join()
     assert outbox.flush_wanted() == 0
-    outbox.fail(StorageError("full"))
+    outbox.fail(ErrorText(StorageError, "full"))
     with pytest.raises(StorageError):
         outbox.flush(None)
 

@@ -22,6 +22,7 @@ from shardwright.ingest.attachment import Attachment
 from shardwright.ingest.connection import Client
 from shardwright.ingest.session import Session
 from shardwright.model.degrade_level import DegradeLevel
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.acquisition import AcquisitionState
@@ -189,13 +190,13 @@ class DaemonSide:
             case 2:
                 return connection.control(Kind.OPEN, Open(3, "b", None, "cam0", "shm", Resume(IDENTITY, 1, NEXT, RING_SLOTS)).to_body())
             case 3:
-                return connection.control(Kind.ERROR, Problem(LostFramesError("x"), fatal=True, receipt=RECEIPT).to_body())
+                return connection.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True, receipt=RECEIPT).to_body())
             case 4:
                 return random.choice((connection.control(Kind.HEARTBEAT), session.control(Kind.FLUSH)))
             case 5:
                 return session.control(Kind.FINISH, {"frames": NEXT})
             case 6:
-                return session.control(Kind.ERROR, Problem(LostFramesError("x"), fatal=True).to_body())
+                return session.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True).to_body())
             case 7:
                 return [handover.encode_request(self._token, self._session.attachment.ring_token or "00" * 16)]  # type: ignore[union-attr]
         first, count = random.choice(((0, 12), (2, 4), (0, 8), (2, 8)))
@@ -273,9 +274,9 @@ class ClientSide:
             case 2:
                 return session.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()})
             case 3:
-                return session.control(Kind.ERROR, Problem(LostFramesError("x"), fatal=False, first=0, last=3).to_body())
+                return session.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=False, first=0, last=3).to_body())
             case 4:
-                return session.control(Kind.ERROR, Problem(LostFramesError("x"), fatal=True, receipt=RECEIPT).to_body())
+                return session.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True, receipt=RECEIPT).to_body())
             case 5:
                 return [handover.encode_answer(handover.GIVEN, 4096)]
         ranges = [(Level.RELEASED, 0, 1), (Level.RELEASED, 6, 7), (Level.STORED, 0, 4), (Level.DURABLE, 0, 2)]

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from shardwright.model.error_text import ErrorText
+
 
 @dataclass
 class Disk:
@@ -77,7 +79,7 @@ class AcquisitionDouble:
         self.ring_seen: list[tuple[int, int]] = []  # at each poll
         self.flushes = 0
         self.closed = False
-        self.losses: list[tuple[int, int, ShardwrightError]] = []
+        self.losses: list[tuple[int, int, ErrorText]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self._pixels: list[tuple[int, int, int]] = []  # sequence, position, address: read only when they are released
         self._seen = set(disk.place_of)
@@ -165,7 +167,7 @@ class AcquisitionDouble:
             self.state = AcquisitionState.FINISHING
             self.wake()
 
-    def take_losses(self) -> list[tuple[int, int, ShardwrightError]]:
+    def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         losses, self.losses = self.losses, []
         return losses
 

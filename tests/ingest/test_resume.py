@@ -12,6 +12,7 @@ import pytest
 import shardwright as sw
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
+from shardwright.model.error_text import ErrorText
 from shardwright.model.watermark import Watermark
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
 from shardwright.pipeline.settings import WriteSettings
@@ -283,12 +284,12 @@ def test_what_was_lost_is_told_to_the_client_that_comes_back(start, double, spec
     with sw.connect(link.endpoint) as connection, connection.acquire("a", spec_of()) as stream:
         stream.append(frames_of(1)[0])
         (acquisition,) = daemon.acquisitions
-        acquisition.losses.append((0, 0, errors.LostFramesError("the disk ate it")))
+        acquisition.losses.append((0, 0, ErrorText(errors.LostFramesError, "the disk ate it")))
         acquisition.events.append(("io_error", {"operation": "write"}))
         wait(lambda: stream.losses)
         link.cut()
         daemon.event("acquisition_detached")
-        acquisition.losses.append((0, 0, errors.LostFramesError("and again")))
+        acquisition.losses.append((0, 0, ErrorText(errors.LostFramesError, "and again")))
         link.mend()
         wait(lambda: len(stream.losses) == 2)
         stream.append(frames_of(1)[0])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.model import errors
+from shardwright.model.error_text import ErrorText
 from shardwright.model.receipt import Receipt
 from shardwright.wire.controls import Finish, Hello, Open, Opened, Problem, Resume, Welcome, receipt_from_body
 
@@ -87,17 +88,19 @@ def test_a_ring_token_must_fit_the_transport(token: str | None):
 
 
 def test_an_error_keeps_its_class_and_facts():
-    told = Problem(errors.FrameShapeError("wrong", expected=(2, 3), got=(3, 2), hint="turn it"), fatal=True, first=4, last=9, receipt=RECEIPT)
+    told = Problem(
+        ErrorText.of(errors.FrameShapeError("wrong", expected=(2, 3), got=(3, 2), hint="turn it")), fatal=True, first=4, last=9, receipt=RECEIPT
+    )
     heard = Problem.from_body(json.loads(json.dumps(told.to_body())))
-    assert type(heard.error) is errors.FrameShapeError
+    assert heard.error.kind is errors.FrameShapeError
     assert str(heard.error) == str(told.error)
     assert (heard.fatal, heard.request, heard.first, heard.last, heard.receipt) == (True, None, 4, 9, RECEIPT)
 
 
 def test_an_overlong_error_is_cut_rather_than_lost():
-    told = Problem(errors.StorageError("m" * 5000, got="g" * 5000), fatal=False, request=1)
+    told = Problem(ErrorText(errors.StorageError, "m" * 5000, got="g" * 5000), fatal=False, request=1)
     heard = Problem.from_body(told.to_body())
-    assert type(heard.error) is errors.StorageError
+    assert heard.error.kind is errors.StorageError
     assert heard.error.message == "m" * 1000
 
 

@@ -126,7 +126,7 @@ class Channel:
             raise ProtocolError(f"{header.kind.name} came out of turn", expected="HEARTBEAT or ERROR on session 0", got=header.kind.name)
         problem = Problem.from_body(decode_control(body))
         if problem.fatal:
-            raise problem.error
+            raise problem.error.to_error()
         return True
 
     def check_connected(self) -> None:
@@ -163,6 +163,6 @@ def _told_version_error(parts: list[bytes]) -> ShardwrightError | None:
     if len(parts) < 2 or len(parts[0]) < 8 or parts[0][6] != Kind.ERROR:
         return None
     try:
-        return Problem.from_body(decode_control(parts[1])).error
+        return Problem.from_body(decode_control(parts[1])).error.to_error()
     except ProtocolError:
         return None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from shardwright.model.errors import ConfigError, SessionLostError, ShardwrightError, SpecError, error_from_dict
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ConfigError, SessionLostError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
 from shardwright.wire.controls import Open
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.promise import Promise
     from shardwright.wire.controls import Transport, Welcome
 
     from .curve import Curve, Keys
@@ -65,7 +65,7 @@ class Connection:
         try:
             self._welcome = self._io.start().result(timeout_ms / 1000)
             self._transport = self._choose_transport(transport)
-        except FutureTimeoutError:
+        except TimeoutError:
             self._io.stop()
             expected, hint = f"an answer from {endpoint} within {timeout_ms} ms", "Is `shardwright serve` running there?"
             raise SessionLostError("no daemon answered", expected=expected, hint=hint) from None
@@ -113,15 +113,15 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        errors: list[ShardwrightError] = []
+        failed: list[ErrorText] = []
         for stream in list(self._streams):
             try:
                 stream.close()
             except ShardwrightError as error:
-                errors.append(error)
+                failed.append(ErrorText.of(error))
         self._io.stop()
-        if errors:
-            raise errors[0]
+        if failed:
+            raise failed[0].to_error()
 
     def __enter__(self) -> Connection:
         return self
@@ -135,12 +135,12 @@ class Connection:
             error.add_note(f"closing the connection also failed: {closing}")
 
 
-def _answer(future: Future[T]) -> T:
+def _answer(answer: Promise[T]) -> T:
     """What the I/O thread answers: it always does, because it resolves every question when the connection is lost."""
     try:
-        return future.result()
-    except ShardwrightError as error:
-        raise error_from_dict(error.to_dict()) from None  # raised here, with this thread's traceback
-    except BaseException:
-        future.cancel()
+        return answer.result()
+    except ShardwrightError:
+        raise
+    except BaseException:  # Ctrl-C
+        answer.cancel()
         raise

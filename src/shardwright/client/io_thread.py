@@ -15,12 +15,13 @@ import itertools
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import AccessError, BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError, error_from_dict
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import AccessError, BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError
+from shardwright.model.promise import Promise
 from shardwright.wire.controls import Open, Opened, Problem
 from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
 from shardwright.wire.session import ClientEvent
@@ -46,7 +47,7 @@ _FIRST_PATIENCE_MS = 365 * 24 * 3_600_000  # ``connect`` has its own clock
 class _Over(Exception):  # noqa: N818 - no error: it carries one out of the loop
     """The thread ends for this reason."""
 
-    def __init__(self, reason: ShardwrightError) -> None:
+    def __init__(self, reason: ErrorText) -> None:
         super().__init__()
         self.reason = reason
 
@@ -61,37 +62,37 @@ class IoThread:
         self._reconnect_timeout_ms = reconnect_timeout_ms
         self._requests = itertools.count()
         self._commands: deque[Open] = deque()
-        self._opens: dict[int, tuple[Open, Future[Link]]] = {}  # asked for by the user, not answered
+        self._opens: dict[int, tuple[Open, Promise[Link]]] = {}  # asked for by the user, not answered
         self._sent: set[int] = set()  # those of them that a daemon has been told of
         self._resumptions: dict[int, Link] = {}  # asked for by us
         self._links: dict[int, Link] = {}  # attached ones, by session
         self._detached: list[Link] = []
         self._rings = Rings(self.wake)
-        self._answers: dict[Link, Future[Link]] = {}  # of links whose first ring is being made
+        self._answers: dict[Link, Promise[Link]] = {}  # of links whose first ring is being made
         self._welcome: Welcome | None = None
-        self._welcomed: Future[Welcome] = Future()
+        self._welcomed: Promise[Welcome] = Promise()
         self._channel: Channel | None = None
         self._lost_since_s: float | None = None
-        self._refusal: ShardwrightError | None = None  # the last one since then
+        self._refusal: ErrorText | None = None  # the last one since then
         self._next_try_s = 0.0
         self._backoff_s = BACKOFF_S
         self._stopping = False
         self._lock = threading.Lock()  # guards _over against opens that come while the thread ends
-        self._over: ShardwrightError | None = None
+        self._over: ErrorText | None = None
         self._wake_up = WakeUp()
         self._thread = threading.Thread(target=self._run, name="shardwright-client", daemon=True)
 
-    def start(self) -> Future[Welcome]:
+    def start(self) -> Promise[Welcome]:
         """The answer resolves when the daemon has welcomed us."""
         self._thread.start()
         return self._welcomed
 
-    def open(self, request: Open) -> Future[Link]:
+    def open(self, request: Open) -> Promise[Link]:
         """Asks for a session. The answer resolves, with a link that has its ring or an error, at the latest when the connection is given up."""
-        answer: Future[Link] = Future()
+        answer: Promise[Link] = Promise()
         with self._lock:
             if self._over is not None:
-                raise error_from_dict(self._over.to_dict())
+                raise self._over.to_error()
             self._opens[request.request] = request, answer
             self._commands.append(request)
         self.wake()
@@ -113,20 +114,20 @@ class IoThread:
 
     def _run(self) -> None:
         context = zmq.Context()
-        reason: ShardwrightError = ClosedError("the connection was closed")
+        reason = ErrorText(ClosedError, "the connection was closed")
         try:
             self._connect(context)
             while not self._stopping:
                 self._turn(context)
             if self._channel is not None:
                 with contextlib.suppress(ShardwrightError):  # nobody is there to hear it
-                    self._channel.control(Kind.ERROR, Problem(ClosedError("the client leaves"), fatal=True).to_body())
+                    self._channel.control(Kind.ERROR, Problem(ErrorText(ClosedError, "the client leaves"), fatal=True).to_body())
         except _Over as over:
             reason = over.reason
         except ShardwrightError as error:
-            reason = error
+            reason = ErrorText.of(error)
         except Exception as error:  # noqa: BLE001 - a defect of ours: the user's threads must hear of it rather than wait for ever
-            reason = SessionLostError("the client's I/O thread died", got=repr(error))
+            reason = ErrorText.of(error, SessionLostError("the client's I/O thread died", got=repr(error)))
         finally:
             self._end(reason)
             self._rings.close()
@@ -135,12 +136,12 @@ class IoThread:
             context.term()
             self._wake_up.close()
 
-    def _end(self, reason: ShardwrightError) -> None:
+    def _end(self, reason: ErrorText) -> None:
         with self._lock:
             self._over = reason
-        answers: list[Future[Any]] = [self._welcomed, *(answer for _, answer in self._opens.values()), *self._answers.values()]
+        answers: list[Promise[Any]] = [self._welcomed, *(answer for _, answer in self._opens.values()), *self._answers.values()]
         for answer in answers:
-            _fail(answer, reason)
+            answer.fail(reason)
         for link in [*self._links.values(), *self._detached]:
             if not link.over:
                 link.end(ClientEvent.LOST, reason)
@@ -160,7 +161,7 @@ class IoThread:
             # Once we have been in: earlier connections of ours may still be counted, and a list of keys may be halfway through a change.
             if self._lost_since_s is None and not isinstance(error, SessionLostError):
                 raise
-            self._lose(error)
+            self._lose(ErrorText.of(error))
 
     def _round(self, channel: Channel) -> None:
         """Wait, receive everything, send everything, then judge the time."""
@@ -206,19 +207,19 @@ class IoThread:
 
     # The connection breaks and is made again ------------------------------------------------------------------------------------------------
 
-    def _lose(self, error: ShardwrightError) -> None:
+    def _lose(self, why: ErrorText) -> None:
         """Every stream keeps what was not released. What the daemon was asked to open has failed: nobody knows how far it got with it."""
         if self._welcome is None or self._reconnect_timeout_ms == 0:
-            raise _Over(error)
+            raise _Over(why)
         now_s = time.monotonic()
-        if not isinstance(error, SessionLostError):
-            self._refusal = error
+        if not why.is_a(SessionLostError):
+            self._refusal = why
         if self._lost_since_s is None:
             self._lost_since_s = now_s
         elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
-            raise _Over(self._refusal or error)  # why we were not let in says more than that the last try came too late
+            raise _Over(self._refusal or why)  # why we were not let in says more than that the last try came too late
         for request in self._sent & self._opens.keys():
-            _fail(self._opens.pop(request)[1], error)
+            self._opens.pop(request)[1].fail(why)
         self._sent.clear()
         for link in self._links.values():
             link.detach()
@@ -245,7 +246,7 @@ class IoThread:
         """By a daemon: the first, or the one that streams are resumed with."""
         first, self._welcome = self._welcome is None, welcome
         if first:
-            self._welcomed.set_result(welcome)
+            self._welcomed.keep(welcome)
         for link in self._detached:
             if not link.over:
                 request = link.resumption(self.next_request())
@@ -283,7 +284,7 @@ class IoThread:
                 self._be_whole()
         elif request in self._opens:
             _, answer = self._opens.pop(request)
-            _fail(answer, problem.error)
+            answer.fail(problem.error)
 
     def _opened(self, channel: Channel, session: int, opened: Opened, welcome: Welcome) -> None:
         link = self._resumptions.pop(opened.request, None)
@@ -293,7 +294,7 @@ class IoThread:
             try:
                 link.resumed(session, opened, welcome)
             except ShardwrightError as error:
-                channel.send(link.give_up(error))
+                channel.send(link.give_up(ErrorText.of(error)))
         else:
             link = self._opened_first(session, opened, welcome)
         if not link.over:
@@ -312,28 +313,19 @@ class IoThread:
 
     def _take_rings(self, channel: Channel) -> None:
         """Rings that are there: their links go on."""
-        for link, error in self._rings.made():
-            if error is None:
+        for link, why in self._rings.made():
+            if why is None:
                 if (answer := link.ready()) is not None:
                     channel.send(answer)
                 self._answer(channel, link)
-            elif link not in self._answers and self._rings.may_try_again(link, error):
-                raise error  # most likely the daemon is gone again
+            elif link not in self._answers and self._rings.may_try_again(link, why):
+                raise why.to_error()  # most likely the daemon is gone again
             else:
-                channel.send(link.give_up(error))
+                channel.send(link.give_up(why))
                 if link in self._answers:
-                    _fail(self._answers.pop(link), error)
+                    self._answers.pop(link).fail(why)
 
     def _answer(self, channel: Channel, link: Link) -> None:
         answer = self._answers.pop(link, None)
-        if answer is None:
-            return
-        if answer.set_running_or_notify_cancel():
-            answer.set_result(link)
-        else:  # the user gave up waiting: nobody will send frames
-            channel.send(link.give_up(ClosedError("nobody waits for this acquisition any more")))
-
-
-def _fail(answer: Future[Any], error: ShardwrightError) -> None:
-    if not answer.done() and answer.set_running_or_notify_cancel():
-        answer.set_exception(error)
+        if answer is not None and not answer.keep(link):  # the user gave up waiting: nobody will send frames
+            channel.send(link.give_up(ErrorText(ClosedError, "nobody waits for this acquisition any more")))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardwright.model.errors import ProtocolError, ResumeError, ShardwrightError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ProtocolError, ResumeError
 from shardwright.wire.controls import Finish, Open, Opened, Problem, Resume, receipt_from_body
 from shardwright.wire.descriptor import FRAME_NOT_HELD, descriptor_dtype, not_held
 from shardwright.wire.fields import mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.errors import ShardwrightError
     from shardwright.wire.controls import Welcome
 
     from .batch import SealedBatch
@@ -50,7 +52,12 @@ class Loss(NamedTuple):
 
     first: int
     last: int
-    error: ShardwrightError
+    why: ErrorText
+
+    @property
+    def error(self) -> ShardwrightError:
+        """A fresh one each time."""
+        return self.why.to_error()
 
 
 class Link:
@@ -123,7 +130,7 @@ class Link:
                 for ranges in early:
                     self._release(ranges)
             except ProtocolError as error:
-                return self.give_up(error, ClientEvent.UNEXPECTED)
+                return self.give_up(ErrorText.of(error), ClientEvent.UNEXPECTED)
         return None
 
     def _step(self, event: ClientEvent) -> Verdict:
@@ -148,7 +155,7 @@ class Link:
             if verdict is Verdict.ACCEPT:
                 self._act(event, body, problem)
         except ProtocolError as error:
-            return self.give_up(error, ClientEvent.UNEXPECTED)
+            return self.give_up(ErrorText.of(error), ClientEvent.UNEXPECTED)
         return None
 
     def _act(self, event: ClientEvent, body: bytes, problem: Problem | None) -> None:
@@ -197,15 +204,15 @@ class Link:
         self.outbox.fail(problem.error, problem.receipt)
         self.end(ClientEvent.ERROR, problem.error)
 
-    def give_up(self, error: ShardwrightError, event: ClientEvent = ClientEvent.ERROR) -> list[bytes]:
+    def give_up(self, why: ErrorText, event: ClientEvent = ClientEvent.ERROR) -> list[bytes]:
         """Ends the session from this side; the message tells the daemon."""
-        self.end(event, error)
-        return self._counter.control(Kind.ERROR, Problem(error, fatal=True).to_body())
+        self.end(event, why)
+        return self._counter.control(Kind.ERROR, Problem(why, fatal=True).to_body())
 
-    def end(self, event: ClientEvent, error: ShardwrightError) -> None:
-        """The session is over without a receipt: ``error`` says why."""
+    def end(self, event: ClientEvent, why: ErrorText) -> None:
+        """The session is over without a receipt."""
         self._step(event)
-        self.outbox.fail(error)
+        self.outbox.fail(why)
 
     # To the daemon --------------------------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from shardwright.model.errors import ClosedError, OverloadError, ShardwrightError, TimedOutError, error_from_dict
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ClosedError, OverloadError, TimedOutError
 from shardwright.model.watermark import Watermark
 from shardwright.wire.free_slots import FreeSlots
 from shardwright.wire.in_flight import NO_SLOT
@@ -71,7 +72,7 @@ class Outbox:
         self._stored = self._durable = 0
         self._flush_to = 0
         self._finishing = False
-        self._error: ShardwrightError | None = None
+        self._error: ErrorText | None = None  # why it ended without a receipt, or beside one
         self._receipt: Receipt | None = None
 
     # The user's threads ---------------------------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class Outbox:
                 return False
             if self._overload == "fail":
                 hint = "Close the stream: what it has sent is sealed"
-                self._error = OverloadError("the daemon could not keep up, and this stream's policy is to fail", hint=hint)
+                self._error = ErrorText(OverloadError, "the daemon could not keep up, and this stream's policy is to fail", hint=hint)
                 self._raise_over()
             self._changed.wait(WAIT_S)
 
@@ -215,9 +216,9 @@ class Outbox:
     def wait_for_end(self) -> Receipt:
         """The receipt. Raises what ended the session instead."""
         with self._changed:
-            while self._receipt is None and (self._error is None or isinstance(self._error, OverloadError)):
+            while self._receipt is None and (self._error is None or self._error.is_a(OverloadError)):
                 self._changed.wait(WAIT_S)
-            if self._error is not None and not isinstance(self._error, OverloadError):
+            if self._error is not None and not self._error.is_a(OverloadError):
                 self._raise_over()
             assert self._receipt is not None
             while self._copying:  # another thread is at a frame that comes too late; the ring may be the next stream's from here on
@@ -230,7 +231,7 @@ class Outbox:
 
     def _raise_over(self) -> NoReturn:
         if self._error is not None:
-            raise error_from_dict(self._error.to_dict())  # a fresh one for each caller: exceptions collect tracebacks
+            raise self._error.to_error()
         raise ClosedError("this stream has ended", hint="Acquire a new one for more frames")
 
     # The ring's thread ----------------------------------------------------------------------------------------------------------------------
@@ -285,12 +286,12 @@ class Outbox:
             self._durable = self._durable if durable is None else durable
             self._changed.notify_all()
 
-    def fail(self, error: ShardwrightError, receipt: Receipt | None = None) -> None:
+    def fail(self, why: ErrorText, receipt: Receipt | None = None) -> None:
         """``receipt``: of what is kept of it. Both at once: whoever waits must not take it for a good end."""
         with self._changed:
             self._receipt = receipt or self._receipt
-            if self._error is None or isinstance(self._error, OverloadError):
-                self._error = error
+            if self._error is None or self._error.is_a(OverloadError):
+                self._error = why
             self._changed.notify_all()
 
     def settle(self, receipt: Receipt) -> None:

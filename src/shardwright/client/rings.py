@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import SessionLostError, ShardwrightError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import SessionLostError
+from shardwright.model.promise import Promise
 from shardwright.wire.session import ClientState
 
 from .frame_ring import FrameRing, ring_for
@@ -25,7 +27,7 @@ class Rings:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._being_made: dict[Link, tuple[int, Future[None]]] = {}  # and for which session
+        self._being_made: dict[Link, tuple[int, Promise[None]]] = {}  # and for which session
         self._failures: dict[Link, int] = {}
         self._spare: FrameRing | None = None  # of the last stream that has ended well, for the next one with pixels in messages
         self._closed = False
@@ -33,25 +35,25 @@ class Rings:
 
     def make(self, link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
         """``made`` will tell of it, unless the connection breaks before."""
-        ring = self._thread.submit(_make, link, session, opened, welcome, self._spare_for(link, opened))
-        ring.add_done_callback(lambda _: self._wake())
+        ring: Promise[None] = Promise()
         self._being_made[link] = session, ring
+        self._thread.submit(_make, ring, self._wake, link, session, opened, welcome, self._spare_for(link, opened))
 
-    def made(self) -> list[tuple[Link, ShardwrightError | None]]:
+    def made(self) -> list[tuple[Link, ErrorText | None]]:
         """Links whose ring is there, or has failed."""
         made = []
         for link, (session, ring) in [(link, made) for link, made in self._being_made.items() if made[1].done()]:
             del self._being_made[link]
             if link.session == session and link.state is ClientState.TAKING_RING:
-                made.append((link, _error_of(ring)))
+                made.append((link, ring.failure()))
                 if made[-1][1] is None:
                     self._failures.pop(link, None)
         return made
 
-    def may_try_again(self, link: Link, error: ShardwrightError) -> bool:
+    def may_try_again(self, link: Link, why: ErrorText) -> bool:
         """Whether another connection may make good what went wrong."""
         self._failures[link] = self._failures.get(link, 0) + 1
-        return isinstance(error, SessionLostError) and self._failures[link] < MAX_FAILURES
+        return why.is_a(SessionLostError) and self._failures[link] < MAX_FAILURES
 
     def _spare_for(self, link: Link, opened: Opened) -> FrameRing | None:
         """The spare, where it is what is asked for; where another one is to be made it goes before."""
@@ -74,12 +76,10 @@ class Rings:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _make(link: Link, session: int, opened: Opened, welcome: Welcome, spare: FrameRing | None) -> None:
-    link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring, spare))
-
-
-def _error_of(ring: Future[None]) -> ShardwrightError | None:
-    error = ring.exception()
-    if error is None or isinstance(error, ShardwrightError):
-        return error
-    return SessionLostError("the ring could not be made", got=repr(error))
+def _make(ring: Promise[None], wake: Callable[[], None], link: Link, session: int, opened: Opened, welcome: Welcome, spare: FrameRing | None) -> None:
+    try:
+        link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring, spare))
+        ring.keep(None)
+    except BaseException as error:  # noqa: BLE001  (travels in the promise, as text)
+        ring.fail(ErrorText.of(error, SessionLostError("the ring could not be made", got=repr(error))))
+    wake()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from shardwright.model.errors import AccessError, BudgetError, ProtocolError, SessionLostError, ShardwrightError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import AccessError, BudgetError, ProtocolError, SessionLostError
 from shardwright.model.machine import boot_id
 from shardwright.wire.controls import Hello, Problem, Welcome
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_control
@@ -33,13 +34,13 @@ LAST_MESSAGES_S = 1.0
 
 
 class Connections:
-    """``on_gone(client, error, left)``: its sessions must know; it ``left`` by its own will or broke the protocol, else it may come back."""
+    """``on_gone(client, why, left)``: its sessions must know; it ``left`` by its own will or broke the protocol, else it may come back."""
 
     def __init__(
         self,
         settings: IngestSettings,
         on_event: Callable[[str, Mapping[str, Any]], None],
-        on_gone: Callable[[Client, ShardwrightError, bool], None],
+        on_gone: Callable[[Client, ErrorText, bool], None],
     ) -> None:
         self.by_identity: dict[bytes, Client] = {}
         self.stopping = False
@@ -117,26 +118,26 @@ class Connections:
         """After a reload: clients whose key is gone from the list. What they write waits for them as after any lost connection."""
         for client in list(self.by_identity.values()):
             if client.public_key is not None and allowed.name_of(client.public_key) is None:
-                self.lose(client, AccessError("its key was taken off the list"), left=False)
+                self.lose(client, ErrorText(AccessError, "its key was taken off the list"), left=False)
                 assert self._doorkeeper is not None
                 if client.door is not None:
                     self._doorkeeper.throw_out(client.door)
 
-    def dismiss(self, client: Client, error: ShardwrightError) -> None:
+    def dismiss(self, client: Client, why: ErrorText) -> None:
         """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever only fell silent may come back."""
-        self.send(client, client.counter.control(Kind.ERROR, Problem(error, fatal=True).to_body()))
-        self.lose(client, error, left=not isinstance(error, SessionLostError))
+        self.send(client, client.counter.control(Kind.ERROR, Problem(why, fatal=True).to_body()))
+        self.lose(client, why, left=not why.is_a(SessionLostError))
 
-    def lose(self, client: Client, error: ShardwrightError, *, left: bool) -> None:
+    def lose(self, client: Client, why: ErrorText, *, left: bool) -> None:
         """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait for it."""
         if self.by_identity.pop(client.identity, None) is None:
             return
         client.gone = True
         if self._doorkeeper is not None and client.door is not None:
             self._doorkeeper.leave(client.door)
-        orderly = error.code == "closed" or self.stopping
-        self._on_event("client_left" if orderly else "client_lost", {**client.facts, "reason": str(error)})
-        self._on_gone(client, error, left)
+        orderly = why.code == "closed" or self.stopping
+        self._on_event("client_left" if orderly else "client_lost", {**client.facts, "reason": str(why)})
+        self._on_gone(client, why, left)
 
     def can_be_reached(self, client: Client) -> bool:
         """Whether anything can be sent to it, as far as ZeroMQ knows by now."""
@@ -149,7 +150,7 @@ class Connections:
         self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
         for client in self._endless.look(now_s, self.by_identity.values()):
             expected = f"at most {self._endless.most_bytes(client):,} bytes"
-            self.dismiss(client, ProtocolError("a message without an end", expected=expected, hint="The daemon keeps a message until it is whole"))
+            self.dismiss(client, ErrorText(ProtocolError, "a message without an end", expected, hint="The daemon keeps a message until it is whole"))
         if now_s >= self._next_heartbeat_s:
             self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
             for client in self.by_identity.values():
@@ -158,12 +159,12 @@ class Connections:
             silence_s = now_s - client.last_heard_s
             if silence_s * 1000 > self._settings.session_timeout_ms:
                 expected = f"a message within {self._settings.session_timeout_ms} ms"
-                self.dismiss(client, SessionLostError("the client fell silent", expected=expected, got=f"{silence_s:.1f} s of silence"))
+                self.dismiss(client, ErrorText(SessionLostError, "the client fell silent", expected, f"{silence_s:.1f} s of silence"))
             elif client.unreachable is not None and (
                 client.unreachable_since_s < drained_since_s or now_s - client.unreachable_since_s > LAST_MESSAGES_S
             ):
                 # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on sending gets no more than this.
-                self.lose(client, SessionLostError("the client is gone", got=client.unreachable), left=False)
+                self.lose(client, ErrorText(SessionLostError, "the client is gone", got=client.unreachable), left=False)
 
     def send(self, client: Client, parts: list[bytes]) -> None:
         """Never waits; what cannot be sent shows that the client is gone."""

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import BudgetError, FencedError, LockedError, ResumeError, SessionLostError, ShardwrightError
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
@@ -26,9 +27,9 @@ from .slow_thread import SlowThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
     from pathlib import Path
 
+    from shardwright.model.promise import Promise
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
@@ -66,7 +67,7 @@ class Openings:
         self._on_event = on_event
         self._patience_s = resume_timeout_ms / 1000
         self._pending: list[Pending] = []
-        self._recoveries: dict[Path, Future[AcquisitionLike]] = {}
+        self._recoveries: dict[Path, Promise[AcquisitionLike]] = {}
         self._opener = SlowThread("shardwright-opener", backstage.wake)
         self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
         self._stopping = False
@@ -91,7 +92,7 @@ class Openings:
         if sum(other.client is client for other in self._pending) < MAX_WAITING:
             self._pending.append(pending)
         else:
-            self._refuse(pending, BudgetError("too many requests at once", expected=f"at most {MAX_WAITING} that are not answered"))
+            self._refuse(pending, ErrorText(BudgetError, "too many requests at once", f"at most {MAX_WAITING} that are not answered"))
 
     def give_back_idle_memory(self) -> None:
         """What was made ready for pixels in messages and is kept for nobody."""
@@ -115,8 +116,7 @@ class Openings:
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
         self._stopping = True
-        for recovery in self._recoveries.values():
-            recovery.cancel()
+        self._recoverer.cancel_waiting()
 
     def close(self) -> None:
         self._opener.close()
@@ -131,7 +131,7 @@ class Openings:
             try:
                 answered = self._advance(pending)
             except Exception as error:  # noqa: BLE001 - a defect that a client's spec can provoke must not end the others
-                self._refuse(pending, error)
+                self._refuse(pending, ErrorText.of(error, ShardwrightError("the daemon failed to open this acquisition", got=repr(error))))
                 answered = True
             if answered:
                 self._pending.remove(pending)
@@ -189,14 +189,14 @@ class Openings:
             expected = f"next_sequence {came} or more" + (f", {credit.ring_slots} slots" if credit.ring_slots else "")
             got = f"{resume.next_sequence}, {resume.ring_slots} slots"
             raise ResumeError("this client does not know its own acquisition", expected=expected, got=got)
-        session.lose_client(SessionLostError("its client came back over another connection"))
+        session.lose_client(ErrorText(SessionLostError, "its client came back over another connection"))
         return self._hand_over(pending, session, resume.ring_slots)
 
     def _resume_absent(self, pending: Pending, resume: Resume) -> bool:
         ended = self._sessions.ended(resume.acquisition)
         if ended is not None:
             _check_epoch(resume, ended.client_epoch)
-            self._refuse(pending, ended.as_error(), receipt=ended.receipt)
+            self._refuse(pending, ended.why, receipt=ended.receipt)
             return True
         if self._recovery_failed(pending):
             raise ResumeError("this acquisition is not known here", expected="one that is open or unfinished", got=resume.acquisition)
@@ -264,10 +264,10 @@ class Openings:
         for warning in layout_warnings(admitted.spec):
             self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
         if pending.client.gone:
-            session.end_early(DaemonEvent.CLIENT_LEFT, SessionLostError("the client left while its acquisition was being opened"))
+            session.end_early(DaemonEvent.CLIENT_LEFT, ErrorText(SessionLostError, "the client left while its acquisition was being opened"))
         return True
 
-    def _take_hand_over(self, pending: Pending, session: Session, work: Future[Ring | None]) -> bool:
+    def _take_hand_over(self, pending: Pending, session: Session, work: Promise[Ring | None]) -> bool:
         """False when the session has changed meanwhile: the request is looked at again."""
         ring = work.result()
         if pending.client.gone or self._stopping or not self._attach(pending, session, ring):
@@ -288,7 +288,7 @@ class Openings:
         client.most_credit_bytes = max(client.most_credit_bytes, has)
         return True
 
-    def _recover(self, path: Path) -> Future[AcquisitionLike]:
+    def _recover(self, path: Path) -> Promise[AcquisitionLike]:
         if path not in self._recoveries:
             self._recoveries[path] = self._recoverer.submit(self._backstage.recover, path)
         return self._recoveries[path]
@@ -302,12 +302,12 @@ class Openings:
             pending.recovery = self._recover(self._admission.path(pending.request))
         if pending.recovery in self._recoveries.values():
             return False
-        error = pending.recovery.exception()
-        if isinstance(error, LockedError) and pending.request.resume is not None and now_s < pending.patient_until_s:
+        why = pending.recovery.failure()
+        if why is not None and why.is_a(LockedError) and pending.request.resume is not None and now_s < pending.patient_until_s:
             pending.recovery, pending.next_look_s = None, now_s + LOCK_RETRY_S  # the process that has it may be about to die
             return False
-        if error is not None:
-            raise error
+        if why is not None:
+            raise why.to_error()
         return True
 
     def _take_recovered(self) -> None:
@@ -315,10 +315,8 @@ class Openings:
             del self._recoveries[path]
             if recovery.cancelled():
                 continue
-            error = recovery.exception()
-            if error is not None:
-                known = error.to_dict() if isinstance(error, ShardwrightError) else {"message": repr(error), "exc_info": error}
-                self._on_event("acquisition_recovery_failed", {"path": str(path), **known})
+            if (why := recovery.failure()) is not None:
+                self._on_event("acquisition_recovery_failed", {"path": str(path), **why.as_facts()})
                 continue
             acquisition = recovery.result()
             settings = self._admission.settings_found(path.parent, acquisition.spec)
@@ -326,13 +324,11 @@ class Openings:
             self._sessions.add(Session(acquisition, settings, stream, recovered=True, on_event=self._on_event))
             self._on_event("acquisition_recovered", {"path": str(path), "identity": acquisition.identity, "frames": acquisition.next_sequence})
 
-    def _refuse(self, pending: Pending, error: BaseException, receipt: Any = None) -> None:
+    def _refuse(self, pending: Pending, why: ErrorText, receipt: Any = None) -> None:
         client, request = pending.client, pending.request
-        known = isinstance(error, ShardwrightError)
-        told = error if isinstance(error, ShardwrightError) else ShardwrightError("the daemon failed to open this acquisition", got=repr(error))
-        facts = {"name": request.name, "host": client.hello.host, **told.to_dict()}
-        self._on_event("acquisition_refused" if known else "acquisition_open_failed", facts if known else {**facts, "exc_info": error})
-        problem = Problem(told, fatal=False, request=request.request, receipt=receipt)
+        event = "acquisition_refused" if why.trace is None else "acquisition_open_failed"
+        self._on_event(event, {"name": request.name, "host": client.hello.host, **why.as_facts()})
+        problem = Problem(why, fatal=False, request=request.request, receipt=receipt)
         self._send(client, client.counter.control(Kind.ERROR, problem.to_body()))
 
 

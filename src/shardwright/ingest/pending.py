@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
+    from shardwright.model.promise import Promise
     from shardwright.wire.controls import Open
 
     from .acquisition_like import AcquisitionLike
@@ -23,10 +22,10 @@ class Pending:
 
     client: Client
     request: Open
-    work: Future[Any] | None = None
+    work: Promise[Any] | None = None
     admitted: Admitted | None = None
     session: Session | None = None
-    recovery: Future[AcquisitionLike] | None = None
+    recovery: Promise[AcquisitionLike] | None = None
     more_bytes: int = 0
     message_bytes: int = 0  # of them, for pixels in messages
     patient_until_s: float = 0.0  # how long it waits for another process to let go of the store

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ClosedError
 
 from .book import Book
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
 
     from .attachment import Attachment
@@ -25,14 +25,11 @@ ENDED_REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Ended:
-    """How an acquisition ended. ``error`` None: its client finished it."""
+    """How an acquisition ended, and what its client is told if it comes back."""
 
     client_epoch: int
     receipt: Receipt
-    error: ShardwrightError | None
-
-    def as_error(self) -> ShardwrightError:
-        return self.error or ClosedError("this acquisition was finished and sealed")
+    why: ErrorText
 
 
 class Sessions:
@@ -80,7 +77,7 @@ class Sessions:
         del self._by_identity[identity]
         self.book = self.book.with_ended(session)
         self._by_token = {token: other for token, other in self._by_token.items() if other is not session}
-        error = session.acquisition.error or session.reason
-        self._ended[identity] = Ended(session.acquisition.client_epoch, session.acquisition.receipt(), error)
+        why = session.why_ended or ErrorText(ClosedError, "this acquisition was finished and sealed")
+        self._ended[identity] = Ended(session.acquisition.client_epoch, session.acquisition.receipt(), why)
         while len(self._ended) > ENDED_REMEMBERED:
             self._ended.popitem(last=False)

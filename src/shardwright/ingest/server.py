@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
 from shardwright.model.names import store_name
-from shardwright.pipeline.acquisition import Acquisition
+from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.limits import Limits
 from shardwright.storage.ring import Ring, SpareRing
 from shardwright.wire.controls import Open, Problem
@@ -199,7 +200,7 @@ class IngestServer:
                     self._begin_stop()
                 self._round()
             for client in list(self._connections):
-                self._connections.dismiss(client, SessionLostError("the daemon is stopping"))
+                self._connections.dismiss(client, ErrorText(SessionLostError, "the daemon is stopping"))
             linger_ms = LINGER_MS
         finally:
             self._close(linger_ms)
@@ -260,7 +261,7 @@ class IngestServer:
         elif session.stop_asked:
             session.stop(on_request=True)
         elif session.waited_ms > self._settings.resume_timeout_ms:
-            session.time_out(SessionLostError("no client came back", expected=f"one within {self._settings.resume_timeout_ms} ms"))
+            session.time_out(self._settings.resume_timeout_ms)
         session.advance()
         if session.ended:
             self._forget(session)
@@ -298,7 +299,7 @@ class IngestServer:
                 return
         except ShardwrightError as error:
             self._foreign_messages += 1
-            self._connections.dismiss(client or stranger(identity), error)
+            self._connections.dismiss(client or stranger(identity), ErrorText.of(error))
             return
         session = self._sessions.of_token(header.session)
         if session is None or session.attachment is None or session.attachment.client is not client:
@@ -316,8 +317,8 @@ class IngestServer:
 
     def _refuse_token(self, client: Client, header: Header) -> None:
         """A session that has ended, or is another client's. Said once a message; the connection goes on."""
-        error = SessionLostError("this session has ended or is not yours", got=f"session {header.session:#x}")
-        problem = Problem(error, fatal=True)
+        why = ErrorText(SessionLostError, "this session has ended or is not yours", got=f"session {header.session:#x}")
+        problem = Problem(why, fatal=True)
         self._connections.send(client, Counter(header.session).control(Kind.ERROR, problem.to_body()))
 
     def _take_ring(self, token: int, ring_token: str) -> Ring | None:
@@ -328,20 +329,19 @@ class IngestServer:
 
     def _forget(self, session: Session) -> None:
         self._sessions.forget(session)
-        failed = session.acquisition.error
-        why = failed or session.reason
+        failed, why = session.acquisition.state is AcquisitionState.FAILED, session.why_ended
         facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}
-        self._on_event("acquisition_ended" if failed is None else "acquisition_failed", facts)
+        self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
 
-    def _client_gone(self, client: Client, error: ShardwrightError, left: bool) -> None:
+    def _client_gone(self, client: Client, why: ErrorText, left: bool) -> None:
         self._rings.release(client)
         self._openings.client_gone(client)
         for session in self._sessions:
             if session.attachment is not None and session.attachment.client is client:
                 if left:
-                    session.end_early(DaemonEvent.CLIENT_LEFT, error)
+                    session.end_early(DaemonEvent.CLIENT_LEFT, why)
                 else:
-                    session.lose_client(error)
+                    session.lose_client(why)
 
 
 def _limits(threads: int, settings: IngestSettings, spec: ArraySpec, ring_frames: int | None) -> Limits:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.wire.controls import Finish, Opened, Problem
@@ -59,13 +60,13 @@ class Session:
         self.frames_received = 0  # by this process
         self.rate = Rate(self.begun_s)
         self.preview = PreviewTap(acquisition.spec)
-        self.reason: ShardwrightError | None = None  # why it ended early; None for a normal end
+        self.reason: ErrorText | None = None  # why it ended early; None for a normal end
         self.credit = Credit(acquisition.limits.frame_bytes)
         self._never_attached = recovered
         self._before = acquisition.receipt() if recovered else None
         self._on_event = on_event
         self._old_rings: list[Ring] = []
-        self._losses: deque[tuple[int, int, ShardwrightError]] = deque(maxlen=MAX_UNTOLD_LOSSES)
+        self._losses: deque[tuple[int, int, ErrorText]] = deque(maxlen=MAX_UNTOLD_LOSSES)
         self._ended_by: DaemonEvent | None = None
 
     @property
@@ -103,6 +104,12 @@ class Session:
     def bytes_received(self) -> int:
         """Pixels that came to this process. From any thread."""
         return self.credit.frames_with_pixels * self.acquisition.limits.frame_bytes
+
+    @property
+    def why_ended(self) -> ErrorText | None:
+        """None: its client finished it."""
+        failed = self.acquisition.error
+        return self.reason if failed is None else ErrorText.of(failed)
 
     def totals(self) -> Totals:
         """What this process has done of the acquisition. From any thread."""
@@ -177,12 +184,12 @@ class Session:
         waits = self.state is DaemonState.DETACHED and not self.busy
         return (time.monotonic() - self.detached_s) * 1000 if waits else 0.0
 
-    def lose_client(self, error: ShardwrightError) -> None:
+    def lose_client(self, why: ErrorText) -> None:
         """It vanished: the acquisition stays open for it. One that was finished, or is over, only loses its listener."""
         if self._step(DaemonEvent.LINK_LOST) is Verdict.ACCEPT:
             self.detached_s = time.monotonic()
             self._retire_ring()
-            self._on_event("acquisition_detached", {"path": str(self.acquisition.path), "reason": str(error)})
+            self._on_event("acquisition_detached", {"path": str(self.acquisition.path), "reason": str(why)})
 
     def _retire_ring(self) -> None:
         """The ring stays as long as frames in it are needed; ``advance`` lets it go."""
@@ -225,7 +232,7 @@ class Session:
                 self._take_finish(Finish.from_body(decode_control(body)))
             self.state = then
         except ShardwrightError as error:
-            self.end_early(DaemonEvent.VIOLATION, error, frames)
+            self.end_early(DaemonEvent.VIOLATION, ErrorText.of(error), frames)
 
     def _take_frames(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """All of the batch, or nothing of it and an error."""
@@ -248,30 +255,30 @@ class Session:
 
     # From the daemon ------------------------------------------------------------------------------------------------------------------------
 
-    def end_early(self, event: DaemonEvent, error: ShardwrightError, frames: tuple[int, int] | None = None) -> None:
+    def end_early(self, event: DaemonEvent, why: ErrorText, frames: tuple[int, int] | None = None) -> None:
         """Ends the session before its time: what arrived is sealed. A violation is told at once, a stop when everything is sealed."""
         verdict = self._step(event)
         if verdict is Verdict.IGNORE:
             return
-        self.reason, self._ended_by = error, event
+        self.reason, self._ended_by = why, event
         self._write_off_missing()
         self.acquisition.finish()
         if verdict is Verdict.REFUSE or event is DaemonEvent.FAILED:
             first, last = frames or (None, None)
             receipt = self.acquisition.receipt() if event is DaemonEvent.FAILED else None
-            self._say(Kind.ERROR, Problem(error, fatal=True, first=first, last=last, receipt=receipt).to_body())
+            self._say(Kind.ERROR, Problem(why, fatal=True, first=first, last=last, receipt=receipt).to_body())
 
     def stop(self, *, on_request: bool = False) -> None:
         """``on_request``: this acquisition only, by somebody who said so; else the daemon stops."""
         if on_request:
-            error = SessionLostError("the acquisition was stopped on request", hint="What arrived is sealed")
+            why = ErrorText(SessionLostError, "the acquisition was stopped on request", hint="What arrived is sealed")
         else:
-            error = SessionLostError("the daemon is stopping", hint="What arrived is sealed; acquire again when it is back")
-        self.end_early(DaemonEvent.STOPPING, error)
+            why = ErrorText(SessionLostError, "the daemon is stopping", hint="What arrived is sealed; acquire again when it is back")
+        self.end_early(DaemonEvent.STOPPING, why)
 
-    def time_out(self, error: ShardwrightError) -> None:
+    def time_out(self, patience_ms: int) -> None:
         """Nobody came back."""
-        self.end_early(DaemonEvent.TIMED_OUT, error)
+        self.end_early(DaemonEvent.TIMED_OUT, ErrorText(SessionLostError, "no client came back", f"one within {patience_ms} ms"))
 
     def advance(self) -> None:
         """One round: takes what the pipeline has finished and tells the client."""
@@ -287,7 +294,7 @@ class Session:
             self._old_rings.remove(ring)
             ring.free()
         if acquisition.state is AcquisitionState.FAILED:
-            self.end_early(DaemonEvent.FAILED, acquisition.error or ShardwrightError("the acquisition failed"))
+            self.end_early(DaemonEvent.FAILED, self.why_ended or ErrorText(ShardwrightError, "the acquisition failed"))
         over = acquisition.state in (AcquisitionState.SEALED, AcquisitionState.FAILED)
         if over and acquisition.in_flight == 0 and self.credit.frames_in_flight == 0:
             self._settle()
@@ -295,8 +302,8 @@ class Session:
     def _tell_of_losses(self) -> None:
         self._losses.extend(loss for loss in self.acquisition.take_losses() if loss[1] >= self.credit.first)
         while self._losses and self.attachment is not None:
-            first, last, error = self._losses.popleft()
-            self._say(Kind.ERROR, Problem(error, fatal=False, first=first, last=last).to_body())
+            first, last, why = self._losses.popleft()
+            self._say(Kind.ERROR, Problem(why, fatal=False, first=first, last=last).to_body())
 
     def _say(self, kind: Kind, body: dict[str, Any]) -> None:
         if self.attachment is not None:
@@ -311,8 +318,8 @@ class Session:
             # Only after an end that the client asked for: after any other it may still be copying a frame.
             ring.close() if self._ended_by is None else ring.free()
         if self._ended_by is DaemonEvent.STOPPING:
-            error = self.acquisition.error or self.reason or SessionLostError("the daemon is stopping")
-            self._say(Kind.ERROR, Problem(error, fatal=True, receipt=receipt).to_body())
+            why = self.why_ended or ErrorText(SessionLostError, "the daemon is stopping")
+            self._say(Kind.ERROR, Problem(why, fatal=True, receipt=receipt).to_body())
         elif self.acquisition.state is AcquisitionState.SEALED:
             self._say(Kind.RECEIPT, {"receipt": receipt.to_dict()})
         self._step(DaemonEvent.SETTLED)

@@ -12,7 +12,6 @@ Its other modules: ``frame_flow`` (frames to slabs), ``outcomes`` (what comes of
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,9 @@ import numpy as np
 
 from shardwright.kernels.place import slabs_and_places
 from shardwright.model.degrade_level import DegradeLevel
-from shardwright.model.errors import LostFramesError, ResumeError
+from shardwright.model.errors import ResumeError
 from shardwright.model.fates import Fate, Reason
+from shardwright.model.promise import kept
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, METADATA_FIELDS, descriptor_dtype
 
 from .commit_ledger import joined
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.error_text import ErrorText
     from shardwright.model.receipt import Receipt
-    from shardwright.shard.group_files import GroupFiles
 
     from .limits import Limits
     from .restored import Restored, RestoredGroup
@@ -229,7 +229,7 @@ class Acquisition(Outcomes):
             chunks_uncompressed=chunks[DegradeLevel.UNCOMPRESSED],
         )
 
-    def take_losses(self) -> list[tuple[int, int, LostFramesError]]:
+    def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept; each is told once."""
         losses, self._losses = self._losses, []
         return losses
@@ -254,7 +254,7 @@ class Acquisition(Outcomes):
 
     def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
         """Frames that come too late for anything: after the end, or after a failure (then they count as lost)."""
-        if self.error is not None and not self._finish_asked:
+        if self._why is not None and not self._finish_asked:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
             self.accounts.frames_by_fate[Fate.LOST] += sequences.size
         self._released.append(sequences[descriptors["flags"] == 0])
@@ -271,7 +271,7 @@ class Acquisition(Outcomes):
         self._relieve_ring()
         self._look_at_ring(now_s)
         self._stage_and_commit(now_s)
-        if self.error is not None:
+        if self._why is not None:
             self._failing_step()
         elif self._finish_asked and not self._pending:
             self._finish_step()
@@ -282,7 +282,7 @@ class Acquisition(Outcomes):
         if self.state is AcquisitionState.OPEN:
             self.state = AcquisitionState.FINISHING
             for group in list(self._groups.by_number.values()):
-                if group.state is GroupState.OPEN and self.error is None:
+                if group.state is GroupState.OPEN and self._why is None:
                     self._close_group(group)
             self._groups.discard_prepared()
         if self._store_retry_s is not None and time.monotonic() >= self._store_retry_s:
@@ -315,10 +315,8 @@ class Acquisition(Outcomes):
         self._advance()
 
     def _restore_group(self, found: RestoredGroup) -> None:
-        files: Future[GroupFiles] = Future()
-        files.set_result(found.files)
         done = set(found.whole_slabs)
-        group = Group(found.files.group, files, slabs_left=found.slabs - len(done), done_slabs=done, frames=found.frames)
+        group = Group(found.files.group, kept(found.files), slabs_left=found.slabs - len(done), done_slabs=done, frames=found.frames)
         self._groups.restore(group)
         for slab, filled in found.holes.items():
             self._groups.holes.remember(slab, filled)
@@ -334,8 +332,8 @@ class Acquisition(Outcomes):
         self._restored_frames = sequences
         batch = _Batch(records, positions, sequences, restored.staged_addresses, np.zeros(records.size, np.uint8))
         if not self._place(batch):
-            if self.error is not None:
-                raise self.error
+            if self._why is not None:
+                raise self._why.to_error()
             raise ResumeError(
                 f"the staged frames of {self.path} need more memory than there is", hint="Resume with at least the memory that it was begun with"
             )

@@ -15,6 +15,7 @@ from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
 from shardwright.kernels.write import start_writeback, write_runs, write_slots
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
 from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
@@ -41,7 +42,7 @@ class SlabDone:
 
     row: int
     stored_bytes: int
-    error: Exception | None
+    error: ErrorText | None
     queue_ns: int = 0
     encode_ns: int = 0
     chunks: int = 0
@@ -222,13 +223,17 @@ class SlabTask:
         try:
             nbytes = job.encoder.encode(job.frames, job.records, job.slab, job.files, self.first, self.stop, state, level)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
-            job.tell(SlabDone(job.row, 0, error))
+            job.tell(SlabDone(job.row, 0, _told(error)))
         except BaseException as error:
-            job.tell(SlabDone(job.row, 0, WorkerError(f"a worker thread died: {error!r}")))  # nobody else would report this task
+            job.tell(SlabDone(job.row, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}")))  # nobody else would report this task
             raise
         else:
             waited_ns, took_ns = begun_ns - job.queued_ns, time.monotonic_ns() - begun_ns
             job.tell(SlabDone(job.row, int(nbytes.sum()), None, waited_ns, took_ns, int(np.count_nonzero(nbytes)), level))
+
+
+def _told(error: Exception) -> ErrorText:
+    return ErrorText.of(error, WorkerError(f"storing a slab failed: {error!r}"))
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,7 @@ class StageDone:
     row: int
     places: np.ndarray
     slots: np.ndarray
-    error: Exception | None
+    error: ErrorText | None
 
 
 @dataclass(frozen=True)
@@ -255,15 +260,15 @@ class StageTask:
     report: Callable[[StageDone], None]
 
     def run(self, state: WorkerState) -> None:
-        error: Exception | None = None
+        error: ErrorText | None = None
         try:
             with storage_errors("write", self.area.path):
                 reach("staging.before_write")
                 data, entries = self.area.data_place(self.slots), self.area.entry_place(self.slots)
                 raise_errno(stage_frames(self.area.descriptor, self.addresses, self.frame_bytes, data, entries, self.records, self.area.seed))
         except Exception as failure:  # noqa: BLE001  (travels in the report)
-            error = failure
+            error = _told(failure)
         except BaseException as failure:
-            self.report(StageDone(self.row, self.places, self.slots, WorkerError(f"a worker thread died: {failure!r}")))
+            self.report(StageDone(self.row, self.places, self.slots, ErrorText(WorkerError, f"a worker thread died: {failure!r}")))
             raise
         self.report(StageDone(self.row, self.places, self.slots, error))

@@ -5,11 +5,13 @@ Part of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner'
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import LostFramesError, ShardwrightError, WorkerError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import LostFramesError, WorkerError
 from shardwright.model.fates import Fate, Reason
 
 from .frame_flow import AcquisitionState, FrameFlow
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Failing(FrameFlow):
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: ErrorText) -> None:
         """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             return
         finishing = [group for group in self._groups.by_number.values() if self._usable(group)]
-        self.error = error if isinstance(error, ShardwrightError) else WorkerError(f"storing a slab failed: {error!r}")
+        self._why = error
         if self._pool.alive():
             for group in finishing:
                 for slab in self._table.incomplete_of_group(group.number):
@@ -73,8 +75,9 @@ class Failing(FrameFlow):
         """Nothing more will come: whatever still keeps pixels gives them back."""
         for _, entry in self._ledger.take_all():
             self._released.extend(entry.releases)
-        if self._leaves_something and self.error is not None:
-            self.error.hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
+        if self._leaves_something and self._why is not None:
+            hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
+            self._why = replace(self._why, hint=hint)
         self.state = AcquisitionState.FAILED
 
     def _give_up(self, group: Group) -> None:
@@ -127,8 +130,11 @@ class Failing(FrameFlow):
     def _tell_losses(self, records: np.ndarray) -> None:
         """Stored frames that a disk error took: the client and the operator hear of it."""
         self.accounts.lose_stored(records["sequence"].astype(np.int64))
-        error = LostFramesError(
-            "stored frames could not be read back after a disk error", got=f"{records.size} frames", hint="inspect --missing lists their places"
+        error = ErrorText(
+            LostFramesError,
+            "stored frames could not be read back after a disk error",
+            got=f"{records.size} frames",
+            hint="inspect --missing lists their places",
         )
         sequences = np.sort(records["sequence"].astype(np.int64))
         edges = np.flatnonzero(np.diff(sequences) != 1)
@@ -145,7 +151,7 @@ class Failing(FrameFlow):
         """A worker died. The others still read pixels and report; what is left when the last has gone will never be reported."""
         self.thread_died = True
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
-            self._fail(WorkerError(f"a worker thread died: {self._pool.failure!r}"))
+            self._fail(ErrorText(WorkerError, f"a worker thread died: {self._pool.failure}"))
         if self.in_flight and self._pool.ended():
             rows = np.flatnonzero((self._tasks_left > 0) | (self._desk.tasks > 0))
             for row in rows.tolist():

@@ -21,6 +21,8 @@ import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import WorkerError
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.slab_map import slabs_of_group
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
     from shardwright.array.spec import ArraySpec
     from shardwright.model.degrade_level import DegradeLevel
-    from shardwright.model.errors import LostFramesError, ShardwrightError
+    from shardwright.model.errors import ShardwrightError
 
     from .keeper_reports import KeeperReport, NotRecorded
     from .limits import Limits
@@ -98,7 +100,7 @@ class FrameFlow(ABC):
         self.folder = folder
         self.grid = Grid.of(self.spec)
         self.state = AcquisitionState.OPEN
-        self.error: ShardwrightError | None = None
+        self._why: ErrorText | None = None
         self.measures = Measures()
         self._pool = pool
         self._wake = wake
@@ -120,7 +122,7 @@ class FrameFlow(ABC):
         self._keeps_frames = settings.durability == "durable"  # until they are durable
         self._reports: SimpleQueue[SlabDone | StageDone | KeeperReport] = SimpleQueue()
         self._released: list[np.ndarray] = []
-        self._losses: list[tuple[int, int, LostFramesError]] = []
+        self._losses: list[tuple[int, int, ErrorText]] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
         self._ledger = CommitLedger()
         frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
@@ -183,8 +185,13 @@ class FrameFlow(ABC):
         self._events.append((event, facts))
 
     @abstractmethod
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: ErrorText) -> None:
         """Take nothing more in, save what is sound (``failure``)."""
+
+    @property
+    def error(self) -> ShardwrightError | None:
+        """Why it failed, or is about to: a fresh one each time."""
+        return None if self._why is None else self._why.to_error()
 
     # ------------------------------------------------------------------ the overload policy
 
@@ -230,7 +237,7 @@ class FrameFlow(ABC):
             batch.first = done
             for row in rows:
                 self._dispatch(row)
-            if self.error is not None:
+            if self._why is not None:
                 return False  # the rest of the batch was given up with everything that waited
             if missing < 0:
                 return True
@@ -302,7 +309,7 @@ class FrameFlow(ABC):
         group.state = GroupState.CLOSING
         for slab in self._table.incomplete_of_group(group.number):
             self._close_slab(slab)
-            if self.error is not None:
+            if self._why is not None:
                 return  # closing it showed that its files are no good
         for slab in slabs_of_group(self._encoder.layout, group.number):
             if slab not in group.done_slabs:
@@ -328,7 +335,7 @@ class FrameFlow(ABC):
         try:
             files = self._groups.files_for_waiting(group, time.monotonic())
         except Exception as error:  # noqa: BLE001  (whatever made the files impossible)
-            self._fail(error)
+            self._fail(ErrorText.of(error, WorkerError(f"storing a slab failed: {error!r}")))
             return
         if files is None:
             return

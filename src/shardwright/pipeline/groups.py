@@ -22,9 +22,10 @@ from .holes import HoleMemory, VisibleExtent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
 
     from shardwright.array.grid import Grid
+    from shardwright.model.error_text import ErrorText
+    from shardwright.model.promise import Promise
     from shardwright.shard.group_files import GroupFiles
 
     from .keeper import ShardKeeper
@@ -46,7 +47,7 @@ class Group:
     """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those that are there."""
 
     number: int
-    files: Future[GroupFiles]
+    files: Promise[GroupFiles]
     slabs_left: int
     in_flight: int = 0
     state: GroupState = GroupState.OPEN
@@ -59,7 +60,7 @@ class Group:
     rewrite_asked: bool = False  # the keeper is at it
     rewrites: int = 0
     held_rows: list[int] = field(default_factory=list)  # while it is rewritten: rows that are in the old files, and in memory till they are durable
-    failed_files: Future[GroupFiles] | None = None  # while they are being replaced
+    failed_files: Promise[GroupFiles] | None = None  # while they are being replaced
     retry_s: float | None = None  # the disk was full: when to try again
     waited_to_seal: bool = False
     spilled: bool = False
@@ -67,12 +68,12 @@ class Group:
     @property
     def ready(self) -> bool:
         """Whether its files are there."""
-        return self.files.done() and self.files.exception() is None
+        return self.files.done() and self.files.failure() is None
 
     @property
-    def failure(self) -> BaseException | None:
+    def failure(self) -> ErrorText | None:
         """Why its files could not be made, once that is known."""
-        return self.files.exception() if self.files.done() else None
+        return self.files.failure() if self.files.done() else None
 
 
 class Groups:
@@ -99,12 +100,12 @@ class Groups:
     def prepare_first(self) -> None:
         """Waits: a disk without room for the first shard is a clean refusal. Raises ``StorageError``."""
         group = self._new(0)
-        error = group.files.exception()
-        if isinstance(error, StorageFullError) and self._settings.on_full == "spill":
+        error = group.files.failure()
+        if error is not None and error.is_a(StorageFullError) and self._settings.on_full == "spill":
             self._spill(group, error)
-            error = group.files.exception()
+            error = group.files.failure()
         if error is not None:
-            raise error
+            raise error.to_error()
         self._prepared[0] = group
 
     def restore(self, group: Group) -> None:
@@ -180,32 +181,33 @@ class Groups:
         """The files for rows that wait, None while they have to go on waiting. Raises what made the files impossible."""
         if not group.waiting or group.rewriting or group.retry_s is not None or not group.files.done():
             return None
-        error = group.files.exception()
-        if isinstance(error, StorageFullError) and self._waits_for_room(group, now_s, error):
+        error = group.files.failure()
+        if error is not None and error.is_a(StorageFullError) and self._waits_for_room(group, now_s, error):
             return None
         if error is not None:
             group.sound = False
-            raise error
+            raise error.to_error()
         self._has_room_again(group)
         return group.files.result()
 
-    def fails_for_want_of_room(self, group: Group) -> BaseException | None:
+    def fails_for_want_of_room(self, group: Group) -> ErrorText | None:
         """With policy ``fail``: why, as soon as it is known, before any frame of the group is acknowledged."""
-        return group.failure if self._settings.on_full == "fail" and isinstance(group.failure, StorageFullError) else None
+        failure = group.failure
+        return failure if self._settings.on_full == "fail" and failure is not None and failure.is_a(StorageFullError) else None
 
     def may_stage(self, group: Group) -> bool:
         """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it must be sure that they get there."""
         return self._settings.on_full != "fail" or group.ready
 
-    def waits_to_seal(self, group: Group, now_s: float, error: BaseException) -> bool:
+    def waits_to_seal(self, group: Group, now_s: float, error: ErrorText) -> bool:
         """Sealing needs a little room as well (folders, the frame log); even the ballast was not enough. False when that ends the acquisition."""
-        if not isinstance(error, StorageFullError) or self._settings.on_full == "fail":
+        if not error.is_a(StorageFullError) or self._settings.on_full == "fail":
             return False
         self._wait_for_room(group, now_s, error)
         group.state, group.waited_to_seal = GroupState.SEALING, True
         return True
 
-    def _waits_for_room(self, group: Group, now_s: float, error: StorageFullError) -> bool:
+    def _waits_for_room(self, group: Group, now_s: float, error: ErrorText) -> bool:
         if self._settings.on_full == "fail":
             return False
         if self._settings.on_full == "spill" and not group.spilled:
@@ -214,7 +216,7 @@ class Groups:
         self._wait_for_room(group, now_s, error)
         return True
 
-    def _wait_for_room(self, group: Group, now_s: float, error: StorageFullError) -> None:
+    def _wait_for_room(self, group: Group, now_s: float, error: ErrorText) -> None:
         if not self._disk_full:
             self._disk_full = True
             self._on_event("disk_full", {"group": group.number, "reason": error.message, "hint": "Frames wait; free some space and they go on"})
@@ -225,7 +227,7 @@ class Groups:
             self._disk_full = False
             self._on_event("disk_has_room", {"group": group.number})
 
-    def _spill(self, group: Group, error: StorageFullError) -> None:
+    def _spill(self, group: Group, error: ErrorText) -> None:
         self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
         group.spilled = True
         group.files = self._keeper.prepare(group.number, spill=True)
@@ -242,11 +244,11 @@ class Groups:
                 group.spilled = False
                 group.files = self._keeper.prepare(group.number)
 
-    def note_io_error(self, group: Group, error: BaseException) -> bool:
+    def note_io_error(self, group: Group, error: ErrorText) -> bool:
         """From now on nothing goes into the old files; False when the group cannot be saved by new ones."""
         if group.rewriting:
             return True
-        if not isinstance(error, StorageError) or isinstance(error, StorageFullError) or group.rewrites >= MOST_REWRITES or not group.sound:
+        if not error.is_a(StorageError) or error.is_a(StorageFullError) or group.rewrites >= MOST_REWRITES or not group.sound:
             return False
         group.rewriting = True
         group.rewrites += 1
@@ -259,7 +261,7 @@ class Groups:
         group.failed_files = group.files
         group.files = self._keeper.rewrite(group.number, group.files.result(), stored_slabs, held_slabs, spill=group.spilled)
 
-    def rewritten(self, group: Group, error: Exception | None) -> None:
+    def rewritten(self, group: Group, error: ErrorText | None) -> None:
         """The keeper is done: with new files, or (``error``) the old ones are all there is, and hold what they hold."""
         group.rewriting = group.rewrite_asked = False
         if error is not None and group.failed_files is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -17,8 +16,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, WorkerError
 from shardwright.model.fates import Fate, Reason
+from shardwright.model.promise import Promise
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles
@@ -51,9 +52,9 @@ class ShardKeeper:
         self._layout = layout
         self._report = report
         self._ballast_given = not folder.ballast.path.exists()  # by the process before this one, perhaps
-        self._promises: list[Future[GroupFiles]] = []
+        self._promises: list[Promise[GroupFiles]] = []
         self._promises_lock = threading.Lock()  # against the thread's death only
-        self._dead: Exception | None = None
+        self._dead: ErrorText | None = None
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
         self._thread.start()
@@ -63,13 +64,13 @@ class ShardKeeper:
 
     # ------------------------------------------------------------------ commands
 
-    def prepare(self, group: int, *, spill: bool = False) -> Future[GroupFiles]:
-        """Preallocate the files of a group; the future fails with ``StorageFullError`` or ``StorageError``."""
-        future = self._promise()
+    def prepare(self, group: int, *, spill: bool = False) -> Promise[GroupFiles]:
+        """Preallocate the files of a group; the promise fails with ``StorageFullError`` or ``StorageError``."""
+        promise = self._promise()
 
         def run() -> None:
             free_bytes, open_ns, begun_ns = 0, None, time.monotonic_ns()
-            if future.done():
+            if promise.done():
                 return
             try:
                 if not spill:
@@ -77,23 +78,23 @@ class ShardKeeper:
                 files = self._create(group, spill=spill)
                 open_ns = time.monotonic_ns() - begun_ns
                 free_bytes = self.folder.free_bytes()
-            except Exception as error:  # noqa: BLE001  (travels in the future)
-                future.set_exception(self._explained(error))
+            except Exception as error:  # noqa: BLE001  (travels in the promise)
+                promise.fail(self._explained(error))
             else:
-                future.set_result(files)
+                promise.keep(files)
             self._report(GroupPrepared(group, free_bytes, open_ns))
 
         self._commands.put(run)
-        return future
+        return promise
 
-    def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], *, spill: bool) -> Future[GroupFiles]:
+    def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], *, spill: bool) -> Promise[GroupFiles]:
         """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``. ``held_slabs`` cannot be lost."""
-        future = self._promise()
+        promise = self._promise()
 
         def run() -> None:
             lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
             saved: set[int] = set()
-            error: Exception | None = None
+            error: ErrorText | None = None
             try:
                 self.folder.may_rename()
                 if old.renamed:
@@ -108,20 +109,20 @@ class ShardKeeper:
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
                 if lost.size:
                     self._log(BlockKind.EVENTS, -1, lost)
-                future.set_result(files)
+                promise.keep(files)
             except Exception as failure:  # noqa: BLE001  (travels in the report)
                 error = self._explained(failure)
-                future.set_exception(error)
+                promise.fail(error)
             self._report(GroupRewritten(group, saved, lost, error))
 
         self._commands.put(run)
-        return future
+        return promise
 
-    def commit(self, groups: dict[int, Future[GroupFiles]], keys: set[int]) -> None:
+    def commit(self, groups: dict[int, Promise[GroupFiles]], keys: set[int]) -> None:
         """Sync the files of ``groups``, and the staging area and the frame log where ``keys`` names them; reports ``Committed``."""
 
         def run() -> None:
-            failed: dict[int, Exception] = {}
+            failed: dict[int, ErrorText] = {}
             begun_ns = time.monotonic_ns()
             staging = self.folder.staging
             places: dict[int, Callable[[], None]] = {key: partial(files.result().sync, self.busy.step) for key, files in groups.items()}
@@ -140,7 +141,7 @@ class ShardKeeper:
 
         self._commands.put(run)
 
-    def seal(self, group: int, files: Future[GroupFiles]) -> None:
+    def seal(self, group: int, files: Promise[GroupFiles]) -> None:
         """Seal the files of a group, then let the frame log have its frames; reports ``GroupSealed``."""
 
         def run() -> None:
@@ -163,11 +164,11 @@ class ShardKeeper:
 
         self._commands.put(run)
 
-    def discard(self, files: Future[GroupFiles]) -> None:
+    def discard(self, files: Promise[GroupFiles]) -> None:
         """Delete prepared files that no frame came for; if another writer has taken over, they are its own now."""
 
         def run() -> None:
-            if files.exception() is not None:
+            if files.failure() is not None:
                 return
             try:
                 self.folder.may_rename()
@@ -178,11 +179,11 @@ class ShardKeeper:
 
         self._commands.put(run)
 
-    def abandon(self, files: Future[GroupFiles]) -> None:
+    def abandon(self, files: Promise[GroupFiles]) -> None:
         """Close files that failed, leaving them for recovery."""
 
         def run() -> None:
-            if files.exception() is None:
+            if files.failure() is None:
                 files.result().abandon()
 
         self._commands.put(run)
@@ -194,7 +195,7 @@ class ShardKeeper:
             try:
                 self._log(BlockKind.EVENTS, -1, records)
             except StorageFullError as error:
-                self._report(NotRecorded(records, release, settled, error))
+                self._report(NotRecorded(records, release, settled, ErrorText.of(error)))
             else:
                 self._report(Recorded(records["sequence"].astype(np.int64), release, settled))
 
@@ -213,7 +214,7 @@ class ShardKeeper:
         """End the store, report ``StoreFinished``. After a ``StorageFullError`` it may be asked again; otherwise ``stop`` comes next."""
 
         def run() -> None:
-            error: Exception | None = None
+            error: ErrorText | None = None
             try:
                 self._with_ballast(lambda: self.folder.finish(extent, keep_workspace=keep_workspace))
             except Exception as failure:  # noqa: BLE001  (travels in the report)
@@ -231,22 +232,21 @@ class ShardKeeper:
 
     # ------------------------------------------------------------------ the thread
 
-    def _promise(self) -> Future[GroupFiles]:
-        """A future that is resolved even if this thread dies: somebody may wait for it."""
-        future: Future[GroupFiles] = Future()
+    def _promise(self) -> Promise[GroupFiles]:
+        """A promise that is resolved even if this thread dies: somebody may wait for it."""
+        promise: Promise[GroupFiles] = Promise()
         with self._promises_lock:
             if self._dead is not None:
-                future.set_exception(self._dead)
+                promise.fail(self._dead)
             self._promises = [promise for promise in self._promises if not promise.done()]
-            self._promises.append(future)
-        return future
+            self._promises.append(promise)
+        return promise
 
-    def _break_promises(self, error: Exception) -> None:
+    def _break_promises(self, why: ErrorText) -> None:
         with self._promises_lock:
-            self._dead = error
-            for future in self._promises:
-                if not future.done():
-                    future.set_exception(error)
+            self._dead = why
+            for promise in self._promises:
+                promise.fail(why)
 
     def _work(self) -> None:
         """A command that fails ends the acquisition, not this thread: the owner waits for the reports of later commands."""
@@ -259,21 +259,21 @@ class ShardKeeper:
                     except Exception as error:  # noqa: BLE001  (travels in the report)
                         self._report(KeeperFailed(self._explained(error)))
         except BaseException as error:
-            died = WorkerError(f"the shard keeper's thread died: {error!r}")
+            died = ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}")
             self._break_promises(died)
             self._report(KeeperFailed(died, dead=True))
             raise
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explained(self, error: Exception) -> ErrorText:
         """An I/O error because another writer has taken the store over is no disk error: nothing may be rewritten then."""
         if isinstance(error, StorageError):
             try:
                 self.folder.may_rename()
             except FencedError as fenced:
-                return fenced
+                return ErrorText.of(fenced)
             except ShardwrightError:
-                return error
-        return error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")
+                return ErrorText.of(error)
+        return ErrorText.of(error, WorkerError(f"the shard keeper failed: {error!r}"))
 
     def _create(self, group: int, *, spill: bool, packed: bool | None = None, suffix: str = "") -> GroupFiles:
         folder = self.folder

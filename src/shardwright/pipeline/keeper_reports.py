@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from shardwright.model.errors import StorageFullError
+    from shardwright.model.error_text import ErrorText
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class GroupRewritten:
     group: int
     saved: set[int]
     lost: np.ndarray
-    error: Exception | None
+    error: ErrorText | None
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class GroupSealed:
     group: int
     shards: int
     renamed: bool
-    error: Exception | None
+    error: ErrorText | None
     seal_ns: int
 
 
@@ -46,7 +46,7 @@ class GroupSealed:
 class Committed:
     """Everything that was to be synced is, but for ``failed``."""
 
-    failed: dict[int, Exception]
+    failed: dict[int, ErrorText]
     commit_ns: int
 
 
@@ -67,14 +67,14 @@ class NotRecorded:
     records: np.ndarray
     release: bool
     settled: bool
-    error: StorageFullError
+    error: ErrorText
 
 
 @dataclass(frozen=True)
 class KeeperFailed:
     """A command failed that nobody waits for, or the thread died (``dead``)."""
 
-    error: Exception
+    error: ErrorText
     dead: bool = False
 
 
@@ -82,7 +82,7 @@ class KeeperFailed:
 class StoreFinished:
     """The keeper's last report."""
 
-    error: Exception | None
+    error: ErrorText | None
 
 
 KeeperReport = GroupPrepared | GroupRewritten | GroupSealed | Committed | Recorded | NotRecorded | KeeperFailed | StoreFinished

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageFullError, WorkerError
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
@@ -82,14 +83,14 @@ class Outcomes(Failing):
         for row in entry.rows:
             self._table.free(row)
 
-    def _commit_failed(self, key: int, error: Exception) -> None:
+    def _commit_failed(self, key: int, error: ErrorText) -> None:
         if key == STAGED:
             self._note("staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"})
             self._desk.area = None
         elif key == LOGGED or not self._rewrite(self._groups.by_number.get(key), error):
             self._fail(error)
 
-    def _rewrite(self, group: Group | None, error: BaseException) -> bool:
+    def _rewrite(self, group: Group | None, error: ErrorText) -> bool:
         """Save a group by new files, once no worker is at the old ones; False when it cannot be saved."""
         if group is None or self.state is AcquisitionState.FAILING or not self._groups.note_io_error(group, error):
             return False
@@ -294,8 +295,9 @@ class Outcomes(Failing):
         self._keeper.grow(self._groups.visible.elements(self.accounts.received_extent))
 
     def _store_finished(self, report: StoreFinished) -> None:
-        if isinstance(report.error, StorageFullError) and self.settings.on_full != "fail" and self.state is AcquisitionState.FINISHING:
-            self._note("disk_full", {"reason": report.error.message, "hint": "Free some space: what is left to do is tried again"})
+        full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
+        if full is not None and self.settings.on_full != "fail" and self.state is AcquisitionState.FINISHING:
+            self._note("disk_full", {"reason": full.message, "hint": "Free some space: what is left to do is tried again"})
             self._store_retry_s = time.monotonic() + FULL_DISK_RETRY_S
             return
         self._keeper.stop()
@@ -305,5 +307,5 @@ class Outcomes(Failing):
                 self._settle_durable(key, entry)
             self.state = AcquisitionState.SEALED
             return
-        self._fail(report.error or WorkerError("the store was finished before its time"))
+        self._fail(report.error or ErrorText(WorkerError, "the store was finished before its time"))
         self._fail_at_last()

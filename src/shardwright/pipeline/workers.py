@@ -57,13 +57,13 @@ class Task(Protocol):
 
 
 class WorkerPool:
-    """``threads`` workers. ``failure`` holds the exception that killed one; the owner must look at ``alive``. One that dies, perhaps with a task
+    """``threads`` workers. ``failure`` tells of the exception that killed one; the owner must look at ``alive``. One that dies, perhaps with a task
     that nobody will report, takes the others with it: they finish what is queued, and then ``ended`` says that nothing more will come."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
-        self.failure: BaseException | None = None
+        self.failure: str | None = None
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._busy = [BusyClock() for _ in range(threads)]
         self._threads = [
@@ -113,7 +113,7 @@ class WorkerPool:
                     task.run(state)
             state.close()
         except BaseException as error:
-            self.failure = error
+            self.failure = str(error) or type(error).__name__
             for _ in self._threads:
                 self._tasks.put(None)
             raise

@@ -88,7 +88,7 @@ class FrameLog:
         self._descriptor = descriptor
         self._end = HEADER_PAGE_BYTES
         self._torn_end = HEADER_PAGE_BYTES
-        self._failure: StorageError | None = None
+        self._failure: str | None = None  # what made it unusable
 
     @classmethod
     def create(cls, path: Path, dtype: np.dtype[np.void], identity: bytes) -> FrameLog:
@@ -143,7 +143,7 @@ class FrameLog:
             self._torn_end = max(self._torn_end, self._end + nbytes)
             raise
         except StorageError as error:
-            self._failure = error
+            self._failure = error.message
             raise
         self._end += nbytes
         self._count(kind, group, records.size)
@@ -218,12 +218,12 @@ class FrameLog:
                 reach(point)
                 os.fdatasync(self._descriptor)
         except StorageError as error:
-            self._failure = error  # the next sync would say that all is well
+            self._failure = error.message  # the next sync would say that all is well
             raise
 
     def _check_usable(self) -> None:
         if self._failure is not None:
-            raise StorageError(f"{self.path} failed before and is not written any more: {self._failure.message}") from self._failure
+            raise StorageError(f"{self.path} failed before and is not written any more: {self._failure}")
 
     def _count(self, kind: BlockKind, group: int, rows: int) -> None:
         self.rows += rows

@@ -9,7 +9,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from shardwright.model.errors import ProtocolError, ShardwrightError, error_from_dict
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ProtocolError
 from shardwright.model.receipt import Receipt
 
 from .fields import boolean, mapping, number, one_of, optional_mapping, optional_number, optional_text, ranges, text
@@ -185,7 +186,7 @@ class Finish(_Control):
 class Problem:
     """An ERROR body. ``fatal``: the session (session 0: the connection) has ended. ``first``, ``last``: the frame sequences concerned."""
 
-    error: ShardwrightError
+    error: ErrorText
     fatal: bool
     request: int | None = None
     first: int | None = None
@@ -203,7 +204,7 @@ class Problem:
     @classmethod
     def from_body(cls, body: dict[str, Any]) -> Problem:
         facts = {key: optional_text(body, key) for key in ("expected", "got", "hint")}
-        error = error_from_dict({"code": text(body, "code"), "message": text(body, "message"), **facts})
+        error = ErrorText.from_dict({"code": text(body, "code"), "message": text(body, "message"), **facts})
         receipt = optional_mapping(body, "receipt")
         return cls(
             error=error,

@@ -1,0 +1,70 @@
+"""An error as it is kept: its class and its words. No exception outlives the call that handles it, since its traceback holds every object that the
+call touched: a session with its ring, a batch of frames.
+
+    border   ErrorText.of(error)    whatever was raised, as text
+    kept     in fields, queues, promises
+    border   text.to_error()        a fresh exception of the same class, for whoever must see it raised
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ShardwrightError, error_from_dict
+
+MOST_CHARACTERS = 8192  # of each text
+_MOST_FRAMES = 40  # of a defect's traceback
+
+
+@dataclass(frozen=True)
+class ErrorText:
+    """``trace``: of a defect of ours, that is an exception of any other class: where it was raised, as Python prints it."""
+
+    kind: type[ShardwrightError]
+    message: str
+    expected: str | None = None
+    got: str | None = None
+    hint: str | None = None
+    trace: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException, defect: ShardwrightError | None = None) -> ErrorText:
+        """``defect``: how to tell an error that is none of ours; else as ``ShardwrightError``."""
+        if isinstance(error, ShardwrightError):
+            return cls(type(error), *(_cut(text) for text in (error.message, error.expected, error.got, error.hint)))  # type: ignore[arg-type]
+        told = defect or ShardwrightError("an unexpected error", got=repr(error))
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-_MOST_FRAMES))
+        return cls(type(told), *(_cut(text) for text in (told.message, told.expected, told.got, told.hint, trace)))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> ErrorText:
+        """The error that ``to_dict`` described; of an unknown code: a plain ``ShardwrightError``."""
+        return cls.of(error_from_dict(facts))
+
+    def to_error(self) -> ShardwrightError:
+        """A fresh exception: raise it at once, and keep it nowhere."""
+        return self.kind(self.message, expected=self.expected, got=self.got, hint=self.hint)
+
+    def is_a(self, kind: type[ShardwrightError]) -> bool:
+        return issubclass(self.kind, kind)
+
+    @property
+    def code(self) -> str:
+        return self.kind.code
+
+    def __str__(self) -> str:
+        return str(self.to_error())
+
+    def to_dict(self) -> dict[str, str]:
+        """As ``ShardwrightError.to_dict``."""
+        return self.to_error().to_dict()
+
+    def as_facts(self) -> dict[str, Any]:
+        """For an event: as ``to_dict``, and where a defect was raised (``exception``)."""
+        return {**self.to_dict(), **({} if self.trace is None else {"exception": self.trace})}
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None else text[:MOST_CHARACTERS]

@@ -1,0 +1,72 @@
+"""What another thread is asked for: a value, or why there is none, which is kept as text (``ErrorText``).
+
+In place of ``concurrent.futures.Future``, which keeps the exception with its traceback, and with that all that the other thread had in hand.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from .error_text import ErrorText
+
+T = TypeVar("T")
+
+
+class Promise(Generic[T]):
+    """Thread-safe. The first of ``keep``, ``fail`` and ``cancel`` counts."""
+
+    def __init__(self) -> None:
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._value: list[T] = []  # one, or none
+        self._failure: ErrorText | None = None
+        self._cancelled = False
+
+    def keep(self, value: T) -> bool:
+        """False: nobody waits any more, and ``value`` is the caller's."""
+        with self._lock:
+            if self._settled.is_set():
+                return False
+            self._value.append(value)
+            self._settled.set()
+        return True
+
+    def fail(self, why: ErrorText) -> None:
+        with self._lock:
+            if not self._settled.is_set():
+                self._failure = why
+                self._settled.set()
+
+    def cancel(self) -> None:
+        """Nobody waits any more, or nobody will do it. Nothing, once it is settled."""
+        with self._lock:
+            self._cancelled = self._cancelled or not self._settled.is_set()
+            self._settled.set()
+
+    def done(self) -> bool:
+        return self._settled.is_set()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def failure(self, timeout_s: float | None = None) -> ErrorText | None:
+        """Why there is no value; waits until it is settled. Raises ``TimeoutError``."""
+        if not self._settled.wait(timeout_s):
+            raise TimeoutError
+        return self._failure
+
+    def result(self, timeout_s: float | None = None) -> T:
+        """The value; waits for it. Raises ``TimeoutError``, or a fresh error that says why there is none."""
+        if (failure := self.failure(timeout_s)) is not None:
+            raise failure.to_error()
+        assert self._value, "nobody asks for what was cancelled"
+        return self._value[0]
+
+
+def kept(value: T) -> Promise[T]:
+    """One that is kept already."""
+    promise: Promise[T] = Promise()
+    promise.keep(value)
+    return promise
