@@ -186,7 +186,7 @@ def show_package(line: str) -> None:
 
 def install(extras: list[str]) -> None:
     start = time.monotonic()
-    say(f"installing packages for: {', '.join(extras) or 'running'} (a minute or two)")
+    say(f"installing packages for: {', '.join(extras) or 'the client alone'} (a minute or two)")
     os.environ.setdefault("PIP_RETRIES", "2")
     on_terminal = sys.stderr.isatty()
     pip("install", "--upgrade", "pip")

@@ -13,6 +13,7 @@ import typer
 
 from shardwright import __version__
 from shardwright.model.errors import AccessError, ConfigError, ShardwrightError
+from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.failpoints import load_from_environment
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     load_from_environment()
     try:
-        build_app(arguments)(list(arguments), prog_name="shardwright")
+        with naming_missing_extra(next(filter(COMMANDS.__contains__, arguments), "this")):
+            build_app(arguments)(list(arguments), prog_name="shardwright")
     except ShardwrightError as error:
         typer.echo(f"shardwright: {one_line(error)}", err=True)
         sys.exit(exit_code(error))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from shardwright.model.errors import ConfigError
+from shardwright.model.extras import naming_missing_extra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,8 @@ def control_client(config: Path | None, socket: Path | None) -> ControlClient:
 
 
 def _socket_of(config: Path) -> str:
-    from shardwright.config.load import load_config
+    with naming_missing_extra("CONFIG, in place of --socket PATH,"):
+        from shardwright.config.load import load_config
 
     path = load_config(config).config.control_socket_path
     if path is None:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError, OutputExistsError, StorageError
+from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.failpoints import reach
 
 from .claim import ClaimedPlace
@@ -191,11 +192,9 @@ class _Counted:
 
 
 def _connect(url: str) -> S3Store:
-    try:
+    with naming_missing_extra(url):
         from obstore.exceptions import BaseError
         from obstore.store import S3Store
-    except ImportError:
-        raise ConfigError(f"{url} needs the package obstore", hint="pip install 'shardwright[s3]'") from None
     if not any(map(os.environ.get, _CREDENTIALS)):
         raise ConfigError(
             f"no credentials for {url}",

@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardwright.model.errors import ConfigError, SessionLostError, WorkerError
+from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.failpoints import load_from_environment
 
 from .manners import watch_grants
@@ -198,10 +199,8 @@ class DaskCluster:
     """
 
     def __init__(self, address: str) -> None:
-        try:
+        with naming_missing_extra("--scheduler"):
             import distributed
-        except ModuleNotFoundError as error:
-            raise ConfigError("--scheduler needs dask.distributed", hint="pip install 'shardwright[cluster]'") from error
         self._address = address
         self._distributed: Any = distributed  # its functions are not typed
         try:

@@ -1,4 +1,7 @@
-"""Where a program that writes in its own process begins: ``create`` and ``resume`` make a ``Writer`` of plain arguments; ``release_memory``."""
+"""Where a program that writes in its own process begins: ``create`` and ``resume`` make a ``Writer`` of plain arguments; ``release_memory``.
+
+What they need is imported when they are called: the functions themselves are there on a computer that has the client alone, and say what is missing.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,8 @@ from typing import TYPE_CHECKING
 
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import LayoutWarning
+from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.spare_memory import spare_memory
-
-from .acquisition import Acquisition
-from .limits import Limits, default_threads
-from .settings import WriteSettings
-from .writer import Writer
 
 if TYPE_CHECKING:
     import os
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from shardwright.storage.slot_file import IoMode
 
     from .settings import Durability, OnFull, Overload
+    from .writer import Writer
 
 
 def create(
@@ -46,7 +46,13 @@ def create(
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.choose_io``: the
     first time on a filesystem it measures, a few tenths of a second). The others are those of
     ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
+    Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
+    with naming_missing_extra("shardwright.create"):
+        from .acquisition import Acquisition
+        from .limits import Limits, default_threads
+        from .settings import WriteSettings
+        from .writer import Writer
     settings = WriteSettings.checked(
         io=io,
         durability=durability,
@@ -79,7 +85,13 @@ def resume(
 
     ``take_over`` even though another process holds it; that one can then seal nothing any more. Raises ``ResumeError`` for a store that is finished,
     ``LockedError`` while another writer holds it, ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``.
+    Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
+    with naming_missing_extra("shardwright.resume"):
+        from .acquisition import Acquisition
+        from .limits import Limits, default_threads
+        from .settings import WriteSettings
+        from .writer import Writer
     settings = WriteSettings.checked(
         durability=durability, store_within_ms=store_within_ms, sync_interval_ms=sync_interval_ms, overload=overload, on_full=on_full
     )

@@ -70,6 +70,8 @@ class ControlClient:
         self.close()
 
     def _connected(self, until_s: float) -> socket.socket:
+        if not hasattr(socket, "AF_UNIX"):
+            raise SessionLostError("this system has no Unix sockets, by which a daemon is asked", hint="Ask on the daemon's own computer, over ssh.")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Not settimeout: a non-blocking connect would fail at once where others are waiting to be let in.

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import ConfigError
+from shardwright.model.extras import install_line
 
 from .child import end_child, start_child, take
 from .web.settings import WebSettings
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from shardwright.config.model import Config, Http
 
 PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client", "PIL": "pillow"}
-EXTRA = "pip install 'shardwright[web]'"
 BACKLOG = 64
 STOP_TIMEOUT_S = 3.0
 _LOOK_S = 0.2
@@ -45,7 +45,7 @@ def check_packages() -> None:
     """Raises ``ConfigError`` where the extra ``web`` is not installed."""
     missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise ConfigError(f"needs packages that are not installed: {', '.join(missing)}", hint=f"{EXTRA}, or http.enabled: false.")
+        raise ConfigError(f"needs packages that are not installed: {', '.join(missing)}", hint=f"{install_line('web')}, or http.enabled: false.")
 
 
 def web_settings(config: Config) -> WebSettings:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardwright.codecs.native import SYMBOLS
 from shardwright.config.quantities import format_bytes
+from shardwright.model.extras import install_line
 
 from .finding import Finding
 from .folder_checks import FOLDER_CHECKS
@@ -219,7 +220,7 @@ def check_web(facts: Facts) -> Check:
     if not facts.web_wanted:
         return "ok", "off (http.enabled)", None
     if facts.missing_web_packages:
-        return "bad", f"not installed: {', '.join(facts.missing_web_packages)}", 'pip install "shardwright[web]", or http.enabled: false.'
+        return "bad", f"not installed: {', '.join(facts.missing_web_packages)}", f"{install_line('web')}, or http.enabled: false."
     return "ok", "its packages are installed", None
 
 

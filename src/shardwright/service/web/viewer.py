@@ -23,6 +23,8 @@ import anyio.to_thread
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from shardwright.model.extras import install_line
+
 from .answers import Json
 from .finished import NotShownError
 from .stores import PREFIX
@@ -60,7 +62,7 @@ window.EventSource = class extends EventTarget {
 if (!location.hash) location.replace("#!%7B%7D");
 """
 HEAD = '<script src="session_stub.js"></script><link rel="icon" href="/icon.svg">'
-MISSING = "The viewer is not installed. It comes with the extra viewer:  pip install 'shardwright[viewer]'\n"
+MISSING = f"The viewer is not installed. It comes with the extra viewer:  {install_line('viewer')}\n"
 CONTRAST_TIMEOUT_S = 10.0
 MOST_REMEMBERED = 256
 FOR_EVER = {"Cache-Control": "max-age=31536000, immutable"}  # the client's file names carry a hash of what is in them
