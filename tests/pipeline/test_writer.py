@@ -302,3 +302,15 @@ def test_a_layout_that_validators_refuse_is_a_warning(path):
     with pytest.warns(sw.errors.LayoutWarning, match="wants time, then channel, then space"), sw.create(path, spec, threads=1) as writer:
         writer.append(np.zeros((8, 8), np.uint8))
     assert writer.receipt.frames_stored == 1
+
+
+def test_a_receipt_that_is_not_perfect_is_a_warning(path, tmp_path, spec_of, caplog):
+    with sw.create(tmp_path / "whole.ome.zarr", spec_of()) as whole:
+        whole.append_many(np.stack([frame(i) for i in range(4)]))
+    assert whole.receipt.trouble == {}
+    assert not caplog.records
+    with sw.create(path, spec_of()) as writer:
+        writer.append(frame(0), index=(0,))
+        writer.append(frame(1), index=(3,))
+    assert writer.receipt.trouble == {"frames_missing": 2}
+    assert [record.getMessage() for record in caplog.records] == ["a.ome.zarr: not every frame is in its place: frames_missing 2"]

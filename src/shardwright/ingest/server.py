@@ -330,8 +330,12 @@ class IngestServer:
         self._sessions.forget(session)
         failed = session.acquisition.error
         why = failed or session.reason
-        facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}
+        receipt = session.acquisition.receipt()
+        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {})}
         self._on_event("acquisition_ended" if failed is None else "acquisition_failed", facts)
+        if trouble := receipt.trouble:
+            hint = f"`shardwright inspect --missing {receipt.path}` lists them"
+            self._on_event("acquisition_incomplete", {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, "hint": hint})
 
     def _client_gone(self, client: Client, error: ShardwrightError, left: bool) -> None:
         self._rings.release(client)

@@ -45,6 +45,18 @@ if TYPE_CHECKING:
     from .workers import WorkerPool
 
 _SETTLE_ROWS = 4096
+_EVENT_OF_FATE = {
+    Fate.DUPLICATE: "frames_duplicate",
+    Fate.LATE: "frames_late",
+    Fate.DROPPED: "frames_dropped",
+    Fate.LOST: "frames_lost",
+}
+_HINT_OF_FATE = {
+    Fate.DUPLICATE: "Its place was taken: is the index right? Positions or channels that the array has no axis for fall on one place",
+    Fate.LATE: "Its place had been closed: more frames came in another order than the ring holds",
+    Fate.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
+    Fate.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
+}
 __all__ = ["Acquisition", "AcquisitionState"]
 
 
@@ -236,8 +248,29 @@ class Acquisition(Outcomes):
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         """(name, facts) of what an operator should know; each is told once."""
+        self._tell_of_first_frames()
         events, self._events = self._events, []
         return events
+
+    def _tell_of_first_frames(self) -> None:
+        """The first frame of each fate is an event; how many follow stands in the counts, so that a camera which is too fast fills no log."""
+        for fate, event in _EVENT_OF_FATE.items():
+            frames = self.accounts.frames_by_fate[fate]
+            if frames and fate not in self._told_fates:
+                self._told_fates.add(fate)
+                self._note(event, {"frames": frames, **self._facts_of_first(fate), "hint": _HINT_OF_FATE[fate]})
+
+    def _facts_of_first(self, fate: Fate) -> dict[str, Any]:
+        """Which frame it was, as far as that is known."""
+        record = self.accounts.first_by_fate.get(fate)
+        if record is None:
+            return {}
+        facts: dict[str, Any] = {"sequence": int(record["sequence"]), "reason": Reason(int(record["reason"])).name.lower()}
+        if record["frame_id"] >= 0:
+            facts["frame_id"] = int(record["frame_id"])
+        if record["position"] >= 0:
+            facts["index"] = list(self.grid.index_of(int(record["position"])))
+        return facts
 
     def close(self) -> None:
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""

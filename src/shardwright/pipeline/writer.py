@@ -221,6 +221,8 @@ class Writer:
             self._acquisition.close()
             self._pool.stop()
             self._ring.close()
+            if trouble := self._receipt.trouble:
+                log.warning("%s: not every frame is in its place: %s", self.path.name, ", ".join(f"{name} {n:,}" for name, n in trouble.items()))
             if self._acquisition.error is not None:
                 raise self._acquisition.error
         return self._receipt
