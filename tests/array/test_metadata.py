@@ -109,6 +109,17 @@ def test_scales_and_units_stand_in_storage_order():
     assert image["datasets"][0]["coordinateTransformations"] == [{"type": "scale", "scale": [0.5, 1.0, 2.0, 0.1, 0.1]}]
 
 
+@pytest.mark.parametrize("unknown", [0, 0.0, -0.0, "0"])  # as text: from YAML
+def test_a_scale_of_0_is_unknown_and_claims_no_size(unknown):
+    """Micro-Manager says it of a pixel size that nobody calibrated. OME-Zarr demands a scale, and 0 is none."""
+    y, x = ({"name": name, "count": 4, "chunk_size": 4, "unit": "micrometer", "scale": scale} for name, scale in (("y", unknown), ("x", 0.1)))
+    spec = ArraySpec(dtype="uint16", dimensions=[{"name": "t", "chunk_size": 1}, y, x])
+    (image,) = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]["multiscales"]
+    assert image["axes"][1:] == [{"name": "y", "type": "space"}, {"name": "x", "type": "space", "unit": "micrometer"}]
+    assert image["datasets"][0]["coordinateTransformations"] == [{"type": "scale", "scale": [1.0, 1.0, 0.1]}]
+    assert ArraySpec.model_validate(spec.model_dump(mode="json")) == spec, "as every daemon knows it: what is sent and kept has no 0"
+
+
 T, Z, C = ("t", None, 1, 1), ("z", 3, 1, 1), ("c", 2, 1, 1)
 WARNED = {
     "index at the start": (lambda spec_of: spec_of(*YX, index_location="start"), "index_location"),

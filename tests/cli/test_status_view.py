@@ -15,7 +15,8 @@ STREAM = {
     "acquisitions_failed": 0,
     "frames_received": 12_345,
     "frames_stored": 12_300,
-    "frames_missing": 0,
+    "frames_missing": 45,
+    "frames_skipped": 0,
     "frames_late": 0,
     "frames_duplicate": 0,
     "frames_dropped": 45,
@@ -112,6 +113,17 @@ def test_degraded_acquisitions_and_streams_are_told() -> None:
     assert "late cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% uncompressed 15 s rig 4711" in lines
     assert "stream acquisitions failed received stored shards raw on disk faster uncompressed" in lines
     assert "cam0 2 0 12,345 12,300 7 4.0 GiB 1.0 GiB (4.0:1) 160 48" in lines
+
+
+def test_the_state_is_green_while_every_frame_is_stored_and_no_longer() -> None:
+    whole = {**STREAM, "frames_missing": 0, "frames_dropped": 0}
+    colours = []
+    for stream in (whole, {**whole, "frames_skipped": 2}, STREAM, whole):
+        out = io.StringIO()
+        Console(file=out, width=200, force_terminal=True, color_system="standard").print(status_view(snapshot(streams={"cam0": stream})))
+        (line,) = [line for line in out.getvalue().splitlines() if "state" in line and "serving" in line]
+        colours.append(next(name for name, code in (("green", "\x1b[32m"), ("red", "\x1b[31m")) if code in line))
+    assert colours == ["green", "red", "red", "green"]
 
 
 def test_nothing_open_and_nobody_there() -> None:

@@ -59,11 +59,11 @@ def test_only_the_output_root_is_required() -> None:
 
 def test_reliability_has_defaults_and_a_stream_may_have_its_own() -> None:
     text = GOOD.replace("root: ./data", "root: ./data, spill_root: ./more, ballast: 8MiB")
-    config = parse_config(text.replace("ring_frames: auto", "durability: durable\n    on_full: spill")).config
+    config = parse_config(text.replace("ring_frames: auto", "durability: durable\n    on_full: spill\n    on_duplicate: fail")).config
     common, own = config.reliability, config.reliability_of(config.streams[0])
-    assert (common.durability, common.overload, common.on_full) == ("stored", "block", "block")
+    assert (common.durability, common.overload, common.on_full, common.on_duplicate) == ("stored", "block", "block", "count")
     assert (common.store_within_ms, common.sync_interval_ms, common.resume_timeout_ms) == (1000, 1000, 60_000)
-    assert (own.durability, own.overload, own.on_full) == ("durable", "block", "spill")
+    assert (own.durability, own.overload, own.on_full, own.on_duplicate) == ("durable", "block", "spill", "fail")
     assert config.spills
     assert (config.output.spill_root, config.output.ballast, config.output.low_water) == (Path.cwd() / "more", 8 * 2**20, 2**30)
 

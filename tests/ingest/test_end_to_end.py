@@ -15,7 +15,9 @@ import zarr
 import zmq
 
 import shardwright as sw
+from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
+from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import ring
 from shardwright.wire import messages
 from shardwright.wire.messages import Kind
@@ -112,6 +114,24 @@ def test_out_of_order_duplicate_and_missing_frames_are_placed_and_counted(start,
     receipt = stream.receipt
     assert (receipt.frames_received, receipt.frames_stored, receipt.frames_missing) == (39, 38, 2)
     assert receipt.frames_duplicate + receipt.frames_late == 1
+
+
+@pytest.mark.parametrize("transport", ["shm", "message"])
+def test_a_duplicate_ends_an_acquisition_whose_stream_says_so(start, spec_of, frames_of, tmp_path, transport: str):
+    """``on_duplicate: fail``: the client gets the error that names the frame, what came before it is sealed, and others go on."""
+    daemon = start(StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")), root=tmp_path)
+    frames = frames_of(6)
+    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("other", spec_of()) as other:
+        strict = connection.acquire("a", stream="strict")
+        for i in (0, 1, 2, 1):
+            strict.append(frames[i], index=[i])
+        with pytest.raises(errors.DuplicateFrameError, match=r"the place of frame 3 is taken.*index \(1,\).*Is the index right"):
+            strict.close()
+        assert "the place of frame 3 is taken" in daemon.event("acquisition_ended")["reason"]
+        for i in (0, 1, 1):
+            other.append(frames[i], index=[i])
+    np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr")[:3], frames[:3])
+    assert (other.receipt.frames_stored, other.receipt.frames_duplicate) == (2, 1), "the daemon counts, where nothing else is said"
 
 
 def test_explicit_indices_over_several_axes(start, frames_of):

@@ -15,6 +15,7 @@ from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.service.events import level_of
 from shardwright.storage import failpoints
 
 COUNTS = [f.name for f in fields(Receipt) if f.name != "path"]
@@ -104,6 +105,9 @@ def test_totals_equal_the_receipts_of_all_acquisitions_exactly(start, spec_of, f
     for name in ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards"):
         assert everything[name] > 0, "else this test proves less than it says"
     streams_now = daemon.server.snapshot()["streams"]
+    assert {name: stream["frames_skipped"] for name, stream in streams_now.items()} == {"cam0": 2 + 28, "drops": 0, "client": 3}, (
+        "what was dropped, late or lost is counted as that alone"
+    )
     assert {name: (stream["acquisitions"], stream["acquisitions_failed"]) for name, stream in streams_now.items()} == {
         "cam0": (4, 1),
         "drops": (1, 0),
@@ -115,6 +119,37 @@ def test_totals_equal_the_receipts_of_all_acquisitions_exactly(start, spec_of, f
         assert stream["histograms"]["store_seconds"]["count"] == stream["frames_stored"], name
         assert (stream["ring_frames"], stream["ring_used"], stream["slabs_total"], stream["slabs_used"]) == (0, 0, 0, 0)
     assert daemon.server.snapshot()["acquisitions"] == []
+
+
+def test_what_goes_wrong_is_told_at_the_first_frame_and_with_the_receipt(start, spec_of, frames_of, tmp_path, wait):
+    """Once for each kind and acquisition, however many frames it takes: the rest is in the counts."""
+    frames = frames_of(40)
+    streams = [
+        StreamPolicy("cam0", spec_of(), tmp_path, ring_frames=12),
+        StreamPolicy("drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")),
+    ]
+    daemon = start(*streams, root=tmp_path)
+    acquire(daemon, "whole", frames[:10], stream="cam0")
+    acquire(daemon, "twice", frames[:8], stream="cam0", order=[0, 1, 2, 2, 3, 1, 5])
+    acquire(daemon, "late", frames, stream="cam0", order=[*range(0, 60, 2), 1, 3])
+    acquire_and_drop(daemon, frames, wait)
+    wait(lambda: len(receipts(daemon)) == 4 and daemon.count("acquisition_incomplete") == 3)
+    told = [(event, name_of(facts), facts) for event, facts in list(daemon.events) if event.startswith("frames_")]
+    assert sorted((event, name) for event, name, _ in told) == [("frames_dropped", "dropped"), ("frames_duplicate", "twice"), ("frames_late", "late")]
+    by_name = {name: facts for _, name, facts in told}
+    assert (by_name["twice"]["sequence"], by_name["twice"]["index"], by_name["twice"]["reason"]) == (3, [2], "place_taken")
+    assert (by_name["late"]["sequence"], by_name["late"]["index"], by_name["late"]["reason"]) == (30, [1], "place_closed")
+    incomplete = {name_of(facts): facts for event, facts in daemon.events if event == "acquisition_incomplete"}
+    assert incomplete["twice"].items() >= {"frames_received": 7, "frames_duplicate": 2, "frames_missing": 1}.items()
+    assert incomplete["late"].items() >= {"frames_late": 2}.items()
+    assert incomplete["dropped"]["frames_dropped"] == incomplete["dropped"]["frames_missing"] == by_name["dropped"]["frames"] > 0 or (
+        incomplete["dropped"]["frames_dropped"] > by_name["dropped"]["frames"]
+    )
+    assert {level_of(event) for event in ("acquisition_incomplete", *(event for event, _, _ in told))} == {"warning"}
+
+
+def name_of(facts) -> str:
+    return facts["path"].rpartition("/")[2].removesuffix(".ome.zarr")
 
 
 def test_totals_never_go_back_while_acquisitions_end(start, spec_of, frames_of, wait):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ import shardwright as sw
 from shardwright.model.errors import (
     BudgetError,
     ClosedError,
+    DuplicateFrameError,
     FrameDtypeError,
     FrameIndexError,
     FrameShapeError,
@@ -22,7 +26,14 @@ from shardwright.model.errors import (
     SpecError,
     StorageError,
 )
-from shardwright.pipeline.limits import RUNTIME_BYTES
+from shardwright.pipeline.acquisition import Acquisition
+from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
+from shardwright.pipeline.settings import WriteSettings
+from shardwright.pipeline.writer import Writer
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def frame(i: int, dtype: str = "uint16") -> np.ndarray:
@@ -302,3 +313,83 @@ def test_a_layout_that_validators_refuse_is_a_warning(path):
     with pytest.warns(sw.errors.LayoutWarning, match="wants time, then channel, then space"), sw.create(path, spec, threads=1) as writer:
         writer.append(np.zeros((8, 8), np.uint8))
     assert writer.receipt.frames_stored == 1
+
+
+def test_a_receipt_that_is_not_perfect_is_a_warning(path, tmp_path, spec_of, caplog):
+    with sw.create(tmp_path / "whole.ome.zarr", spec_of()) as whole:
+        whole.append_many(np.stack([frame(i) for i in range(4)]))
+    assert whole.receipt.trouble == {}
+    assert not caplog.records
+    with sw.create(path, spec_of()) as writer:
+        writer.append(frame(0), index=(0,))
+        writer.append(frame(1), index=(3,))
+    assert writer.receipt.trouble == {"frames_missing": 2}
+    assert [record.getMessage() for record in caplog.records] == ["a.ome.zarr: not every frame is in its place: frames_missing 2"]
+
+
+def test_a_frame_whose_place_is_taken_is_an_error_that_names_both(path, spec_of):
+    """Said at once; the frame before it stays, and the writer goes on."""
+    with sw.create(path, spec_of()) as writer:
+        for i in range(3):
+            writer.append(frame(i))
+        with pytest.raises(
+            DuplicateFrameError, match=r"the place of frame 3 \(id 77\) is taken.*index \(1,\). Is the index right.*on_duplicate"
+        ) as caught:
+            writer.append(frame(9), index=(1,), frame_id=77)
+        assert caught.value.code == "duplicate_frame"
+        writer.append(frame(3), index=(3,))
+        writer.flush()  # each is told once
+        with pytest.raises(DuplicateFrameError, match=r"frame 5 .*index \(0,\), and 2 more such frames"):
+            writer.append_many(np.stack([frame(i) for i in (9, 9, 4, 9)]), indices=[[0], [1], [4], [2]])
+    assert (writer.receipt.frames_received, writer.receipt.frames_stored, writer.receipt.frames_duplicate) == (9, 5, 4)
+    assert np.array_equal(read(path), [frame(i) for i in range(5)])
+
+
+def test_positions_without_an_axis_for_them_end_at_the_first_repeated_place(path, spec_of):
+    """A sequence with positions, written to an array that has no axis for them."""
+    positions, times = range(3), range(4)
+    order = iter([t for _ in positions for t in times])
+    with sw.create(path, spec_of()) as writer:
+        with pytest.raises(DuplicateFrameError, match="several positions"):
+            append_at_each(writer, order)
+        assert len(list(order)) == len(positions) * len(times) - 5, "the first that came a second time"
+    assert (writer.receipt.frames_stored, writer.receipt.frames_duplicate) == (4, 1)
+
+
+def append_at_each(writer: Writer, places: Iterable[int]) -> None:
+    for place in places:
+        writer.append(frame(place), index=(place,))
+
+
+@pytest.mark.parametrize("how", ["flush", "close", "append"])
+def test_a_duplicate_that_had_to_wait_is_told_by_a_later_call(path, spec_of, how):
+    """The frames before it wait for a group of shards, and so does it: nobody can know yet."""
+    spec = spec_of()
+    limits = replace(Limits.derive(spec, threads=1), open_groups=2)
+    writer = Writer(lambda pool, wake: Acquisition(path, spec, limits, pool, wake, WriteSettings(on_duplicate="fail")), 1)
+    go_on = threading.Event()
+    failpoints.set_hook("slots.before_store", go_on.wait)
+    try:
+        for i in range((limits.open_groups + 1) * 4):  # a group has two slabs of two frames
+            writer.append(frame(i))
+        writer.append(frame(9), index=(0,))
+    finally:
+        failpoints.set_hook("slots.before_store", None)
+        go_on.set()
+    later = {"flush": writer.flush, "close": writer.close, "append": partial(append_at_each, writer, range(13, 1000))}
+    with pytest.raises(DuplicateFrameError, match=r"index \(0,\)"):
+        later[how]()
+    assert writer.close().frames_duplicate == 1
+
+
+def test_duplicates_are_counted_where_that_is_asked_for(path, spec_of, caplog):
+    with sw.create(path, spec_of(), on_duplicate="count") as writer:
+        for i in (0, 1, 1, 1, 2):
+            writer.append(frame(i), index=(i,))
+    assert (writer.receipt.frames_stored, writer.receipt.frames_duplicate) == (3, 2)
+    first, last = (record.getMessage() for record in caplog.records)
+    assert "frames_duplicate" in first, "one line, at the first one"
+    assert "'index': [1]" in first
+    assert "frames_duplicate 2" in last
+    with pytest.raises(SpecError, match="unknown on_duplicate; expected one of count, fail"):
+        sw.create(path.with_name("b.zarr"), spec_of(), on_duplicate="ignore")

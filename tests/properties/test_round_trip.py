@@ -32,7 +32,7 @@ if settings.get_current_profile_name() == "quick":
 def write(acquired: Acquired, path: Path) -> tuple[sw.Receipt, list[np.ndarray]]:
     """Run the acquisition in this process: its receipt and the frames as they were sent."""
     counts, sent = places(acquired.spec), []
-    with sw.create(path, acquired.spec, threads=acquired.threads, io=acquired.io) as writer:
+    with sw.create(path, acquired.spec, threads=acquired.threads, io=acquired.io, on_duplicate="count") as writer:
         for i, arrival in enumerate(acquired.arrivals):
             frame = pixels(acquired.spec, arrival.content, arrival.seed)
             sent.append(frame.copy())

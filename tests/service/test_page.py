@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+import shardwright as sw
 from shardwright.service.control_client import ControlClient
 from shardwright.testing.photons import PhotonFrames
 
@@ -20,6 +21,8 @@ from .daemon_process import CLI, TIMEOUT_S, DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from shardwright.client import Connection
 
 pytestmark = pytest.mark.browser
 
@@ -46,13 +49,14 @@ streams:
 class Rig:
     """A daemon with its page, and cameras for it. A context manager that leaves no process behind."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
         self.folder = folder
-        (folder / "rig.yaml").write_text(CONFIG)
+        (folder / "rig.yaml").write_text(config)
         self.daemon = DaemonProcess(folder / "rig.yaml")
         self.url = self.daemon.wait_for("web_ready")["url"]
         self.control = ControlClient(folder / "control.sock")
         self._cameras: list[subprocess.Popen[str]] = []
+        self._connections: list[Connection] = []
 
     def camera(self, name: str, frames: int, fps: float) -> subprocess.Popen[str]:
         connect = ["--connect", f"ipc://{self.folder}/in.sock", "--name", name, "--stream", "cam0"]
@@ -60,10 +64,17 @@ class Rig:
         self._cameras.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
         return self._cameras[-1]
 
+    def connect(self) -> Connection:
+        """Closed with the rig."""
+        self._connections.append(sw.connect(f"ipc://{self.folder}/in.sock"))
+        return self._connections[-1]
+
     def __enter__(self) -> Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for connection in self._connections:
+            connection.close()
         for camera in self._cameras:
             if camera.poll() is None:
                 camera.kill()
@@ -173,6 +184,39 @@ def test_a_disk_that_does_not_answer_is_not_called_full(page: Browser, running: 
         page.run(show, "/views.js", free)
         tiles.append((page.text("#disk-free"), page.text("#disk-until"), page.run("return document.querySelector('#disk-tile').dataset.level")))
     assert tiles == [("\u2013", "not known", ""), ("7", "below the low-water mark", "bad"), ("8", "of 100 B", "")]
+
+
+DOT = "return getComputedStyle(document.querySelector('.dot')).backgroundColor"
+GREEN, ORANGE, RED = "rgb(29, 122, 79)", "rgb(154, 91, 0)", "rgb(179, 38, 30)"  # --good, --warning, --bad, in light
+
+
+def test_frames_that_are_not_stored_are_counted_once_and_the_header_is_not_green():
+    config = CONFIG.replace("reliability: {", "reliability: {overload: drop, ").replace("- name: cam0\n", "- name: cam0\n    ring_frames: 32\n")
+    assert config.count("overload: drop") == config.count("ring_frames") == 1
+    with tempfile.TemporaryDirectory(prefix="sw-") as folder, Rig(Path(folder), config) as rig, Browser() as page:
+        connection = rig.connect()
+        page.open(rig.url)
+        page.wait(lambda: page.text("#state") == "serving", "the state")
+        assert page.run(DOT) == GREEN
+        with connection.acquire("skips", stream="cam0") as skips:
+            skips.append(sent_frame(0), index=[0])
+            skips.append(sent_frame(1), index=[3])
+        page.wait(lambda: page.text("#frames-not-stored") == "2", "two places for which no frame came")
+        assert page.text("#why-not-stored") == "2 skipped"
+        page.wait(lambda: (page.text("#state"), page.run(DOT)) == ("serving, frames not stored", ORANGE), "a header that says so")
+        with connection.acquire("drops", stream="cam0") as drops:
+            while not drops.frames_dropped:
+                drops.append_many(np.broadcast_to(sent_frame(0), (64, *SHAPE)))
+        receipt = drops.receipt
+        assert receipt.frames_dropped == receipt.frames_missing == receipt.frames_received - receipt.frames_stored > 0
+        page.wait(lambda: page.number("#frames-not-stored") == 2 + receipt.frames_dropped, "each frame once")
+        assert page.text("#why-not-stored") == f"2 skipped, {receipt.frames_dropped:,} dropped"
+        page.wait(lambda: (page.text("#state"), page.run(DOT)) == ("serving, frames dropped", RED), "a header that says so, and stays")
+        page.wait(lambda: "acquisition incomplete" in page.text("#events"), "the receipt's warning")
+        told = [event for event in rig.control.ask("events")["events"] if event["level"] == "warning"]
+        assert [event["event"] for event in told] == ["acquisition_incomplete", "frames_dropped", "acquisition_incomplete"], "no line for each frame"
+        assert told[-1]["frames_dropped"] == receipt.frames_dropped
+        assert page.foreign_addresses(rig.url) == []
 
 
 def test_what_is_stuck_is_said_once(page: Browser):

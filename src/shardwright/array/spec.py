@@ -38,7 +38,11 @@ class _Frozen(BaseModel):
 
 
 class Dimension(_Frozen):
-    """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is in ``unit`` per pixel or step."""
+    """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is in ``unit`` per pixel or step.
+
+    ``scale=0`` stands for *unknown*, as acquisition programs say it of a pixel size that nobody calibrated. OME-Zarr has no unknown scale and allows
+    none of 0, so it becomes its neutral one: ``scale`` 1.0 and no ``unit``, which claims no size.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")
     count: int | None = Field(default=None, gt=0)
@@ -46,7 +50,13 @@ class Dimension(_Frozen):
     shard_size_chunks: int = Field(default=1, gt=0)
     type: AxisType | None = None
     unit: str | None = None
-    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _without_unknown_scale(self) -> Dimension:
+        if self.scale == 0:
+            self.__dict__.update(scale=1.0, unit=None)
+        return self
 
     @property
     def axis_type(self) -> AxisType:
@@ -90,7 +100,8 @@ Codec = Annotated[Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] 
 
 
 class ArraySpec(_Frozen):
-    """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns), codec and layout.
+    """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns), codec and layout. An axis whose ``scale`` is
+    not known is given ``scale=0`` (``Dimension``).
 
     ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own. ``fill_value`` stands where no frame came;
     for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. ``codec=None`` stores chunks as they are. ``frame_fields`` names further numbers that

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WIDTH_OF_FILES = 200  # where output goes to a file or another program, lines are as long as they need to be
 STALL_WARNING_S = 2.0
-_STREAM_TROUBLE = ("frames_missing", "frames_late", "frames_duplicate", "frames_dropped", "frames_lost")
+_STREAM_TROUBLE = ("frames_skipped", "frames_late", "frames_duplicate", "frames_dropped", "frames_lost")
 _STREAM_DEGRADED = ("frames_faster", "frames_uncompressed")
 
 
@@ -101,7 +101,7 @@ def _daemon(status: Facts) -> RenderableType:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row("daemon", f"{plain(status['software'])} on {plain(status['host'])}, process {status['pid']}, for {duration(status['uptime_s'])}")
-    grid.add_row("state", Text(status["state"], style={"serving": "green", "draining": "yellow"}.get(status["state"], "")))
+    grid.add_row("state", _state(status))
     if status["stall_s"] >= STALL_WARNING_S:
         grid.add_row("stalled", Text(f"for {duration(status['stall_s'])}: a disk does not answer, or hardly", style="red"))
     grid.add_row("configuration", plain(status["config"]))
@@ -114,6 +114,12 @@ def _daemon(status: Facts) -> RenderableType:
     if events["lines_dropped"] or events["lines_unwritten"]:
         grid.add_row("log", Text(f"{events['lines_dropped'] + events['lines_unwritten']:,} lines lost: its reader is too slow", style="yellow"))
     return grid
+
+
+def _state(status: Facts) -> Text:
+    """Not green once frames were not stored, as on the status page: the streams below say which."""
+    gone = any(stream.get(name) for stream in status["streams"].values() for name in _STREAM_TROUBLE)
+    return Text(status["state"], style="red" if gone else {"serving": "green", "draining": "yellow"}.get(status["state"], ""))
 
 
 def _disk(disk: Facts) -> Text:

@@ -15,7 +15,7 @@ from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the
 from shardwright.compact.order import Order  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
 from shardwright.pipeline.limits import default_threads
-from shardwright.pipeline.settings import Durability, OnFull, Overload  # noqa: TC001
+from shardwright.pipeline.settings import Durability, OnDuplicate, OnFull, Overload  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import (
@@ -38,7 +38,7 @@ CONTROL_SOCKET = "control.sock"
 VERSION: Literal[1] = 1  # of the file's format
 
 
-_OF_A_STREAM = ("durability", "overload", "on_full")  # what a stream may say for itself
+_OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # what a stream may say for itself
 
 
 class _Section(BaseModel):
@@ -189,6 +189,11 @@ class Reliability(_Section):
     on_full: OnFull = Field(
         default="block", description="When the disk has no room for the next shards: block until it has, spill to output.spill_root, or fail."
     )
+    on_duplicate: OnDuplicate = Field(
+        default="count",
+        description="What a frame whose place is taken is: count it (the first one of an acquisition is a warning, the rest a number), or fail: what "
+        "came before it is sealed, and its client gets the error.",
+    )
     resume_timeout_ms: int = Field(
         default=60_000, ge=0, le=86_400_000, description="How long an acquisition whose client is gone stays open for it, before it is sealed."
     )
@@ -289,6 +294,7 @@ class Stream(_Section):
     durability: Durability | None = Field(default=None, description="This stream's own, in place of reliability.durability.")
     overload: Overload | None = Field(default=None, description="This stream's own, in place of reliability.overload.")
     on_full: OnFull | None = Field(default=None, description="This stream's own, in place of reliability.on_full.")
+    on_duplicate: OnDuplicate | None = Field(default=None, description="This stream's own, in place of reliability.on_duplicate.")
     array: ArraySpec = Field(description="Dimensions in the order frames are acquired, dtype, codec and layout.")
 
 

@@ -330,8 +330,12 @@ class IngestServer:
     def _forget(self, session: Session) -> None:
         self._sessions.forget(session)
         failed, why = session.acquisition.state is AcquisitionState.FAILED, session.why_ended
-        facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}
+        receipt = session.acquisition.receipt()
+        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {})}
         self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
+        if trouble := receipt.trouble:
+            hint = f"`shardwright inspect --missing {receipt.path}` lists them"
+            self._on_event("acquisition_incomplete", {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, "hint": hint})
 
     def _client_gone(self, client: Client, why: ErrorText, left: bool) -> None:
         self._rings.release(client)

@@ -13,18 +13,22 @@ if TYPE_CHECKING:
 
 CLIENT_STREAM = "client"  # of acquisitions whose client brought its own array: one name for all, so that there are not more and more of them
 _COUNTS = tuple(f.name for f in fields(Receipt) if f.name != "path")
-_FATES_WITH_BYTES = ("durable", "missing", "duplicate", "late", "dropped", "lost")  # received and stored ones are counted where they come from
+_FATES_WITH_BYTES = ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")  # received and stored: counted where they come from
 _BYTE_COUNTS = tuple(f"bytes_{fate}" for fate in _FATES_WITH_BYTES)
 
 
 @dataclass(frozen=True)
 class Totals:
-    """``counts`` are those of the receipts: exactly their sums once the acquisitions have ended; and the pixel bytes of frames by their fate."""
+    """``counts`` are those of the receipts: exactly their sums once the acquisitions have ended; and the pixel bytes of frames by their fate.
+
+    ``frames_skipped`` are the missing ones that nobody ever sent. Skipped, dropped, late, lost and duplicate frames are all that is not stored, each
+    counted once; ``frames_missing`` counts the places of dropped, late and lost ones as well.
+    """
 
     acquisitions: int = 0
     acquisitions_failed: int = 0
     bytes_received: int = 0
-    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys((*_COUNTS, *_BYTE_COUNTS), 0))
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys((*_COUNTS, "frames_skipped", *_BYTE_COUNTS), 0))
     measures: Measures = field(default_factory=Measures)
 
     @classmethod
@@ -33,6 +37,7 @@ class Totals:
         counts = {name: getattr(receipt, name) for name in _COUNTS}
         if before is not None:
             counts = {name: count if name == "frames_missing" else count - getattr(before, name) for name, count in counts.items()}
+        counts["frames_skipped"] = _skipped(receipt, failed=failed)
         pixels = {f"bytes_{fate}": counts[f"frames_{fate}"] * frame_bytes for fate in _FATES_WITH_BYTES}
         return cls(1, int(failed), bytes_received, {**counts, **pixels}, measures)
 
@@ -57,3 +62,9 @@ class Totals:
             **counts,
             "histograms": self.measures.to_dict(),
         }
+
+
+def _skipped(receipt: Receipt, *, failed: bool) -> int:
+    """Places of the whole acquisition for which no frame came. At least so many: a dropped frame whose place another one took hides one."""
+    kept = receipt.frames_stored - receipt.frames_durable if failed else 0  # a failed acquisition misses what only recovery can seal
+    return max(0, receipt.frames_missing - kept - receipt.frames_dropped - receipt.frames_late - receipt.frames_lost)

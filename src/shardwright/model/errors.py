@@ -72,6 +72,12 @@ class FrameIndexError(ShardwrightError, IndexError):
     code = "frame_index"
 
 
+class DuplicateFrameError(ShardwrightError, ValueError):
+    """A frame came for a place that another frame has; the one that came first is kept."""
+
+    code = "duplicate_frame"
+
+
 class MetadataError(ShardwrightError, ValueError):
     """Per-frame metadata that the frame table has no column for."""
 

@@ -8,6 +8,8 @@ from typing import Any
 
 _LATER = ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed")  # than protocol version 1
 
+_TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost")
+
 
 @dataclass(frozen=True)
 class Receipt:
@@ -44,6 +46,11 @@ class Receipt:
     def ratio(self) -> float:
         """Raw bytes per stored byte; 0 when nothing was stored."""
         return self.bytes_raw / self.bytes_stored if self.bytes_stored else 0.0
+
+    @property
+    def trouble(self) -> dict[str, int]:
+        """The counts of frames that are not stored and of places without one, those that are not 0: empty where every frame is in its place."""
+        return {name: count for name in _TROUBLE if (count := getattr(self, name))}
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

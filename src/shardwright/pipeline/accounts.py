@@ -27,6 +27,7 @@ class Accounts:
     frames_stored: int = 0
     frames_durable: int = 0
     frames_by_fate: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
+    first_by_fate: dict[Fate, np.void] = field(default_factory=dict)  # its record: of frames that are not stored, as far as it is known
     stored_bytes: int = 0
     shards: int = 0
     seen: SequenceSet = field(default_factory=SequenceSet)
@@ -63,8 +64,10 @@ class Accounts:
 
     def settle(self, records: np.ndarray) -> None:
         """Frames that will not be stored, by their fate; their sequences count as stored once they are in the frame log."""
-        for fate, count in zip(*np.unique(records["fate"], return_counts=True), strict=True):
-            self.frames_by_fate[Fate(int(fate))] += int(count)
+        for number, first, count in zip(*np.unique(records["fate"], return_index=True, return_counts=True), strict=True):
+            fate = Fate(int(number))
+            self.frames_by_fate[fate] += int(count)
+            self.first_by_fate.setdefault(fate, records[first].copy())
 
     def lose_stored(self, sequences: np.ndarray) -> None:
         """Stored frames that a disk error took: settled from now on, and no commit counts them any more."""

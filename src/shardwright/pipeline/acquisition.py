@@ -20,7 +20,8 @@ import numpy as np
 
 from shardwright.kernels.place import slabs_and_places
 from shardwright.model.degrade_level import DegradeLevel
-from shardwright.model.errors import ResumeError
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import DuplicateFrameError, ResumeError
 from shardwright.model.fates import Fate, Reason
 from shardwright.model.promise import kept
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, METADATA_FIELDS, descriptor_dtype
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
-    from shardwright.model.error_text import ErrorText
     from shardwright.model.receipt import Receipt
 
     from .limits import Limits
@@ -45,6 +45,18 @@ if TYPE_CHECKING:
     from .workers import WorkerPool
 
 _SETTLE_ROWS = 4096
+_EVENT_OF_FATE = {
+    Fate.DUPLICATE: "frames_duplicate",
+    Fate.LATE: "frames_late",
+    Fate.DROPPED: "frames_dropped",
+    Fate.LOST: "frames_lost",
+}
+_HINT_OF_FATE = {
+    Fate.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place where the array has no axis for them",
+    Fate.LATE: "Its place had been closed: more frames came in another order than the ring holds",
+    Fate.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
+    Fate.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
+}
 __all__ = ["Acquisition", "AcquisitionState"]
 
 
@@ -236,8 +248,47 @@ class Acquisition(Outcomes):
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         """(name, facts) of what an operator should know; each is told once."""
+        self._tell_of_first_frames()
         events, self._events = self._events, []
         return events
+
+    def take_duplicates(self) -> ErrorText | None:
+        """What there is to say of frames since the last call whose place was taken, None without any. A sequence that is sent again is none."""
+        count = self.accounts.frames_by_fate[Fate.DUPLICATE] - self._duplicates_told
+        if not count:
+            return None
+        self._duplicates_told += count
+        record = self.accounts.first_by_fate.pop(Fate.DUPLICATE)
+        index = self.grid.index_of(int(record["position"]))
+        named = f"frame {int(record['sequence'])}" + (f" (id {int(record['frame_id'])})" if record["frame_id"] >= 0 else "")
+        return ErrorText(
+            DuplicateFrameError,
+            f"the place of {named} is taken",
+            expected="one frame for each place",
+            got=f"another one for index {index}" + (f", and {count - 1} more such frames" if count > 1 else ""),
+            hint=f"{_HINT_OF_FATE[Fate.DUPLICATE]}. on_duplicate: count keeps the first of a place and counts the others",
+        )
+
+    def _tell_of_first_frames(self) -> None:
+        """The first frame of each fate is an event; how many follow stands in the counts, so that a camera which is too fast fills no log."""
+        for fate, event in _EVENT_OF_FATE.items():
+            frames = self.accounts.frames_by_fate[fate]
+            raised = fate is Fate.DUPLICATE and self.settings.on_duplicate == "fail"
+            if frames and fate not in self._told_fates and not raised:
+                self._told_fates.add(fate)
+                self._note(event, {"frames": frames, **self._facts_of_first(fate), "hint": _HINT_OF_FATE[fate]})
+
+    def _facts_of_first(self, fate: Fate) -> dict[str, Any]:
+        """Which frame it was, as far as that is known."""
+        record = self.accounts.first_by_fate.get(fate)
+        if record is None:
+            return {}
+        facts: dict[str, Any] = {"sequence": int(record["sequence"]), "reason": Reason(int(record["reason"])).name.lower()}
+        if record["frame_id"] >= 0:
+            facts["frame_id"] = int(record["frame_id"])
+        if record["position"] >= 0:
+            facts["index"] = list(self.grid.index_of(int(record["position"])))
+        return facts
 
     def close(self) -> None:
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
@@ -312,6 +363,9 @@ class Acquisition(Outcomes):
             self._restore_group(found)
         if restored.staged.size:
             self._restore_staged(restored)
+        self._duplicates_told = self.accounts.frames_by_fate[Fate.DUPLICATE]
+        self._told_fates.update(fate for fate, frames in self.accounts.frames_by_fate.items() if frames)  # by the process before
+        self.accounts.first_by_fate.clear()
         self._advance()
 
     def _restore_group(self, found: RestoredGroup) -> None:

@@ -140,6 +140,7 @@ class Failing(FrameFlow):
         edges = np.flatnonzero(np.diff(sequences) != 1)
         firsts, lasts = sequences[np.concatenate(([0], edges + 1))], sequences[np.concatenate((edges, [sequences.size - 1]))]
         self._losses.extend((first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True))
+        self._told_fates.add(Fate.LOST)
         self._note("frames_lost", {"frames": int(records.size), "reason": error.message})
 
     def _keeper_failed(self, report: KeeperFailed) -> None:

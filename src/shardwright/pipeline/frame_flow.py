@@ -124,6 +124,8 @@ class FrameFlow(ABC):
         self._released: list[np.ndarray] = []
         self._losses: list[tuple[int, int, ErrorText]] = []
         self._events: list[tuple[str, dict[str, Any]]] = []
+        self._duplicates_told = 0
+        self._told_fates: set[Fate] = set()  # whose first frame was an event of this process
         self._ledger = CommitLedger()
         frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
         self.accounts = Accounts(limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1)

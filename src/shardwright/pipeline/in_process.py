@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.storage.slot_file import IoMode
 
-    from .settings import Durability, OnFull, Overload
+    from .settings import Durability, OnDuplicate, OnFull, Overload
     from .writer import Writer
 
 
@@ -37,6 +37,7 @@ def create(
     sync_interval_ms: int = 1000,
     overload: Overload = "block",
     on_full: OnFull = "fail",
+    on_duplicate: OnDuplicate = "fail",
     spill_root: str | os.PathLike[str] | None = None,
 ) -> Writer:
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``). Its buffers stay with the process for the next one, see
@@ -44,8 +45,9 @@ def create(
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.choose_io``: the
-    first time on a filesystem it measures, a few tenths of a second). The others are those of
-    ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
+    first time on a filesystem it measures, a few tenths of a second). ``on_duplicate``: a frame whose place is taken is an error of the call that
+    finds it (``Writer.append``), or with ``count`` only a number in the receipt. The others are those of ``pipeline.settings.WriteSettings``.
+    A layout that some readers will not open is a ``LayoutWarning``.
     Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.create"):
@@ -60,6 +62,7 @@ def create(
         sync_interval_ms=sync_interval_ms,
         overload=overload,
         on_full=on_full,
+        on_duplicate=on_duplicate,
         spill_root=None if spill_root is None else Path(spill_root).absolute(),
     )
     for warning in layout_warnings(spec):
@@ -79,9 +82,13 @@ def resume(
     sync_interval_ms: int = 1000,
     overload: Overload = "block",
     on_full: OnFull = "fail",
+    on_duplicate: OnDuplicate = "count",
     take_over: bool = False,
 ) -> Writer:
     """Go on with a store whose writer died: what it had stored is there, the next frame is number ``writer.frames``.
+
+    ``on_duplicate`` is ``count`` here, since a program that resumes may send again what it does not know to be stored: what is there already is
+    kept, and the first such frame is a warning in the log.
 
     ``take_over`` even though another process holds it; that one can then seal nothing any more. Raises ``ResumeError`` for a store that is finished,
     ``LockedError`` while another writer holds it, ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``.
@@ -93,7 +100,12 @@ def resume(
         from .settings import WriteSettings
         from .writer import Writer
     settings = WriteSettings.checked(
-        durability=durability, store_within_ms=store_within_ms, sync_interval_ms=sync_interval_ms, overload=overload, on_full=on_full
+        durability=durability,
+        store_within_ms=store_within_ms,
+        sync_interval_ms=sync_interval_ms,
+        overload=overload,
+        on_full=on_full,
+        on_duplicate=on_duplicate,
     )
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes)

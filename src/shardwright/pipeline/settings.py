@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 Durability = Literal["stored", "durable"]
 Overload = Literal["block", "degrade", "drop", "fail"]
 OnFull = Literal["block", "spill", "fail"]
+OnDuplicate = Literal["count", "fail"]
 MAX_INTERVAL_MS = 3_600_000
 _CHOICES = {
     "io": IO_MODES,
     "durability": get_args(Durability),
     "overload": get_args(Overload),
     "on_full": get_args(OnFull),
+    "on_duplicate": get_args(OnDuplicate),
 }
 
 
@@ -30,7 +32,8 @@ class WriteSettings:
     """``durability``: at which level a frame's pixels are given back to the camera. ``store_within_ms``: the longest a frame of an unfinished slab
     waits before it is staged. ``sync_interval_ms``: how often what is stored is made durable. ``overload``: what the camera's side does without
     credit; with ``degrade`` chunks are encoded faster while the ring fills (``overload_level``), and without credit the camera waits. ``on_full``:
-    what happens when the next shard cannot be preallocated. ``ballast_bytes`` are kept on disk for sealing and recovery; ``low_water_bytes`` of free
+    what happens when the next shard cannot be preallocated. ``on_duplicate``: whether a frame whose place is taken is counted or an error; the first
+    one of a place is kept either way. ``ballast_bytes`` are kept on disk for sealing and recovery; ``low_water_bytes`` of free
     disk raise a warning (0: never)."""
 
     io: IoMode = "auto"
@@ -39,6 +42,7 @@ class WriteSettings:
     sync_interval_ms: int = 1000
     overload: Overload = "block"
     on_full: OnFull = "fail"
+    on_duplicate: OnDuplicate = "count"
     spill_root: Path | None = None
     ballast_bytes: int = 16 << 20
     low_water_bytes: int = 0

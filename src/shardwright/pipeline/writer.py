@@ -113,6 +113,10 @@ class Writer:
     ) -> None:
         """Store one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else ``frame_id``, else the count of appends.
 
+        A frame whose place another one has is ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``): of this call, or of a later one, at the
+        latest ``flush`` or ``close``, where frames had to wait before they could be placed. It is not stored, the one before it is, and the writer
+        goes on.
+
         The frame is copied before this returns. While the ring is full it waits (``block``, ``degrade``), drops the frame (counted and recorded) or
         fails, as ``overload`` says. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing was stored
         then), ``OverloadError``, ``ClosedError``, or what broke the pipeline.
@@ -137,6 +141,7 @@ class Writer:
             self._count += 1
             self._acquisition.submit(self._descriptor, self._address)
             self._collect()
+            self._check_places()
 
     def append_many(
         self,
@@ -188,10 +193,12 @@ class Writer:
             self._count += len(records)
             self._acquisition.submit(records, addresses)
             self._collect()
+            self._check_places()
         return len(records)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the pipeline."""
+        """Wait until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the pipeline; ``DuplicateFrameError`` as
+        ``append``, once the others are durable."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             goal = self._count
@@ -205,9 +212,11 @@ class Writer:
                     durable = self._acquisition.durable_watermark
                     raise TimedOutError("not everything is durable yet", expected=f"{goal} frames within {timeout_s} s", got=f"{durable} frames")
                 self._changed.wait(left_s)
+            self._check_places()
 
     def close(self) -> Receipt:
-        """Seal every shard and write the final metadata; idempotent. Raises what broke the pipeline."""
+        """Seal every shard and write the final metadata; idempotent. Raises what broke the pipeline; ``DuplicateFrameError`` as ``append``, once
+        everything is sealed."""
         if self._receipt is None:
             with self._changed:
                 self._acquisition.finish()
@@ -221,8 +230,11 @@ class Writer:
             self._acquisition.close()
             self._pool.stop()
             self._ring.close()
+            if trouble := self._receipt.trouble:
+                log.warning("%s: not every frame is in its place: %s", self.path.name, ", ".join(f"{name} {n:,}" for name, n in trouble.items()))
             if self._acquisition.error is not None:
                 raise self._acquisition.error
+            self._check_places()
         return self._receipt
 
     def __enter__(self) -> Writer:
@@ -231,10 +243,10 @@ class Writer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             self.close()
-        except Exception:
+        except Exception as closing:
             if error is None:
                 raise
-            error.add_note(f"closing the writer also failed: {self._acquisition.error}")
+            error.add_note(f"closing the writer also failed: {closing}")
 
     def _look_after(self) -> None:
         """The helper thread: handle reports as they come, and the clocks several times a second."""
@@ -291,6 +303,11 @@ class Writer:
         """Ctrl-C in the middle of a copy: the frames do not come, and their slots are free again."""
         with self._changed:
             self._ring.give_back(self._count, slots)
+
+    def _check_places(self) -> None:
+        """Under the lock, or once the acquisition has ended."""
+        if self._acquisition.settings.on_duplicate == "fail" and (why := self._acquisition.take_duplicates()) is not None:
+            raise why.to_error()
 
     def _collect(self, *, raising: bool = True) -> None:
         """Under the lock."""

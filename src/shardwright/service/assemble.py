@@ -312,6 +312,7 @@ def write_settings(config: Config, reliability: Reliability) -> WriteSettings:
         sync_interval_ms=reliability.sync_interval_ms,
         overload=reliability.overload,
         on_full=reliability.on_full,
+        on_duplicate=reliability.on_duplicate,
         spill_root=output.spill_root if reliability.on_full == "spill" else None,
         ballast_bytes=output.ballast,
         low_water_bytes=output.low_water,

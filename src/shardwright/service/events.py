@@ -5,8 +5,8 @@
 
 Counts are exact: below the level, repeated (``repeats.py``) or dropped, an event is counted. The last lines can be asked for (``recent_events.py``).
 
-An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. Names that end in ``_failed``, ``_died`` or ``_refused``
-are errors or warnings; nothing else decides a level, so that a room below needs no logger.
+An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. The ending of a name, such as ``_failed``,
+``_died``, ``_refused`` or ``_dropped``, makes it an error or a warning; nothing else decides a level, so that a room below needs no logger.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ _LEVEL_BY_SUFFIX = {
     "_error": "error",
     "_refused": "warning",
     "_lost": "warning",
+    "_dropped": "warning",
+    "_late": "warning",
+    "_duplicate": "warning",
+    "_incomplete": "warning",
     "_warning": "warning",
     "_low": "warning",
     "_full": "warning",

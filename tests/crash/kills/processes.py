@@ -7,7 +7,7 @@ import signal
 import warnings
 from dataclasses import dataclass
 from time import sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import LayoutWarning, ResumeError
 from shardwright.pipeline.in_process import create, resume
@@ -99,7 +99,8 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
     channel.receive()
     points = kill_at(call)
     warnings.simplefilter("ignore", LayoutWarning)
-    writer = create(path, scene.spec, threads=scene.threads, io=io, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms)
+    settings: dict[str, Any] = {"store_within_ms": scene.store_within_ms, "sync_interval_ms": scene.sync_interval_ms}
+    writer = create(path, scene.spec, threads=scene.threads, io=io, on_duplicate="count", **settings)
     channel.send(Created())
     follow(channel, scene, writer, 0)
     channel.send(Closing())

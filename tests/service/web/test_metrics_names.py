@@ -10,7 +10,7 @@ import pytest
 from shardwright.pipeline.measures import Measures
 from shardwright.service.web.metrics import families
 
-FATES = ("durable", "missing", "duplicate", "late", "dropped", "lost")
+FATES = ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")
 NUMBERS = itertools.count(1000)
 
 
@@ -111,6 +111,8 @@ def of_stream(name: str, facts: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("compression_ratio", name): facts["bytes_raw"] / facts["bytes_stored"],
         ("frames_missing", name): facts["frames_missing"],
         ("missing_bytes", name): facts["bytes_missing"],
+        ("frames_skipped", name): facts["frames_skipped"],
+        ("skipped_bytes", name): facts["bytes_skipped"],
         ("frames_dropped_total", name, "overload"): facts["frames_dropped"],
         ("dropped_bytes_total", name, "overload"): facts["bytes_dropped"],
         ("ring_frames", name): facts["ring_frames"],

@@ -55,9 +55,11 @@ DEGRADE_LEVELS = ("faster", "uncompressed")  # model/degrade_level.py, without t
 STREAM_GAUGES = {
     "frames_missing": (
         "frames_missing",
-        "Places of the arrays that hold fill value because no frame came; one that still comes may fill it.",
+        "Places of the arrays that hold fill value: those of skipped, dropped, late and lost frames. One that still comes may fill it.",
     ),
-    "missing_bytes": ("bytes_missing", "Pixel bytes of the missing frames."),
+    "missing_bytes": ("bytes_missing", "Pixel bytes of those places."),
+    "frames_skipped": ("frames_skipped", "Missing frames that the camera's side never sent: neither dropped, late nor lost."),
+    "skipped_bytes": ("bytes_skipped", "Pixel bytes of the skipped frames."),
     "ring_frames": ("ring_frames", "Frames that the rings of running acquisitions hold."),
     "ring_used_frames": ("ring_used", "Frames in those rings that are not safe yet."),
     "slabs": ("slabs_total", "Slabs that the running acquisitions may have in work."),

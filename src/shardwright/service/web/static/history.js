@@ -6,7 +6,7 @@ const LATENCY_SPAN_S = 10;
 
 const SUMMED = [
   "frames_received", "bytes_received", "frames_stored", "frames_durable", "bytes_raw", "bytes_stored",
-  "frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "ring_frames", "ring_used",
+  "frames_skipped", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "ring_frames", "ring_used",
 ];
 
 // One snapshot in sums. `store`: the histogram of the time from a frame's arrival until it is stored.

@@ -10,7 +10,7 @@ import { History } from "./history.js";
 import { Plot } from "./plot.js";
 import { Previews } from "./previews.js";
 import { setText } from "./table.js";
-import { eventsTable, finishedTable, problemOf, runningTable, showFacts, showHeader, showNumbers } from "./views.js";
+import { eventsTable, finishedTable, healthOf, problemOf, runningTable, showFacts, showHeader, showNumbers } from "./views.js";
 
 const EVERY_MS = 1000;
 const STORES_EVERY_MS = 3000;
@@ -54,11 +54,12 @@ function say(text) {
   setText(byId("said"), text);
 }
 
-function setState(state) {
-  if (document.body.dataset.state === state) return;
+function setState(state, { level, words } = { level: "", words: "" }) {
+  if (document.body.dataset.state === state && byId("state").textContent === state + words) return;
   document.body.dataset.state = state;
-  setText(byId("state"), state);
-  say(`The daemon is ${state}.`);
+  document.body.dataset.health = level;
+  setText(byId("state"), state + words);
+  say(`The daemon is ${state}${words}.`);
 }
 
 // `text` is read out whenever it changes; `detail`, such as for how long by now, can only be looked at.
@@ -83,7 +84,7 @@ async function renewStatus() {
   running.show(status.acquisitions);
   setText(byId("running-count"), status.acquisitions.length ? String(status.acquisitions.length) : "");
   previews.show(status.acquisitions);
-  setState(status.state);
+  setState(status.state, healthOf(sums));
   announce(status.acquisitions.map((each) => each.name));
   return status;
 }

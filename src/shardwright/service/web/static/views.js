@@ -34,8 +34,20 @@ export function showNumbers(status, sums, point) {
   showDisk(status.disks ?? []);
 }
 
+// Each frame that is not stored has one of these reasons; "missing" would count the places of the dropped, late and lost ones once more.
+const NOT_STORED = ["skipped", "dropped", "lost", "late", "duplicate"];
+const HARM = ["dropped", "lost", "late"]; // pixels that the camera took are gone; the others are the camera's side's own doing
+
+// How well it goes: the colour of the header, and what its words add to the state, since nobody may have to see colours.
+export function healthOf(sums) {
+  const total = (reasons) => reasons.reduce((sum, reason) => sum + sums[`frames_${reason}`], 0);
+  if (!total(NOT_STORED)) return { level: "", words: "" };
+  const harm = HARM.filter((reason) => sums[`frames_${reason}`]);
+  return harm.length ? { level: "bad", words: `, frames ${harm.join(" and ")}` } : { level: "warning", words: ", frames not stored" };
+}
+
 function showNotStored(sums) {
-  const reasons = ["missing", "dropped", "lost"].map((reason) => [reason, sums[`frames_${reason}`]]);
+  const reasons = NOT_STORED.map((reason) => [reason, sums[`frames_${reason}`]]);
   const total = reasons.reduce((sum, [, n]) => sum + n, 0);
   setText(byId("frames-not-stored"), count(total));
   setText(byId("why-not-stored"), total ? reasons.filter(([, n]) => n).map(([reason, n]) => `${count(n)} ${reason}`).join(", ") : "every frame is there");
