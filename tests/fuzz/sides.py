@@ -132,7 +132,7 @@ class StrictAcquisition:
     def flush(self) -> None:
         pass
 
-    def finish(self) -> None:
+    def finish(self, *, keep_empty: bool = True) -> None:
         self.state = AcquisitionState.FINISHING
 
     def receipt(self) -> Receipt:

@@ -162,7 +162,7 @@ class AcquisitionDouble:
     def flush(self) -> None:
         self.flushes += 1
 
-    def finish(self) -> None:
+    def finish(self, *, keep_empty: bool = True) -> None:
         if self.state is AcquisitionState.OPEN:
             self.state = AcquisitionState.FINISHING
             self.wake()

@@ -65,6 +65,20 @@ def camera():
         process.communicate()
 
 
+def test_an_acquisition_that_never_got_a_frame_takes_no_name(start, spec_of, frames_of):
+    daemon = start()
+    (frame,) = frames_of(1, (20, 30))
+    with sw.connect(daemon.ipc) as connection:
+        for wrong in (frame[1:], frame.astype("float32")):
+            with pytest.raises((errors.FrameShapeError, errors.FrameDtypeError)), connection.acquire("a", spec_of(shape=(20, 30))) as stream:
+                stream.append(wrong)
+            assert stream.receipt.frames_received == 0
+            assert not Path(stream.path).exists()
+        with connection.acquire("a", spec_of(shape=(20, 30))) as stream:
+            stream.append(frame)
+    np.testing.assert_array_equal(read(stream.path), [frame])
+
+
 @pytest.mark.parametrize(("endpoint", "transport"), WAYS)
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
 def test_what_was_sent_is_what_is_read(start, spec_of, frames_of, endpoint: str, transport: str, dtype: str):

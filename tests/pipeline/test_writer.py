@@ -67,6 +67,26 @@ def test_write_and_read_back(path, spec_of):
     assert receipt.path == str(path)
 
 
+def test_an_acquisition_without_a_frame_leaves_no_store(path, spec_of):
+    for wrong, error in ((frame(0)[1:], FrameShapeError), (frame(0, "float32"), FrameDtypeError)):
+        with pytest.raises(error), sw.create(path, spec_of()) as writer:
+            writer.append(wrong)
+        assert writer.receipt.frames_received == 0
+        assert not list(path.parent.iterdir())
+    with sw.create(path, spec_of()) as writer:
+        writer.append(frame(0))
+    assert np.array_equal(read(path), [frame(0)])
+
+
+def test_a_frame_that_is_refused_after_others_keeps_them(path, spec_of):
+    writer = sw.create(path, spec_of())
+    writer.append(frame(0))
+    with pytest.raises(FrameShapeError), writer:
+        writer.append(frame(1)[1:])
+    assert writer.receipt.frames_stored == 1
+    assert np.array_equal(read(path), [frame(0)])
+
+
 def test_many_frames_at_once_are_what_single_ones_would_be(path, tmp_path, spec_of):
     frames, ids = np.stack([frame(i) for i in range(200)]), np.random.default_rng(1).permutation(200)
     metadata = {"delta_t": ids / 10, "exposure_time": 0.5, "laser": -ids}

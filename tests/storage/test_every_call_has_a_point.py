@@ -38,8 +38,6 @@ EXCEPTIONS = {
     "storage/slot_file.py:SlotFile.discard": "deletes what holds nothing",
     "pipeline/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
     "pipeline/finder.py:Finder._decide": "a name for damaged files, beside the store",
-    "pipeline/store_folder.py:StoreFolder.remove_store": "deletes what never got a frame",
-    "pipeline/store_folder.py:_make_store": "the very first call: nothing is there yet",
     "pipeline/take_over.py:leave_old_inodes": "deletes its own leftover first; the rename has a point",
     "pipeline/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a point",
 }

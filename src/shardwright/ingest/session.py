@@ -251,7 +251,7 @@ class Session:
     def _take_finish(self, finish: Finish) -> None:
         if finish.frames != self.credit.next_sequence or not self.credit.all_came():
             raise ProtocolError("FINISH does not count what came", expected=f"{self.credit.next_sequence} frames", got=finish.frames)
-        self.acquisition.finish()
+        self.acquisition.finish(keep_empty=False)
 
     # From the daemon ------------------------------------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class Session:
             return
         self.reason, self._ended_by = why, event
         self._write_off_missing()
-        self.acquisition.finish()
+        self.acquisition.finish(keep_empty=False)
         if verdict is Verdict.REFUSE or event is DaemonEvent.FAILED:
             first, last = frames or (None, None)
             receipt = self.acquisition.receipt() if event is DaemonEvent.FAILED else None

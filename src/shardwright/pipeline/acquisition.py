@@ -225,9 +225,11 @@ class Acquisition(Outcomes):
         waiting = self.accounts.durable.value < self._flush_goal
         return waiting and not self.in_flight and not self._ledger.busy and not self._pending and not self.unrecorded_frames and not self._desk.usable
 
-    def finish(self) -> None:
-        """No more frames: incomplete slabs are closed with fill value, every shard is sealed. Keep calling ``poll`` until the state is SEALED."""
-        self._finish_asked = True
+    def finish(self, *, keep_empty: bool = True) -> None:
+        """No more frames: incomplete slabs are closed with fill value, every shard is sealed. Keep calling ``poll`` until the state is SEALED.
+
+        Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free again."""
+        self._finish_asked, self._keep_empty = True, keep_empty
         self._advance()
 
     def receipt(self) -> Receipt:
@@ -341,7 +343,10 @@ class Acquisition(Outcomes):
         done = not self._groups.by_number and not self._ledger.committing and not self.in_flight and not self.unrecorded_frames
         if self.state is AcquisitionState.FINISHING and done and not self._store_asked:
             self._store_asked = True
-            self._keeper.finish(self.accounts.received_extent, keep_workspace=False)
+            if self.accounts.frames_received or self._keep_empty:
+                self._keeper.finish(self.accounts.received_extent, keep_workspace=False)
+            else:
+                self._keeper.remove_store()
 
     # ------------------------------------------------------------------ the beginning
 

@@ -135,7 +135,7 @@ class FrameFlow(ABC):
         self._leaves_something = False  # files that only recovery can finish
         self._keeper_dead = False
         self._sealed_extent = 0
-        self._finish_asked = False
+        self._finish_asked, self._keep_empty = False, True
         self._low_water = False
         self._flush_goal = 0
         self._next_stage_s = 0.0

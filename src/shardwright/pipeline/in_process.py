@@ -40,8 +40,8 @@ def create(
     on_duplicate: OnDuplicate = "fail",
     spill_root: str | os.PathLike[str] | None = None,
 ) -> Writer:
-    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``). Its buffers stay with the process for the next one, see
-    ``release_memory``.
+    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``), but for what a creation that was killed has left. Its buffers
+    stay with the process for the next one, see ``release_memory``. A store that is closed without a frame is removed.
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.choose_io``: the
@@ -53,6 +53,7 @@ def create(
     with naming_missing_extra("shardwright.create"):
         from .acquisition import Acquisition
         from .limits import Limits, default_threads
+        from .recover import free_name
         from .settings import WriteSettings
         from .writer import Writer
     settings = WriteSettings.checked(
@@ -69,6 +70,7 @@ def create(
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
     limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
+    free_name(Path(path).absolute())
     return Writer(lambda pool, wake: Acquisition(Path(path).absolute(), spec, limits, pool, wake, settings), threads)
 
 

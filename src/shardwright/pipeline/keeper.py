@@ -223,6 +223,20 @@ class ShardKeeper:
 
         self._commands.put(run)
 
+    def remove_store(self) -> None:
+        """End a store that never got a frame, and report ``StoreFinished``; ``stop`` comes next."""
+
+        def run() -> None:
+            error: Exception | None = None
+            try:
+                self.folder.may_rename()
+                self.folder.remove_store()
+            except Exception as failure:  # noqa: BLE001  (travels in the report)
+                error = self._explained(failure)
+            self._report(StoreFinished(error))
+
+        self._commands.put(run)
+
     def stop(self) -> None:
         """End the thread after what is queued, without finishing the store."""
         self._commands.put(None)

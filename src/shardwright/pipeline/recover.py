@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
+from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import LockedError, ShardFormatError
 from shardwright.model.fates import Fate
@@ -18,6 +21,7 @@ from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
 from shardwright.shard.journal import GroupJournal, JournalLayout, was_never_begun
+from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest
 from shardwright.shard.read_back import read_back
 from shardwright.shard.recover import Action, decide
@@ -27,8 +31,9 @@ from shardwright.storage.lock import StoreLock
 
 from .acquisition import Acquisition, AcquisitionState
 from .encoding import SlabEncoder
-from .finder import facts_of, journals
+from .finder import DAMAGED, facts_of, journals
 from .limits import Limits
+from .new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from .restored import GroupReport
 from .resume import open_staging, read_known_manifest, restore
 from .settings import WriteSettings
@@ -36,10 +41,10 @@ from .take_over import spill_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
+    from shardwright.shard.manifest import Manifest
 
     from .workers import WorkerPool
 
@@ -73,12 +78,13 @@ class Recovery:
 
 
 def unfinished_stores(root: Path) -> list[Path]:
-    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished; folders that are closed to this user, such as a disk's
-    lost+found, are passed over. Raises ``StorageError``."""
+    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished, and what creations that were killed have left; folders that
+    are closed to this user, such as a disk's lost+found, are passed over. Raises ``StorageError``."""
     with storage_errors("look into", root):
         if (root / WORKSPACE).is_dir():
             return [root]
-        return sorted(folder for folder in root.iterdir() if folder.is_dir() and _has_workspace(folder))
+        stores = [folder for folder in root.iterdir() if folder.is_dir() and _has_workspace(folder)]
+    return sorted(stores + abandoned(root))
 
 
 def _has_workspace(folder: Path) -> bool:
@@ -104,6 +110,10 @@ def recover_store(
     started_s = time.monotonic()
     if is_leftover(path):
         recovery = Recovery(str(path), "leftovers would be removed") if dry_run else remove_leftovers(path)
+    elif not take_over and is_unbegun(path):
+        recovery = Recovery(str(path), "would be removed, no frame ever came" if dry_run else "removed, no frame ever came")
+        if not dry_run:
+            remove_unbegun(path)
     elif dry_run:
         recovery = _Examiner(path, threads, progress).run()
     else:
@@ -113,24 +123,84 @@ def recover_store(
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a store's workspace is of no use: without a manifest it never took a frame, or is done with."""
+    """Whether a workspace, or what a killed creation has left, is of no use: without a manifest it never took a frame, or is done with."""
     return not has_manifest(path / WORKSPACE)
 
 
 def remove_leftovers(path: Path) -> Recovery:
     """Only for ``is_leftover``. A store that was never finished being made goes whole. Raises ``LockedError``, ``StorageError``."""
+    if is_making_folder(path):
+        remove_abandoned(path)
+        return Recovery(str(path), "leftovers removed")
     lock = StoreLock.take(path / WORKSPACE / "lock")
     try:
         if not is_leftover(path):
             raise LockedError(f"{path} has just been begun by another writer")
-        begun = (path / "zarr.json").exists()
-        with storage_errors("remove", path):
-            reach("leftovers.before_remove")
-            shutil.rmtree(path / WORKSPACE if begun else path)
-        sync_directory(path if begun else path.parent)
+        if _is_only_begun(path):
+            withdraw(path)
+        else:
+            with storage_errors("remove", path):
+                reach("leftovers.before_remove")
+                shutil.rmtree(path / WORKSPACE)
+            sync_directory(path)
     finally:
         lock.release()
     return Recovery(str(path), "leftovers removed")
+
+
+def remove_unbegun(path: Path) -> None:
+    """Free the name of a store that ``is_unbegun``. Raises ``LockedError``, ``StorageError``."""
+    lock = StoreLock.take(path / WORKSPACE / "lock")
+    try:
+        if is_unbegun(path):
+            withdraw(path)
+    finally:
+        lock.release()
+
+
+def free_name(path: Path) -> None:
+    """Remove what a creation that was killed has left under this name. Anything else stays as it is. Raises ``StorageError``."""
+    if not (path / WORKSPACE).is_dir():
+        return
+    with suppress(LockedError, ShardFormatError):  # somebody is at it, or it is more than a beginning
+        if not is_leftover(path):
+            remove_unbegun(path)
+        elif _is_only_begun(path):
+            remove_leftovers(path)
+
+
+def is_unbegun(path: Path) -> bool:
+    """Whether the creation of a store was killed when the store had its name already, and no frame had come. Looks at tables, never at pixels.
+
+    Raises ``ShardFormatError`` for what is damaged, ``StorageError``."""
+    manifest = read_known_manifest(path)
+    spec = parse_spec(manifest.spec)
+    dtype = record_dtype(len(spec.frame_fields))
+    log = FrameLog.open(path / WORKSPACE / "frames.log", dtype, manifest.identity_bytes, read_only=True)
+    log.close()
+    found = [file for placement in _placements(path, manifest) for file in journals(placement)]
+    tables = [(file, file.stat().st_size) for file in found]
+    staging = open_staging(path / WORKSPACE, spec, manifest, dtype)
+    if staging is not None:
+        tables.append((staging.path, PAGE_BYTES + staging.slots * dtype.itemsize))
+        staging.close()
+    told = (manifest.writer_epoch, manifest.client_epoch, manifest.seen_stop) != (1, 1, 0) or log.rows or log.torn_bytes
+    kept = any(file.is_file() for file in (path / IMAGE_PATH / "c").rglob("*")) or (path / DAMAGED).exists()
+    later = [file for file in found if file.name != f"0{JOURNAL_SUFFIX}"]  # prepared when the first frame comes
+    return not (told or kept or later) and not any(read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables)
+
+
+def _placements(path: Path, manifest: Manifest) -> list[Placement]:
+    spill = spill_workspace(path, manifest)
+    return [Placement(path), *([Placement(path, spill.parent)] if spill is not None and spill.is_dir() else [])]
+
+
+def _is_only_begun(path: Path) -> bool:
+    """Whether a store holds nothing but what its creation wrote, in a release that made stores under their names: no shard, table or stranger."""
+    with storage_errors("look into", path):
+        files = {file.relative_to(path) for file in path.rglob("*") if not file.is_dir() or file.is_symlink()}
+    begun = {Path(folder, name) for folder in ("", IMAGE_PATH) for name in ("zarr.json", ".zarr.json.new")}
+    return all(file in begun or file.parts[0] == WORKSPACE for file in files)
 
 
 def _seal(path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progress: Callable[[int], None] | None) -> Recovery:
@@ -188,8 +258,7 @@ class _Examiner:
     def run(self) -> Recovery:
         recovery = self.recovery
         self._read_log()
-        spill = spill_workspace(self._path, self._manifest)
-        placements = [Placement(self._path), *([Placement(self._path, spill.parent)] if spill is not None and spill.is_dir() else [])]
+        placements = _placements(self._path, self._manifest)
         reports = [self._group(placement, file) for placement in placements for file in journals(placement) if not was_never_begun(file)]
         recovery.add_groups(reports)
         recovery.frames_kept += sum(report.frames_kept for report in reports)

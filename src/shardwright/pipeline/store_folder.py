@@ -7,7 +7,8 @@
     NAME.ome.zarr/.shardwright/      the workspace, gone when the acquisition has ended: lock, manifest, journals and shards in progress, staging
                                      area, frame log, ballast
 
-The manifest is the last file that creation writes and the first that the end deletes: a workspace without one never took a frame, or is done with.
+Made beside its name and renamed to it (``new_store``), so that it is never seen without a manifest before its end, which deletes that first:
+a workspace without one is done with, or was left by an older release that died while it made the store.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from shardwright.storage.files import make_directories, replace_file, storage_er
 from shardwright.storage.lock import StoreLock
 
 from .frame_table import write_frame_table
+from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,54 +96,43 @@ class StoreFolder:
     @classmethod
     def create(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
         """Raises ``OutputExistsError`` when something is there already, ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
-        _make_store(path)
-        try:
-            workspace = path / WORKSPACE
-            make_directories(workspace)
-            lock = StoreLock.take(workspace / "lock")
-            opened: list[FrameLog | StagingArea] = []
+        make_directories(path.parent)
+        _refuse_taken(path)
+        for folder in abandoned(path.parent):
+            with suppress(ShardwrightError):
+                remove_abandoned(folder)
+        with making_folder(path.parent) as making:
+            manifest = _build(making / path.name, spec, limits, settings)
             try:
-                roots = [workspace]
-                if settings.spill_root is not None:
-                    make_directories(settings.spill_root)
-                    roots.append(settings.spill_root)
-                identity = secrets.token_bytes(IDENTITY_BYTES)
-                manifest = Manifest(
-                    identity=identity.hex(),
-                    writer_epoch=1,
-                    client_epoch=1,
-                    spec=spec.model_dump(mode="json"),
-                    io=resolve_io(settings.io, roots),
-                    created_ns=time.time_ns(),
-                    spill_root=None if settings.spill_root is None else str(settings.spill_root),
-                )
-                dtype = record_dtype(len(spec.frame_fields))
-                opened.append(log := FrameLog.create(workspace / "frames.log", dtype, identity))
+                publish(making / path.name, path)
+            except OutputExistsError:
+                _refuse_taken(path)
+                raise
+        try:
+            return cls._open_new(path, spec, limits, settings, manifest)
+        except StorageError:
+            with suppress(StorageError):
+                withdraw(path)
+            raise
+
+    @classmethod
+    def _open_new(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings, manifest: Manifest) -> StoreFolder:
+        """A store that has just been made. Raises ``LockedError`` when somebody was quicker to take it up, ``StorageError``."""
+        workspace, dtype = path / WORKSPACE, record_dtype(len(spec.frame_fields))
+        lock = StoreLock.take(workspace / "lock")
+        try:
+            log = FrameLog.open(workspace / "frames.log", dtype, manifest.identity_bytes)
+            try:
                 staging = None
                 if limits.staging_frames:
-                    staging = StagingArea.create(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, identity)
-                    opened.append(staging)
-                ballast = Ballast(workspace / "ballast", settings.ballast_bytes)
-                ballast.fill()
-                folder = cls(path, spec, manifest, lock, log, staging, ballast)
-                for placement in folder.placements():
-                    make_directories(placement.workspace)  # a spill root that is not there later is then noticed
-                make_directories(path / IMAGE_PATH)
-                folder._write_array(0)
-                replace_file(path / "zarr.json", group_metadata(spec, path.name.split(".")[0]))
-                write_manifest(workspace, manifest)
-                sync_directory(path.parent)
+                    staging = StagingArea.open(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, manifest.identity_bytes)
             except BaseException:
-                for file in opened:
-                    file.close()
-                lock.release()
+                log.close()
                 raise
         except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            if settings.spill_root is not None:
-                shutil.rmtree(settings.spill_root / path.name, ignore_errors=True)
+            lock.release()
             raise
-        return folder
+        return cls(path, spec, manifest, lock, log, staging, Ballast(workspace / "ballast", settings.ballast_bytes))
 
     def remember_seen(self, stop: int, extent: int) -> None:
         """That frames came which nothing else on disk will tell of. Raises ``StorageError``."""
@@ -220,23 +211,51 @@ class StoreFolder:
         self.lock.release()
 
     def remove_store(self) -> None:
-        """Take back a store that never got a frame, so that its name is free for the next try. Only what ``create`` made is in it."""
-        self.close()
-        for placement in self.placements():
-            shutil.rmtree(placement.root, ignore_errors=True)
+        """Take back a store that never got a frame, so that its name is free for the next try; if another writer has taken over, it is that one's."""
+        self.log.close()
+        if self.staging is not None:
+            self.staging.close()
+        with suppress(StorageError):  # it stays then, and recovery removes it
+            if self.lock.is_held():
+                withdraw(self.path)
+        self.lock.release()
 
     def _write_array(self, extent: int, may_replace: Callable[[], None] = lambda: None) -> None:
         replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self.spec, extent, codec_metadata(self.spec)), may_replace)
 
 
-def _make_store(path: Path) -> None:
-    make_directories(path.parent)
-    try:
-        with storage_errors("create", path):
-            path.mkdir()
-    except ShardwrightError as error:
-        if isinstance(error.__cause__, FileExistsError):
-            raise OutputExistsError(
-                "the output exists already", got=path, hint="Choose another name, or move the old store away: nothing is ever overwritten"
-            ) from error
-        raise
+def _refuse_taken(path: Path) -> None:
+    if os.path.lexists(path):
+        raise OutputExistsError(
+            "the output exists already", got=path, hint="Choose another name, or move the old store away: nothing is ever overwritten"
+        )
+
+
+def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> Manifest:
+    """Everything that a new store begins with, durable, no file of it open; the place of its spilled shards, too. Raises ``StorageError``."""
+    workspace, roots = store / WORKSPACE, [store]
+    make_directories(workspace)
+    make_directories(store / IMAGE_PATH)
+    if settings.spill_root is not None:
+        make_directories(settings.spill_root)
+        roots.append(settings.spill_root)
+    identity, dtype = secrets.token_bytes(IDENTITY_BYTES), record_dtype(len(spec.frame_fields))
+    manifest = Manifest(
+        identity=identity.hex(),
+        writer_epoch=1,
+        client_epoch=1,
+        spec=spec.model_dump(mode="json"),
+        io=resolve_io(settings.io, roots),
+        created_ns=time.time_ns(),
+        spill_root=None if settings.spill_root is None else str(settings.spill_root),
+    )
+    FrameLog.create(workspace / "frames.log", dtype, identity).close()
+    if limits.staging_frames:
+        StagingArea.create(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, identity).close()
+    Ballast(workspace / "ballast", settings.ballast_bytes).fill()
+    replace_file(store / IMAGE_PATH / "zarr.json", array_metadata(spec, 0, codec_metadata(spec)))
+    replace_file(store / "zarr.json", group_metadata(spec, store.name.split(".")[0]))
+    write_manifest(workspace, manifest)
+    if settings.spill_root is not None:  # a spill root that is not there later is then noticed
+        make_directories(settings.spill_root / store.name / WORKSPACE)
+    return manifest

@@ -215,11 +215,11 @@ class Writer:
             self._check_places()
 
     def close(self) -> Receipt:
-        """Seal every shard and write the final metadata; idempotent. Raises what broke the pipeline; ``DuplicateFrameError`` as ``append``, once
-        everything is sealed."""
+        """Seal every shard and write the final metadata; idempotent. A store that never got a frame is removed. Raises what broke the pipeline;
+        ``DuplicateFrameError`` as ``append``, once everything is sealed."""
         if self._receipt is None:
             with self._changed:
-                self._acquisition.finish()
+                self._acquisition.finish(keep_empty=False)
                 while self._acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
                     self._changed.wait(_POLL_S)
                     self._collect(raising=False)  # the helper does so too, and much sooner, while it lives

@@ -65,7 +65,7 @@ class CompactionService:
 
     def notice(self, event: str, facts: Mapping[str, Any]) -> None:
         """Hears every event of ingest; never waits."""
-        if event == "acquisition_ended" and self._options.enabled:
+        if event == "acquisition_ended" and facts["frames_stored"] and self._options.enabled:
             self._sealed.put(Path(facts["path"]))
 
     def configure(self, options: Compaction) -> None:

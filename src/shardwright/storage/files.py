@@ -121,7 +121,8 @@ def populate(address: int, nbytes: int) -> int:
 def rename_without_replacing(source: Path, target: Path) -> None:
     """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError`` otherwise.
 
-    Network filesystems know no such rename: there a hard link, which never replaces either, gives the new name and the old one is deleted.
+    Network filesystems know no such rename: there a hard link, which never replaces either, gives the new name and the old one is deleted; a folder,
+    which no link can name, is renamed, and replaces at most an empty folder that came this moment.
     """
     try:
         try:
@@ -129,8 +130,13 @@ def rename_without_replacing(source: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
                 raise
-            target.hardlink_to(source)
-            source.unlink()
+            if not source.is_dir():
+                target.hardlink_to(source)
+                source.unlink()
+            elif os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            else:
+                source.rename(target)
     except FileExistsError as error:
         raise OutputExistsError("a file of this name is already there", got=target) from error
     except OSError:

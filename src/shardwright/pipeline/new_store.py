@@ -1,0 +1,121 @@
+"""A store in the making: built in a folder of its own beside its name, and renamed to that as a whole. A name stands for a store that can be
+recovered, or for none.
+
+    ROOT/.shardwright-HEX.making/lock       held while somebody is at it
+    ROOT/.shardwright-HEX.making/NAME/      the store; a store that never got a frame comes back here to be removed
+
+What a kill leaves here is of no use. It is removed by the next creation beside it, the next start of a daemon, and ``recover``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.model.errors import LockedError, ShardwrightError, StorageError
+from shardwright.shard.group_files import WORKSPACE
+from shardwright.shard.manifest import read_manifest
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import rename_without_replacing, storage_errors, sync_directory
+from shardwright.storage.lock import StoreLock, is_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAME = re.compile(r"\.shardwright-[0-9a-f]{16}\.making")
+_LOCK = "lock"
+_TRIES = 5  # each of which somebody who tidies up may spoil
+
+
+def is_making_folder(folder: Path) -> bool:
+    return _NAME.fullmatch(folder.name) is not None
+
+
+def abandoned(root: Path) -> list[Path]:
+    """Making folders below ``root`` that nobody is at. Raises ``StorageError``."""
+    with storage_errors("look into", root):
+        return sorted(folder for folder in root.iterdir() if is_making_folder(folder) and not is_locked(folder / _LOCK))
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Raises ``LockedError`` when somebody is at it after all, ``StorageError``."""
+    lock = StoreLock.take(folder / _LOCK)
+    try:
+        _remove(folder)
+    finally:
+        lock.release()
+
+
+@contextmanager
+def making_folder(root: Path) -> Iterator[Path]:
+    """A folder that is ours, and gone with everything in it at the end. Raises ``StorageError``."""
+    folder, lock = _begin(root)
+    try:
+        yield folder
+    finally:
+        with suppress(StorageError):  # what stays is known to be of no use
+            _remove(folder)
+        lock.release()
+
+
+def publish(store: Path, path: Path) -> None:
+    """Give a complete store its name, durably. Raises ``OutputExistsError`` when the name is taken, ``StorageError``."""
+    with storage_errors("rename to", path):
+        reach("store.before_rename")
+        rename_without_replacing(store, path)
+    sync_directory(path.parent)
+
+
+def withdraw(path: Path) -> None:
+    """Remove a store in one step, so that no kill leaves a part of it under its name. Its lock is the caller's. Raises ``StorageError``."""
+    with making_folder(path.parent) as folder:
+        with storage_errors("remove", path):
+            reach("store.before_withdraw")
+            path.rename(folder / path.name)
+        sync_directory(path.parent)
+
+
+def _begin(root: Path) -> tuple[Path, StoreLock]:
+    """Whoever tidies up may take a folder for abandoned as long as it is not locked: then another one is begun."""
+    for left in reversed(range(_TRIES)):
+        folder = root / f".shardwright-{secrets.token_hex(8)}.making"
+        with storage_errors("create", folder):
+            reach("store.before_create")
+            folder.mkdir()
+        try:
+            return folder, StoreLock.take(folder / _LOCK)
+        except (LockedError, StorageError) as error:
+            spoiled = isinstance(error, LockedError) or isinstance(error.__cause__, FileNotFoundError)
+            if not left or not spoiled:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _remove(folder: Path) -> None:
+    with storage_errors("remove", folder):
+        for store in folder.iterdir():
+            if store.name != _LOCK:
+                _remove_spilled(store, folder.parent / store.name)
+        reach("store.before_remove")
+        shutil.rmtree(folder)
+
+
+def _remove_spilled(store: Path, path: Path) -> None:
+    """The working files of a store that never got a frame, below its second root, unless ``path``, its name, is another store's by now."""
+    try:
+        spill_root = read_manifest(store / WORKSPACE).spill_root
+    except ShardwrightError:
+        return  # so young that it has no second root yet
+    if spill_root is None or path.exists():
+        return
+    spilled = Path(spill_root) / path.name
+    with suppress(FileNotFoundError):
+        reach("store.before_remove_spilled")
+        shutil.rmtree(spilled / WORKSPACE)
+    with suppress(OSError):  # not empty: not ours to judge
+        spilled.rmdir()

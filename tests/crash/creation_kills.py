@@ -1,0 +1,88 @@
+"""Processes that are killed while they make a store: the writer in process, and the daemon under a client that opens an acquisition.
+
+The n-th victim dies at its n-th storage call, counted from the first one of a creation on. Whoever comes next begins the experiment under that name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import shardwright as sw
+
+from .fork_server import GIVE_UP_S
+from .kills.processes import Created, Sealed, kill_at
+from .kills.scenes import pixels_of, spec_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.client.stream import Stream
+
+    from .fork_server import Channel
+
+NAME = "killed"
+SPEC = spec_of(("t", None, 2, 2), ("y", 16, 16, 1), ("x", 24, 24, 1))
+FRAMES = 3
+FIRST_CALL = frozenset({"store.before_create"})
+CONFIG = """\
+output: {root: ./data, ballast: 1MiB, low_water: 1MiB, in_memory: true}
+ingest: {endpoints: ["ipc://./in.sock"], heartbeat_ms: 20, session_timeout_ms: 1000}
+workers: {threads: 1}
+memory: {budget: 2GiB}
+"""
+
+
+def create(channel: Channel, path: Path, call: int) -> None:
+    """Makes a store, dying at storage call ``call``; says the calls if it lives."""
+    points = kill_at(call)
+    writer = sw.create(path, SPEC, threads=1)
+    channel.send(tuple(points))
+    for n in range(FRAMES):
+        writer.append(pixels_of(SPEC, n + 1))
+    channel.send(Sealed(writer.close().to_dict(), ()))
+
+
+def daemon(channel: Channel, config: Path, log: Path, call: int) -> None:
+    """``shardwright serve``, dying at the ``call``-th storage call of the first creation (0: never)."""
+    from shardwright.cli.app import main
+
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    kill_at(call, FIRST_CALL)
+    try:
+        main(["serve", str(config), "--log-format", "json"])
+    except SystemExit as ended:
+        channel.send(ended.code)
+
+
+def camera(channel: Channel, endpoint: str) -> None:
+    """Opens one acquisition through whatever happens to the daemon, and fills it."""
+    with sw.connect(endpoint, timeout_ms=30_000) as connection:
+        stream = _acquire(connection)
+        channel.send(Created())
+        for n in range(FRAMES):
+            stream.append(pixels_of(SPEC, n + 1))
+        stream.close()
+        channel.send(Sealed(stream.receipt.to_dict(), ()))
+
+
+def _acquire(connection: sw.Connection) -> Stream:
+    """As a client does that goes on: what it had asked for when the daemon died may be there or not."""
+    reopen, give_up = False, monotonic() + GIVE_UP_S
+    while True:
+        try:
+            return connection.acquire(NAME, SPEC, reopen=reopen)
+        except sw.errors.SessionLostError:
+            reopen = True
+        except sw.errors.ResumeError:
+            if not reopen:
+                raise
+            reopen = False
+        assert monotonic() < give_up, "never got in"
+        sleep(0.01)
