@@ -26,8 +26,9 @@ from shardwright.shard.rewrite import rewrite_group
 from shardwright.storage.failpoints import reach
 
 from .commit_ledger import LOGGED, STAGED
-from .keeper_reports import Committed, GroupPrepared, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
+from .keeper_reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
 from .measures import BusyClock
+from .reopen import reopen_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
 
     from .keeper_reports import KeeperReport
+    from .reopen import ReopenedRow, TakingBack
     from .store_folder import StoreFolder
 
 
@@ -86,6 +88,33 @@ class ShardKeeper:
         self._commands.put(run)
         return future
 
+    def reopen(self, group: int, taking: TakingBack) -> Future[GroupFiles]:
+        """Make files that go on with a sealed group; reports ``GroupReopened``. The future fails with ``ShardFormatError`` when its
+        shards cannot be read, ``StorageFullError`` or ``StorageError``."""
+        future = self._promise()
+
+        def run() -> None:
+            made: ReopenedRow | None = None
+            if future.done():
+                return
+            try:
+                self.folder.may_rename()
+                made = reopen_row(
+                    self.folder,
+                    self._layout,
+                    group,
+                    taking,
+                    lambda placement: self._create(group, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX),
+                )
+            except Exception as error:  # noqa: BLE001  (travels in the future)
+                future.set_exception(self._explained(error))
+            else:
+                future.set_result(made.files)
+            self._report(GroupReopened(group, made))
+
+        self._commands.put(run)
+        return future
+
     def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], *, spill: bool) -> Future[GroupFiles]:
         """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``. ``held_slabs`` cannot be lost."""
         future = self._promise()
@@ -103,7 +132,7 @@ class ShardKeeper:
                     old,
                     stored_slabs,
                     held_slabs,
-                    lambda: self._create(group, spill=spill, packed=old.journal.packed, suffix=REWRITE_SUFFIX),
+                    lambda: self._create(group, spill=spill, packed=old.journal.packed, reopened=old.journal.reopened, suffix=REWRITE_SUFFIX),
                 )
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
                 if lost.size:
@@ -144,13 +173,14 @@ class ShardKeeper:
         """Seal the files of a group, then let the frame log have its frames; reports ``GroupSealed``."""
 
         def run() -> None:
-            shards, renamed, error = 0, False, None
+            shards, renamed, error, records = 0, False, None, None
             begun_ns = time.monotonic_ns()
             try:
                 held = files.result()
                 try:
                     sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename, self.busy.step))
-                    self._log(BlockKind.GROUP, group, held.frame_records())
+                    records = held.frame_records()
+                    self._log(BlockKind.GROUP, group, records)
                     self.folder.log.sync()
                     self.folder.may_rename()
                     held.delete_journal()
@@ -159,7 +189,7 @@ class ShardKeeper:
                     renamed = held.renamed
             except Exception as failure:  # noqa: BLE001  (travels in the report)
                 error = self._explained(failure)
-            self._report(GroupSealed(group, shards, renamed, error, time.monotonic_ns() - begun_ns))
+            self._report(GroupSealed(group, shards, renamed, error, time.monotonic_ns() - begun_ns, records))
 
         self._commands.put(run)
 
@@ -275,7 +305,7 @@ class ShardKeeper:
                 return error
         return error if isinstance(error, ShardwrightError) else WorkerError(f"the shard keeper failed: {error!r}")
 
-    def _create(self, group: int, *, spill: bool, packed: bool | None = None, suffix: str = "") -> GroupFiles:
+    def _create(self, group: int, *, spill: bool, packed: bool | None = None, reopened: bool = False, suffix: str = "") -> GroupFiles:
         folder = self.folder
         folder.may_rename()  # the names in the workspace are another's then
         return GroupFiles.create(
@@ -287,6 +317,7 @@ class ShardKeeper:
             folder.manifest.writer_epoch,
             record_dtype(len(folder.spec.frame_fields)).itemsize,
             packed=packed,
+            reopened=reopened,
             suffix=suffix,
             step=self.busy.step,
         )
