@@ -2,7 +2,8 @@
 
 Work in progress keeps a journal, or a shard without its final name, for each group of shards that is not sealed whole (``.shardwright/``, here and
 beside spilled shards). A group's journal is made before any shard of the group has its final name, and goes only after all have theirs; so the
-shards are listed first and the journals after them: what has a name and no journal is sealed for good.
+shards are listed first and the journals after them: what has a name and no journal is sealed. A group that takes frames again after an early end has
+a journal from then on; of its shards the old ones may be repacked all the same, since the new ones hold copies of their chunks.
 """
 
 from __future__ import annotations

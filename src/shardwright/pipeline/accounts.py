@@ -40,6 +40,14 @@ class Accounts:
         if positions.size:
             self.received_extent = max(self.received_extent, int(positions.max()) // self.frames_per_step + 1)
 
+    def find(self, records: np.ndarray) -> None:
+        """Stored frames that recovery finds, and has synced: in the frame log, in a journal, in the staging area, perhaps in two of them."""
+        sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
+        fresh = ~self.seen.holds(sequences)
+        self.receive(sequences[fresh], positions[fresh])
+        self.store(sequences)
+        self.make_durable(sequences, frames=True)
+
     def expect(self, records: np.ndarray) -> None:
         """Frames that are known to have come once, though they are not stored: their sequences are missing, not unknown."""
         stop = int(records["sequence"].astype(np.int64).max(initial=-1)) + 1

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.kernels.place import slabs_and_places
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import DuplicateFrameError, ResumeError
@@ -80,7 +79,6 @@ class Acquisition(Outcomes):
         settings = settings or WriteSettings()
         folder = StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
         super().__init__(folder, limits, pool, wake, settings, () if restored is None else restored.staged_slots)
-        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
         if restored is None:
             self._prepare_first_group()
             return
@@ -223,7 +221,8 @@ class Acquisition(Outcomes):
     def flush_is_stuck(self) -> bool:
         """Whether a flush waits for frames that nothing under way can make durable: their slab is not full, and they cannot be staged."""
         waiting = self.accounts.durable.value < self._flush_goal
-        return waiting and not self.in_flight and not self._ledger.busy and not self._pending and not self.unrecorded_frames and not self._desk.usable
+        under_way = self.in_flight or self._ledger.busy or self._pending or self.unrecorded_frames or self._groups.making_files
+        return waiting and not under_way and not self._desk.usable
 
     def finish(self, *, keep_empty: bool = True) -> None:
         """No more frames: incomplete slabs are closed with fill value, every shard is sealed. Keep calling ``poll`` until the state is SEALED.
@@ -362,12 +361,13 @@ class Acquisition(Outcomes):
     def _restore(self, restored: Restored) -> None:
         """Take up what recovery found: closed groups, groups to go on with, staged frames."""
         self.accounts = restored.accounts
-        self._groups.restore_closed(restored.closed_groups, restored.holes)
+        self._groups.restore_closed(restored.closed_groups, restored.holes, restored.earlier)
         self._sealed_extent = max((self._groups.visible.end_of(number) for number in restored.closed_groups), default=0)
         for found in restored.groups:
             self._restore_group(found)
         if restored.staged.size:
             self._restore_staged(restored)
+        self._groups.set_empty_aside({self.grid.group_of_slab(slab) for slab in self._table.incomplete()})
         self._duplicates_told = self.accounts.frames_by_fate[Fate.DUPLICATE]
         self._told_fates.update(fate for fate, frames in self.accounts.frames_by_fate.items() if frames)  # by the process before
         self.accounts.first_by_fate.clear()
@@ -376,6 +376,8 @@ class Acquisition(Outcomes):
     def _restore_group(self, found: RestoredGroup) -> None:
         done = set(found.whole_slabs)
         group = Group(found.files.group, kept(found.files), slabs_left=found.slabs - len(done), done_slabs=done, frames=found.frames)
+        group.takes_back, group.reopened = found.takes_back, found.files.journal.reopened
+        group.opens_again = found.sealing_begun or bool(found.takes_back)
         self._groups.restore(group)
         for slab, filled in found.holes.items():
             self._groups.holes.remember(slab, filled)
@@ -386,17 +388,9 @@ class Acquisition(Outcomes):
 
     def _restore_staged(self, restored: Restored) -> None:
         """Frames of unfinished slabs, their pixels read from the staging area."""
-        records = restored.staged
-        sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
-        self._restored_frames = sequences
-        batch = _Batch(records, positions, sequences, restored.staged_addresses, np.zeros(records.size, np.uint8))
-        if not self._place(batch):
+        if not self._collect_staged(restored.staged, np.array(restored.staged_slots, np.int64)):
             if self._why is not None:
                 raise self._why.to_error()
             raise ResumeError(
                 f"the staged frames of {self.path} need more memory than there is", hint="Resume with at least the memory that it was begun with"
             )
-        slabs, places = slabs_and_places(positions, *self._table.grid_tables)
-        for slab in np.unique(slabs).tolist():
-            row, here = int(np.flatnonzero(self._table.slab == slab)[0]), slabs == slab
-            self._table.staging_slot[row, places[here]] = np.array(restored.staged_slots, np.int64)[here]

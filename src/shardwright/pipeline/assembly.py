@@ -53,6 +53,10 @@ class SlabTable:
         return int(self.frames[list(self._collecting.values())].sum())
 
     @property
+    def free_rows(self) -> int:
+        return len(self._free)
+
+    @property
     def rows_used(self) -> int:
         """From any thread."""
         return self.slab.size - len(self._free)

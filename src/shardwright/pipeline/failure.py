@@ -83,12 +83,13 @@ class Failing(FrameFlow):
     def _give_up(self, group: Group) -> None:
         if group.state is GroupState.SEALING and group.retry_s is None:
             return  # its report comes
-        if group.frames and self._usable(group):
+        holds = group.frames or group.reopened  # what is opened again may have frames in the staging area that nothing else leads to
+        if holds and self._usable(group):
             group.state = GroupState.SEALING
             self._keeper.seal(group.number, group.files)
             return
         del self._groups.by_number[group.number]
-        if group.frames:
+        if holds:
             self._leaves_something = True
             self._keeper.abandon(group.files)
         else:

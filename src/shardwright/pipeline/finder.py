@@ -12,10 +12,9 @@ import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.kernels.place import slab_and_place
 from shardwright.model.errors import ShardFormatError
 from shardwright.shard.frame_log import BlockKind
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, GroupFiles, Placement
 from shardwright.shard.index import EMPTY as ABSENT
 from shardwright.shard.journal import VALID, GroupJournal, JournalLayout, was_never_begun
@@ -27,6 +26,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
 from .assembly import grid_tables
+from .earlier_row import EarlierRow
 from .encoding import SlabEncoder
 from .restored import GroupReport, Restored, RestoredGroup
 
@@ -51,7 +51,7 @@ def facts_of(placement: Placement, key: str, journal: GroupJournal | None, file:
     if journal is not None:
         entries, states = journal.read_chunks(file)
         holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
-    fact = JournalFact.DAMAGED if journal is None else JournalFact.VALID
+    fact = JournalFact.DAMAGED if journal is None else JournalFact.REOPENED if journal.reopened else JournalFact.VALID
     return FileFacts(fact, working=placement.working(key).exists(), final=placement.final(key).exists(), holds=holds)
 
 
@@ -75,6 +75,8 @@ class Finder:
         self._layout: ArrayLayout = SlabEncoder(restored.spec, Grid.of(restored.spec)).layout
         self._record_bytes = record_dtype(len(restored.spec.frame_fields)).itemsize
         self._whole: dict[int, set[int]] = {}  # group -> whole slabs
+        self._logged: set[int] = set()  # groups that have records in the frame log
+        self._replaced: set[Path] = set()  # shards whose groups were opened again, as the store names them
 
     def run(self) -> None:
         manifest = self._folder.manifest
@@ -90,43 +92,43 @@ class Finder:
 
     def _read_log(self) -> None:
         """Frames of sealed groups, and frames that were settled without being stored."""
-        accounts = self._restored.accounts
-        positions: dict[int, list[np.ndarray]] = {}  # of the group whose block is being read
-        for kind, group, records in self._folder.log.blocks():
+        accounts, log = self._restored.accounts, self._folder.log
+        pieces: dict[int, list[np.ndarray]] = {}  # the records of the group whose block is being read
+        for kind, group, records in log.blocks():
             if kind is BlockKind.GROUP:
-                if group not in positions:
-                    self._remember_holes(positions)
-                    positions = {group: []}
-                positions[group].append(records["position"].astype(np.int64))
-            sequences = records["sequence"].astype(np.int64)
-            stored = kind is BlockKind.GROUP
-            fresh = ~accounts.seen.holds(sequences) if stored else np.ones(sequences.size, np.bool_)
-            again = int((~fresh).sum())  # stored, and told lost later: counted where it was found first
-            accounts.receive(sequences[fresh], records["position"].astype(np.int64)[fresh])
-            if stored:
-                accounts.frames_stored += sequences.size - again
-                accounts.frames_durable += sequences.size - again
+                if group not in pieces:
+                    self._remember_rows(pieces)
+                    pieces = {group: []}
+                pieces[group].append(records)
+                accounts.find(records)
             else:
+                sequences = records["sequence"].astype(np.int64)
+                accounts.receive(sequences, records["position"].astype(np.int64))
                 accounts.settle(records)
-            accounts.stored.add(sequences)
-            accounts.durable.add(sequences)
-        self._remember_holes(positions)
-        self._restored.closed_groups |= self._folder.log.groups
+                accounts.stored.add(sequences)
+                accounts.durable.add(sequences)
+        self._remember_rows(pieces)
+        self._restored.closed_groups |= log.groups
+        empty = np.zeros(0, record_dtype(len(self._restored.spec.frame_fields)))
+        for group in sorted(log.groups - self._logged)[-self._restored.limits.open_groups :]:
+            self._remember_rows({group: [empty]})
 
-    def _remember_holes(self, positions: dict[int, list[np.ndarray]]) -> None:
-        """So that a frame for a place that was closed without one is late, not a duplicate."""
-        grid = self._layout.grid
-        tables = grid_tables(grid)
-        for group, pieces in positions.items():
+    def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
+        """Of a sealed group that is not full: so that it can be opened again, and a frame for a place that stays closed is late, not a duplicate.
+        As many of the newest as could be open at once; the others were passed over by far."""
+        grid, restored = self._layout.grid, self._restored
+        for group, records in pieces.items():
+            self._logged.add(group)
             slabs = slabs_of_group(self._layout, group)
-            stored = np.concatenate(pieces)
-            if stored.size < sum(map(grid.frames_in_slab, slabs)):
-                filled: dict[int, np.ndarray] = {}
-                for position in stored.tolist():
-                    slab, place = slab_and_place(position, *tables)
-                    filled.setdefault(slab, np.zeros(grid.frames_per_slab, np.bool_))[place] = True
-                for slab in slabs:
-                    self._restored.holes.remember(slab, filled.get(slab))
+            row = EarlierRow.of(grid, grid_tables(grid), np.concatenate(records))
+            if row.is_full(len(slabs)):
+                continue
+            for slab in slabs:
+                if slab in row.holes or not row.begins(slab):
+                    restored.holes.remember(slab, row.holes.get(slab))
+            restored.earlier[group] = row
+            if len(restored.earlier) > restored.limits.open_groups:
+                del restored.earlier[min(restored.earlier)]
 
     def _find_groups(self, placement: Placement) -> None:
         """Look at every file of one workspace: journals lead to their groups, what no journal names goes."""
@@ -161,15 +163,23 @@ class Finder:
         if journal is None:
             _set_aside(placement, placement.journal(number))  # last: a recovery that is killed before this does the same again
             return
-        if number in self._restored.closed_groups:
+        if journal.reopened:
+            self._open_again(number)
+        elif number in self._restored.closed_groups:
             journal.delete()  # sealed and logged: only the journal was left
             return
-        shards = [self._take_up(placement, number, file, action) for file, action in enumerate(actions)]
+        shards = [self._take_up(placement, number, file, action, replaces=journal.reopened) for file, action in enumerate(actions)]
         files = GroupFiles(number, placement, shards, journal)
         lost = {file for file, action in enumerate(actions) if action is Action.LOST}
         found = read_back(self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress)
         self._restored.checked_bytes += found.checked_bytes
         self._take_group(files, found, report, begun=any(action in (Action.SEALED, Action.ALL_FILL) for action in actions))
+
+    def _open_again(self, number: int) -> None:
+        """A group that was sealed, and took frames again when its writer died."""
+        self._restored.closed_groups.discard(number)
+        self._restored.earlier.pop(number, None)
+        self._restored.holes.forget(slabs_of_group(self._layout, number))
 
     def _journal(self, placement: Placement, number: int) -> GroupJournal | None:
         path = placement.journal(number)
@@ -193,11 +203,13 @@ class Finder:
                 make_link(link, final)
         return action
 
-    def _take_up(self, placement: Placement, number: int, file: int, action: Action) -> OpenShard | None:
+    def _take_up(self, placement: Placement, number: int, file: int, action: Action, *, replaces: bool) -> OpenShard | None:
         """The shard to go on with; None where it has its final name or holds nothing. One that was lost begins anew."""
         if action not in (Action.CONTINUE, Action.LOST):
             return None
         key = self._layout.shard_key(number, file)
+        if replaces:
+            self._replaced.add(Placement(self._folder.path).final(key))
         return OpenShard(
             self._layout.shard(number, file),
             placement.working(key),
@@ -205,6 +217,7 @@ class Finder:
             self._folder.io,
             link=placement.link(key),
             existing=action is Action.CONTINUE,
+            replaces=replaces,
         )
 
     def _take_group(self, files: GroupFiles, found: ReadBack, report: GroupReport, *, begun: bool) -> None:
@@ -222,19 +235,18 @@ class Finder:
         files.sync()
         kept = [found.frames_of(places) for places in whole]
         for records in kept:
-            sequences = records["sequence"].astype(np.int64)
-            accounts.receive(sequences, records["position"].astype(np.int64))
-            accounts.store(sequences)
-            accounts.make_durable(sequences, frames=False)
+            accounts.find(records)
         report.take(found)
-        accounts.frames_durable += report.frames_kept
         accounts.stored_bytes += sum(int(e["nbytes"][g & (e["offset"] != ABSENT)].sum()) for e, g in zip(found.entries, found.good, strict=True))
         slabs = files.journal.layout.slabs
         self._whole[files.group] = {places.slab for places in whole}
         filled = {places.slab: found.record_valid[places.slot_layer] for places in whole}
         grid = self._layout.grid
         holes = {slab: here for slab, here in filled.items() if here.sum() < grid.frames_in_slab(slab)}
-        self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, report.frames_kept, begun))
+        takes_back = {
+            places.slab: holes[places.slab] for places in whole if places.slab in holes and not (found.frames_of(places)["flags"] & PASSED_OVER).any()
+        }
+        self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, takes_back, report.frames_kept, begun))
 
     def _clear_torn(self, files: GroupFiles, found: ReadBack) -> None:
         """Not stored; but their frames came, and are to be sent again or recorded as lost, even if recovery dies once more."""
@@ -251,18 +263,14 @@ class Finder:
             return
         records, valid = staging.read()
         slots = [slot for slot in np.flatnonzero(valid).tolist() if self._is_open(int(records["position"][slot]))]
-        slots.sort(key=lambda slot: int(records["sequence"][slot]))
+        slot_of = {int(records["sequence"][slot]): slot for slot in slots}  # one each: a slab that was taken back leaves older copies behind
+        slots = [slot_of[sequence] for sequence in sorted(slot_of)]
         staging.sync()
-        restored, accounts = self._restored, self._restored.accounts
+        restored = self._restored
         restored.staged = records[slots]
         restored.staged["pixels_crc"] = restored.staged["record_crc"] = 0
         restored.staged_slots = slots
-        restored.staged_addresses = staging.map() + staging.slot_bytes * np.array(slots, np.int64)
-        sequences = restored.staged["sequence"].astype(np.int64)
-        accounts.receive(sequences, restored.staged["position"].astype(np.int64))
-        accounts.store(sequences)
-        accounts.make_durable(sequences, frames=False)
-        accounts.frames_durable += sequences.size
+        restored.accounts.find(restored.staged)
 
     def _is_open(self, position: int) -> bool:
         """Whether a position's slab still waits for frames."""
@@ -286,6 +294,6 @@ class Finder:
         accounts = self._restored.accounts
         with storage_errors("look into", folder):
             for path in folder.rglob("*") if folder.is_dir() else []:
-                if path.is_file() and path.name.isdigit():
+                if path.is_file() and path.name.isdigit() and path not in self._replaced:
                     accounts.shards += 1
                     accounts.stored_bytes += path.stat().st_blocks * 512

@@ -24,7 +24,7 @@ from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import WorkerError
 from shardwright.model.fates import Fate, Reason
-from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.shard.slab_map import slabs_of_group
 
 from .accounts import Accounts
@@ -36,6 +36,7 @@ from .keeper import ShardKeeper
 from .level_counts import LevelCounts
 from .measures import Measures
 from .overload_level import OverloadLevel, backlog_part
+from .reopen import TakingBack
 from .staging_desk import StagingDesk
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.errors import ShardwrightError
 
+    from .earlier_row import EarlierRow
     from .keeper_reports import KeeperReport, NotRecorded
     from .limits import Limits
     from .settings import WriteSettings
@@ -109,6 +111,7 @@ class FrameFlow(ABC):
         levels = self._encoder.levels if settings.overload == "degrade" else self._encoder.levels[:1]
         self._overload = OverloadLevel(levels, tasks_to_try=pool.threads)
         self._level_counts = LevelCounts(limits.rows)
+        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
         self._ring_used, self._ring_frames = 0, limits.ring_frames
         self._record_dtype = record_dtype(len(self.spec.frame_fields))
         self._table = SlabTable(self.grid, limits.rows, self._record_dtype)
@@ -243,25 +246,26 @@ class FrameFlow(ABC):
                 return False  # the rest of the batch was given up with everything that waited
             if missing < 0:
                 return True
-            if self._groups.is_closed_slab(missing):
-                self._reject_late(batch)
+            if self._groups.is_closed_slab(missing) and self._reject_late(batch):
                 if not batch.positions.size:
                     return True
             elif not self._open_slab(missing):
                 return False
 
-    def _reject_late(self, batch: _Batch) -> None:
-        """Settle all that is left of a batch and belongs to slabs which take no more: in one step, however they are mixed with others."""
+    def _reject_late(self, batch: _Batch) -> bool:
+        """Settle all that is left of a batch and belongs to places which are shut, in one step, however they are mixed with others.
+        Returns whether there were any."""
         slabs, places = slabs_and_places(batch.positions[batch.first :], *self._table.grid_tables)
         fates = np.full(slabs.size, PLACED)
         for slab in np.unique(slabs).tolist():
             if self._groups.is_closed_slab(slab):
                 here = slabs == slab
-                fates[here] = self._groups.holes.fates(slab, places[here])
+                fates[here] = self._groups.fates(slab, places[here])
         for fate, why in _FATES.items():
             if (rejected := fates == fate).any():
                 self._settle(batch.records[batch.first :][rejected], *why)
         batch.keep(fates == PLACED)
+        return bool((fates != PLACED).any())
 
     def _settle(
         self, records: np.ndarray, fate: Fate | np.ndarray, reason: Reason | np.ndarray, *, release: bool = True, settled: bool = True
@@ -275,10 +279,17 @@ class FrameFlow(ABC):
 
     def _open_slab(self, slab: int) -> bool:
         """A row for a new slab, and its group; False when it has to wait. Makes room by closing what is oldest."""
-        if not self._groups.open(self.grid.group_of_slab(slab)):
-            oldest_group = self._groups.oldest_when_all_open()
-            if oldest_group is not None:
-                self._close_group(oldest_group)
+        number = self.grid.group_of_slab(slab)
+        if not self._groups.open(number):
+            if (row := self._groups.earlier_to_open(number)) is not None:
+                self._open_again(number, row, slab)
+            elif number not in self._groups.by_number and (oldest_group := self._groups.oldest_when_all_open()) is not None:
+                self._close_group(oldest_group, passed_over=True)
+            return False
+        group = self._groups.by_number[number]
+        if slab in group.done_slabs:  # closed by an end that came early: the way to its empty places is that of a sealed group
+            group.opens_again = True
+            self._close_group(group)
             return False
         if self._table.open(slab):
             self._rows_starved = False
@@ -291,26 +302,61 @@ class FrameFlow(ABC):
             or any(group.waiting for group in self._groups.by_number.values())
         )
         if not under_way and (oldest := self._table.oldest()) is not None:
-            self._close_slab(oldest)
+            self._close_slab(oldest, passed_over=True)
         return False
 
-    def _relieve_ring(self) -> None:
-        """Close the oldest incomplete slabs while so many frames wait for others that the ring could not take a slab's worth of new ones."""
-        spare = self.limits.ring_frames - self.limits.held_frames
-        most = self.limits.ring_frames - max(1, min(spare // 2, self.limits.frames_per_slab))
-        while self._table.held_frames > most and (oldest := self._table.oldest()) is not None:
-            self._close_slab(oldest)
+    def _open_again(self, number: int, row: EarlierRow, wanted: int) -> None:
+        """A group that was closed before it was full takes frames again. Of its incomplete slabs as many collect again as there is
+        room for: the one that is wanted, and the newest."""
+        slabs, frames = [], 0
+        most = min(self._desk.free_slots, self._most_held - self._table.held_frames)
+        takes_back = row.takes_back()
+        for slab in sorted(takes_back, key=lambda slab: (slab != wanted, -slab))[: self._table.free_rows]:
+            count = int(takes_back[slab].sum())
+            if frames + count > most:
+                break
+            slabs.append(slab)
+            frames += count
+        self._groups.reopen(number, TakingBack(tuple(slabs), self._desk.take_slots(frames)))
 
-    def _close_slab(self, slab: int) -> None:
+    def _collect_staged(self, records: np.ndarray, slots: np.ndarray) -> bool:
+        """Frames whose pixels are in the staging area, and nowhere else: they collect. False when there is no room for them."""
+        staging = self.folder.staging
+        assert staging is not None, "frames are in it"
+        sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
+        self._restored_frames = np.union1d(self._restored_frames, sequences)
+        if not self._place(_Batch(records, positions, sequences, staging.address_of(slots), np.zeros(records.size, np.uint8))):
+            return False
+        slabs, places = slabs_and_places(positions, *self._table.grid_tables)
+        for slab in np.unique(slabs).tolist():
+            row, here = int(np.flatnonzero(self._table.slab == slab)[0]), slabs == slab
+            self._table.staging_slot[row, places[here]] = slots[here]
+        return True
+
+    @property
+    def _most_held(self) -> int:
+        """How many frames may wait for others before the ring could not take a slab's worth of new ones."""
+        spare = self.limits.ring_frames - self.limits.held_frames
+        return self.limits.ring_frames - max(1, min(spare // 2, self.limits.frames_per_slab))
+
+    def _relieve_ring(self) -> None:
+        """Close the oldest incomplete slabs while too many frames wait for others."""
+        while self._table.held_frames > self._most_held and (oldest := self._table.oldest()) is not None:
+            self._close_slab(oldest, passed_over=True)
+
+    def _close_slab(self, slab: int, *, passed_over: bool = False) -> None:
+        """``passed_over``: by newer frames, so that it stays closed whoever goes on with this acquisition."""
         row = self._table.close(slab)
+        self._table.records["flags"][row] = PASSED_OVER if passed_over else 0
         self._groups.holes.remember(slab, self._table.filled(row))
         self._dispatch(row)
 
-    def _close_group(self, group: Group) -> None:
+    def _close_group(self, group: Group, *, passed_over: bool = False) -> None:
         """No more frames for this group: what is incomplete is closed, what never came is remembered as a hole."""
         group.state = GroupState.CLOSING
+        group.opens_again = group.opens_again and not passed_over
         for slab in self._table.incomplete_of_group(group.number):
-            self._close_slab(slab)
+            self._close_slab(slab, passed_over=passed_over)
             if self._why is not None:
                 return  # closing it showed that its files are no good
         for slab in slabs_of_group(self._encoder.layout, group.number):

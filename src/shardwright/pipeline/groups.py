@@ -1,9 +1,22 @@
 """The shard groups of one acquisition: which are open, which wait for their last slabs or for room on the disk, which are sealed.
 
-OPEN     takes frames
-CLOSING  takes no more frames; slabs of it are still being compressed
-SEALING  handed to the keeper
-(gone)   sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be told from a duplicate
+REOPENING  sealed by an earlier process before it was full, or by this one on its account; the keeper makes new files that go on with it
+OPEN       takes frames
+CLOSING    takes no more frames; slabs of it are still being compressed
+SEALING    handed to the keeper
+(gone)     sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be told from a duplicate
+
+What a frame meets whose slab collects nothing yet (``fates``, ``_open_slab``); an *earlier* group is one that a process before this one closed, by an
+end that came early or was cut short by a kill. A place is shut when it has a frame, or when newer frames had passed over its slab.
+
+    group                       the place           then
+    unknown, or prepared        any                 the group opens
+    OPEN                        slab not begun      a row of the slab table
+    OPEN                        slab of earlier     shut: refused; else the group is sealed, opened again, and takes it
+    REOPENING                   shut                refused; else it waits
+    CLOSING, SEALING            any                 it waits when the group opens again, else it is refused
+    gone, earlier, not full     shut                refused; else the group is opened again: REOPENING
+    gone otherwise              any                 refused
 
 A group whose files met an I/O error is rewritten: once no worker is at it, the keeper copies what can be read back to new files, and the slabs
 whose frames are still held are encoded again. Owned by the acquisition's thread.
@@ -16,6 +29,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from shardwright.kernels.place import DUPLICATE, PLACED
 from shardwright.model.errors import StorageError, StorageFullError
 
 from .holes import HoleMemory, VisibleExtent
@@ -28,8 +44,10 @@ if TYPE_CHECKING:
     from shardwright.model.promise import Promise
     from shardwright.shard.group_files import GroupFiles
 
+    from .earlier_row import EarlierRow
     from .keeper import ShardKeeper
     from .limits import Limits
+    from .reopen import TakingBack
     from .settings import WriteSettings
 
 FULL_DISK_RETRY_S = 1.0
@@ -37,6 +55,7 @@ MOST_REWRITES = 2  # of one group; a disk that fails more often than that ends t
 
 
 class GroupState(enum.Enum):
+    REOPENING = "reopening"
     OPEN = "open"
     CLOSING = "closing"
     SEALING = "sealing"
@@ -64,6 +83,10 @@ class Group:
     retry_s: float | None = None  # the disk was full: when to try again
     waited_to_seal: bool = False
     spilled: bool = False
+    takes_back: dict[int, np.ndarray] = field(default_factory=dict)  # done slabs of an earlier process whose empty places can still be filled
+    opens_again: bool = False  # once it is sealed: for frames that an early end must not refuse
+    reopened: bool = False  # its new shards replace sealed ones
+    taking: TakingBack | None = None  # while REOPENING
 
     @property
     def ready(self) -> bool:
@@ -93,6 +116,7 @@ class Groups:
         self._prepared: dict[int, Group] = {}
         self._closed_below = 0
         self._closed: set[int] = set()  # closed ones at or above the line
+        self._earlier: dict[int, EarlierRow] = {}  # of the closed ones, those that can be opened again
         self._disk_full = False
 
     # ------------------------------------------------------------------ which groups there are
@@ -112,8 +136,9 @@ class Groups:
         """A group found on disk, its files open."""
         self.by_number[group.number] = group
 
-    def restore_closed(self, numbers: Iterable[int], holes: HoleMemory) -> None:
+    def restore_closed(self, numbers: Iterable[int], holes: HoleMemory, earlier: dict[int, EarlierRow]) -> None:
         self.holes = holes
+        self._earlier = dict(earlier)
         for number in sorted(numbers):
             self._note_closed(number)
             self.visible.seal(number)
@@ -122,25 +147,85 @@ class Groups:
         return number < self._closed_below or number in self._closed
 
     def is_closed_slab(self, slab: int) -> bool:
+        """Whether frames of a slab that collects nothing may have to be refused: ``fates`` says which."""
         number = self._grid.group_of_slab(slab)
-        if self.is_closed(number):
-            return True
         group = self.by_number.get(number)
-        return group is not None and (group.state is not GroupState.OPEN or slab in group.done_slabs)
+        if group is None:
+            return self.is_closed(number)
+        if group.state is GroupState.OPEN:
+            return slab in group.done_slabs
+        return group.state is GroupState.REOPENING or not group.opens_again
+
+    def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
+        """For frames at int64[n] places of a slab that collects nothing: PLACED when its group takes them, now or once it is open (again), DUPLICATE
+        or LATE when they are refused."""
+        number = self._grid.group_of_slab(slab)
+        group, earlier = self.by_number.get(number), self._earlier.get(number)
+        if group is not None and group.state is GroupState.OPEN and slab in group.takes_back:
+            return np.where(group.takes_back[slab][places], DUPLICATE, PLACED)
+        if earlier is not None:
+            return earlier.fates(slab, places)
+        return self.holes.fates(slab, places) if self.is_closed_slab(slab) else np.full(places.size, PLACED)
 
     def open(self, number: int) -> bool:
-        """Take frames into a group, the next one being prepared meanwhile; False when too many are open."""
+        """Take frames into a group, the next one being prepared meanwhile; False when too many are open, or when it must be opened again first."""
         if number in self.by_number:
-            return True
-        if len(self.by_number) >= self._limits.open_groups:
+            return self.by_number[number].state is GroupState.OPEN
+        if len(self.by_number) >= self._limits.open_groups or number in self._earlier:
             return False
         prepared = self._prepared.pop(number, None)
         self.by_number[number] = self._new(number) if prepared is None or prepared.failure is not None else prepared
+        self._prepare_next(number)
+        return True
+
+    def _prepare_next(self, number: int) -> None:
         following = self._grid.next_group(number)
         if following is not None and following not in self.by_number and following not in self._prepared and not self.is_closed(following):
             self.discard_prepared()
             self._prepared = {following: self._new(following)}
+
+    def set_empty_aside(self, numbers: set[int]) -> None:
+        """Found on disk, but no frame has come for them: prepared, not open. ``numbers``: of groups that have frames in the slab table."""
+        for number, group in list(self.by_number.items()):
+            if group.state is GroupState.OPEN and not group.done_slabs and not group.reopened and number not in numbers:
+                self._prepared[number] = self.by_number.pop(number)
+
+    def earlier_to_open(self, number: int) -> EarlierRow | None:
+        """A closed group that can be opened again, when there is room for one more."""
+        free = number not in self.by_number and len(self.by_number) < self._limits.open_groups
+        return self._earlier.get(number) if free else None
+
+    def reopen(self, number: int, taking: TakingBack) -> None:
+        """Let the keeper make new files for a sealed group; ``reopened`` or ``stays_closed`` comes next."""
+        files = self._keeper.reopen(number, taking)
+        self.by_number[number] = Group(number, files, slabs_left=0, state=GroupState.REOPENING, taking=taking)
+
+    def reopened(self, group: Group, taken_back: frozenset[int]) -> None:
+        """The files are there, and have all that was sealed but the slabs that were taken back."""
+        row = self._earlier.pop(group.number)
+        group.done_slabs = set(row.begun.tolist()) - taken_back
+        group.slabs_left = math.prod(self._grid.group_extent_chunks(group.number)) - len(group.done_slabs)
+        group.frames = row.frames - sum(int(row.holes[slab].sum()) for slab in taken_back)
+        group.state, group.reopened, group.taking = GroupState.OPEN, True, None
+        for slab in row.holes.keys() & group.done_slabs:
+            self.holes.remember(slab, row.holes[slab])
+        self._has_room_again(group)
+        self._prepare_next(group.number)
+
+    def stays_closed(self, group: Group) -> None:
+        """Its sealed shards cannot be read: frames that come for it are late."""
+        del self.by_number[group.number], self._earlier[group.number]
+
+    def waits_to_reopen(self, group: Group, now_s: float, error: ErrorText) -> bool:
+        """The disk is full; False when that ends the acquisition. Where the sealed shards lie, the new ones must lie too: these never spill."""
+        if not error.is_a(StorageFullError) or self._settings.on_full == "fail":
+            return False
+        self._wait_for_room(group, now_s, error)
         return True
+
+    def opens_again(self, number: int, row: EarlierRow) -> None:
+        """A group that was sealed on account of an earlier process, and is not full."""
+        self._earlier[number] = row
 
     def oldest_when_all_open(self) -> Group | None:
         """Which group to close when one more is needed; None while one is on its way out already."""
@@ -167,6 +252,8 @@ class Groups:
             self._keeper.seal(group.number, group.files)
 
     def _note_closed(self, number: int) -> None:
+        if number < self._closed_below:
+            return  # again
         self._closed.add(number)
         while self._closed_below in self._closed:
             self._closed.remove(self._closed_below)
@@ -174,6 +261,11 @@ class Groups:
 
     def _new(self, number: int) -> Group:
         return Group(number, self._keeper.prepare(number), slabs_left=math.prod(self._grid.group_extent_chunks(number)))
+
+    @property
+    def making_files(self) -> bool:
+        """Whether files are being made that frames wait for; not while the disk has no room for them."""
+        return any(group.waiting and group.retry_s is None for group in self.by_number.values())
 
     # ------------------------------------------------------------------ files that are not there yet, or no longer good
 
@@ -240,6 +332,8 @@ class Groups:
             group.retry_s = None
             if group.state is GroupState.SEALING:
                 self._keeper.seal(group.number, group.files)
+            elif group.taking is not None:
+                group.files = self._keeper.reopen(group.number, group.taking)
             else:
                 group.spilled = False
                 group.files = self._keeper.prepare(group.number)

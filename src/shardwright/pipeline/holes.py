@@ -11,6 +11,8 @@ import numpy as np
 from shardwright.kernels.place import DUPLICATE, LATE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shardwright.array.grid import Grid
 
 REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as duplicate
@@ -28,6 +30,11 @@ class HoleMemory:
         if len(self._filled) > REMEMBERED_HOLES:
             self._filled.popitem(last=False)
 
+    def forget(self, slabs: Iterable[int]) -> None:
+        """They take frames again."""
+        for slab in slabs:
+            self._filled.pop(slab, None)
+
     def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
         """DUPLICATE or LATE, for each frame at int64[n] places of a closed slab."""
         if slab not in self._filled:
@@ -42,13 +49,16 @@ class VisibleExtent:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._groups_per_step = math.prod(grid.group_counts[1:]) if grid.counts else 1
-        self._sealed: dict[int, int] = {}  # step along the first axis -> groups sealed there
+        self._sealed: dict[int, set[int]] = {}  # step along the first axis -> groups sealed there
         self._steps = 0
 
     def seal(self, group: int) -> None:
+        """Again is nothing new: what is opened again stays visible."""
         step = group // self._groups_per_step
-        self._sealed[step] = self._sealed.get(step, 0) + 1
-        while self._sealed.get(self._steps) == self._groups_per_step:
+        if step < self._steps:
+            return
+        self._sealed.setdefault(step, set()).add(group)
+        while len(self._sealed.get(self._steps, ())) == self._groups_per_step:
             del self._sealed[self._steps]
             self._steps += 1
 

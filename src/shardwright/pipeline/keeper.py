@@ -27,8 +27,9 @@ from shardwright.shard.rewrite import rewrite_group
 from shardwright.storage.failpoints import reach
 
 from .commit_ledger import LOGGED, STAGED
-from .keeper_reports import Committed, GroupPrepared, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
+from .keeper_reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
 from .measures import BusyClock
+from .reopen import reopen_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
 
     from .keeper_reports import KeeperReport
+    from .reopen import ReopenedRow, TakingBack
     from .store_folder import StoreFolder
 
 
@@ -87,6 +89,33 @@ class ShardKeeper:
         self._commands.put(run)
         return promise
 
+    def reopen(self, group: int, taking: TakingBack) -> Promise[GroupFiles]:
+        """Make files that go on with a sealed group; reports ``GroupReopened``. The promise fails with ``ShardFormatError`` when its
+        shards cannot be read, ``StorageFullError`` or ``StorageError``."""
+        promise = self._promise()
+
+        def run() -> None:
+            made: ReopenedRow | None = None
+            if promise.done():
+                return
+            try:
+                self.folder.may_rename()
+                made = reopen_row(
+                    self.folder,
+                    self._layout,
+                    group,
+                    taking,
+                    lambda placement: self._create(group, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX),
+                )
+            except Exception as error:  # noqa: BLE001  (told in the promise)
+                promise.fail(self._explained(error))
+            else:
+                promise.keep(made.files)
+            self._report(GroupReopened(group, made))
+
+        self._commands.put(run)
+        return promise
+
     def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], *, spill: bool) -> Promise[GroupFiles]:
         """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``. ``held_slabs`` cannot be lost."""
         promise = self._promise()
@@ -104,7 +133,7 @@ class ShardKeeper:
                     old,
                     stored_slabs,
                     held_slabs,
-                    lambda: self._create(group, spill=spill, packed=old.journal.packed, suffix=REWRITE_SUFFIX),
+                    lambda: self._create(group, spill=spill, packed=old.journal.packed, reopened=old.journal.reopened, suffix=REWRITE_SUFFIX),
                 )
                 lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
                 if lost.size:
@@ -145,13 +174,14 @@ class ShardKeeper:
         """Seal the files of a group, then let the frame log have its frames; reports ``GroupSealed``."""
 
         def run() -> None:
-            shards, renamed, error = 0, False, None
+            shards, renamed, error, records = 0, False, None, None
             begun_ns = time.monotonic_ns()
             try:
                 held = files.result()
                 try:
                     sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename, self.busy.step))
-                    self._log(BlockKind.GROUP, group, held.frame_records())
+                    records = held.frame_records()
+                    self._log(BlockKind.GROUP, group, records)
                     self.folder.log.sync()
                     self.folder.may_rename()
                     held.delete_journal()
@@ -160,7 +190,7 @@ class ShardKeeper:
                     renamed = held.renamed
             except Exception as failure:  # noqa: BLE001  (travels in the report)
                 error = self._explained(failure)
-            self._report(GroupSealed(group, shards, renamed, error, time.monotonic_ns() - begun_ns))
+            self._report(GroupSealed(group, shards, renamed, error, time.monotonic_ns() - begun_ns, records))
 
         self._commands.put(run)
 
@@ -227,7 +257,7 @@ class ShardKeeper:
         """End a store that never got a frame, and report ``StoreFinished``; ``stop`` comes next."""
 
         def run() -> None:
-            error: Exception | None = None
+            error: ErrorText | None = None
             try:
                 self.folder.may_rename()
                 self.folder.remove_store()
@@ -289,7 +319,7 @@ class ShardKeeper:
                 return ErrorText.of(error)
         return ErrorText.of(error, WorkerError(f"the shard keeper failed: {error!r}"))
 
-    def _create(self, group: int, *, spill: bool, packed: bool | None = None, suffix: str = "") -> GroupFiles:
+    def _create(self, group: int, *, spill: bool, packed: bool | None = None, reopened: bool = False, suffix: str = "") -> GroupFiles:
         folder = self.folder
         folder.may_rename()  # the names in the workspace are another's then
         return GroupFiles.create(
@@ -301,6 +331,7 @@ class ShardKeeper:
             folder.manifest.writer_epoch,
             record_dtype(len(folder.spec.frame_fields)).itemsize,
             packed=packed,
+            reopened=reopened,
             suffix=suffix,
             step=self.busy.step,
         )

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from shardwright.model.error_text import ErrorText
 
+    from .reopen import ReopenedRow
+
 
 @dataclass(frozen=True)
 class GroupPrepared:
@@ -32,14 +34,24 @@ class GroupRewritten:
 
 
 @dataclass(frozen=True)
+class GroupReopened:
+    """New files go on with a sealed group, or the future of its files says why not (``made`` None then)."""
+
+    group: int
+    made: ReopenedRow | None
+
+
+@dataclass(frozen=True)
 class GroupSealed:
-    """The files of one group carry their final names (or were all fill), or ``error`` says why not. ``renamed``: some already do."""
+    """The files of one group carry their final names (or were all fill), or ``error`` says why not. ``renamed``: some already do. ``records``: of all
+    its frames."""
 
     group: int
     shards: int
     renamed: bool
     error: ErrorText | None
     seal_ns: int
+    records: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -85,4 +97,4 @@ class StoreFinished:
     error: ErrorText | None
 
 
-KeeperReport = GroupPrepared | GroupRewritten | GroupSealed | Committed | Recorded | NotRecorded | KeeperFailed | StoreFinished
+KeeperReport = GroupPrepared | GroupReopened | GroupRewritten | GroupSealed | Committed | Recorded | NotRecorded | KeeperFailed | StoreFinished

@@ -9,9 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import StorageFullError, WorkerError
+from shardwright.model.errors import ShardFormatError, StorageFullError, WorkerError
+from shardwright.shard.slab_map import slabs_of_group
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
+from .earlier_row import EarlierRow
 from .encoding import SlabDone, StageDone
 from .failure import Failing
 from .frame_flow import AcquisitionState
@@ -19,6 +21,7 @@ from .groups import FULL_DISK_RETRY_S, Group, GroupState
 from .keeper_reports import (
     Committed,
     GroupPrepared,
+    GroupReopened,
     GroupRewritten,
     GroupSealed,
     KeeperFailed,
@@ -107,6 +110,8 @@ class Outcomes(Failing):
                 self._stage_done(report)
             case GroupPrepared():
                 self._group_prepared(report)
+            case GroupReopened():
+                self._group_reopened(report)
             case GroupRewritten():
                 self._group_rewritten(report)
             case GroupSealed():
@@ -242,6 +247,29 @@ class Outcomes(Failing):
         else:
             self._start_waiting(group)
 
+    def _group_reopened(self, report: GroupReopened) -> None:
+        group, made = self._groups.by_number.get(report.group), report.made
+        if group is None or group.taking is None:
+            return  # given up meanwhile
+        if made is not None:
+            self._groups.reopened(group, made.slabs)
+            self._groups.holes.forget(slab for slab in slabs_of_group(self._encoder.layout, group.number) if slab not in group.done_slabs)
+            self._desk.give_back(made.unused)
+            self.accounts.shards -= made.shards
+            self.accounts.stored_bytes += made.copied_bytes - made.old_bytes
+            self._note("row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)})
+            if made.records.size and not self._collect_staged(made.records, made.slots):
+                self._fail(self._why or ErrorText(WorkerError, "frames that were taken back found no room"))
+            return
+        error = group.failure
+        assert error is not None, "one or the other"
+        if error.is_a(ShardFormatError):
+            self._note("row_stays_closed", {"group": group.number, "reason": str(error), "then": "frames that come for it are late"})
+            self._desk.give_back(group.taking.slots)
+            self._groups.stays_closed(group)
+        elif not self._groups.waits_to_reopen(group, time.monotonic(), error):
+            self._fail(error)
+
     def _group_rewritten(self, report: GroupRewritten) -> None:
         group = self._groups.by_number.get(report.group)
         if group is None:
@@ -288,6 +316,10 @@ class Outcomes(Failing):
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
         self._groups.sealed(report.group)
+        if group.opens_again and report.records is not None:
+            row = EarlierRow.of(self.grid, self._table.grid_tables, report.records)
+            if not row.is_full(len(slabs_of_group(self._encoder.layout, group.number))):
+                self._groups.opens_again(group.number, row)
         self._settle_durable(report.group, self._ledger.take(report.group))
         self.accounts.shards += report.shards
         self.accounts.stored_bytes += report.shards * self.limits.index_bytes

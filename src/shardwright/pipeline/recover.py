@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
@@ -253,6 +256,7 @@ class _Examiner:
         self._dtype = record_dtype(len(self._spec.frame_fields))
         self._whole: dict[int, set[int]] = {}
         self._closed: set[int] = set()
+        self._logged: Counter[int] = Counter()  # frames of each sealed group
         self.recovery = Recovery(str(path), "would be sealed", self._manifest.identity)
 
     def run(self) -> Recovery:
@@ -269,8 +273,9 @@ class _Examiner:
     def _read_log(self) -> None:
         log = FrameLog.open(self._path / WORKSPACE / "frames.log", self._dtype, self._manifest.identity_bytes, read_only=True)
         try:
-            for kind, _, records in log.blocks():
+            for kind, group, records in log.blocks():
                 if kind is BlockKind.GROUP:
+                    self._logged[group] += records.size
                     self.recovery.frames_kept += records.size
                 else:
                     self.recovery.frames_lost += int((records["fate"] == Fate.LOST).sum())
@@ -288,6 +293,9 @@ class _Examiner:
             report.actions = {self._layout.shard_key(number, f): Action.SET_ASIDE.value for f in range(self._layout.files_per_group)}
             return report
         try:
+            if journal.reopened:  # its frames are in the new files, or staged
+                self._closed.discard(number)
+                self.recovery.frames_kept -= self._logged.pop(number, 0)
             if number not in self._closed:
                 self._read_back(placement, number, journal, report)
         finally:
@@ -319,7 +327,9 @@ class _Examiner:
         finally:
             staging.close()
         grid = self._layout.grid
-        for position in records["position"][valid].tolist():
+        records = records[valid]
+        _, first = np.unique(records["sequence"], return_index=True)
+        for position in records["position"][first].tolist():
             slab = grid.slab_of_position(position)
             group = grid.group_of_slab(slab)
             if group not in self._closed and slab not in self._whole.get(group, set()):

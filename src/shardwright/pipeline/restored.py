@@ -15,19 +15,22 @@ if TYPE_CHECKING:
     from shardwright.shard.read_back import ReadBack
 
     from .accounts import Accounts
+    from .earlier_row import EarlierRow
     from .limits import Limits
     from .store_folder import StoreFolder
 
 
 @dataclass(frozen=True)
 class RestoredGroup:
-    """``slabs``: of the group in all; ``whole_slabs``: stored. ``holes``: of these, the places that have a frame where some have none.
-    ``sealing_begun``: some of its shards have their final names, so it takes no more."""
+    """``slabs``: of the group in all; ``whole_slabs``: stored. ``holes``: of these, the places that have a frame where some have none;
+    ``takes_back``: those whose empty places can still be filled. ``sealing_begun``: some of its shards have their final names, so that it is
+    sealed before it takes more."""
 
     files: GroupFiles
     slabs: int
     whole_slabs: list[int]
     holes: dict[int, np.ndarray]
+    takes_back: dict[int, np.ndarray]
     frames: int
     sealing_begun: bool
 
@@ -58,9 +61,9 @@ class Restored:
     groups: list[RestoredGroup] = field(default_factory=list)
     closed_groups: set[int] = field(default_factory=set)
     holes: HoleMemory = field(default_factory=HoleMemory)  # of closed groups
+    earlier: dict[int, EarlierRow] = field(default_factory=dict)  # the newest closed groups that are not full: they can be opened again
     staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
     staged_slots: list[int] = field(default_factory=list)
-    staged_addresses: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     reports: list[GroupReport] = field(default_factory=list)
     checked_bytes: int = 0
 

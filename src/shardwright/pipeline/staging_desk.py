@@ -96,6 +96,14 @@ class StagingDesk:
         self.area, self._free = None, FreeSlots(0)
         return False
 
+    @property
+    def free_slots(self) -> int:
+        return 0 if self.area is None else len(self._free)
+
+    def take_slots(self, count: int) -> np.ndarray:
+        """For frames that somebody else stages; there must be so many."""
+        return self._free.take(count)
+
     def slots_of(self, row: int) -> np.ndarray:
         """The slots that hold frames of a row."""
         slots = self._table.staging_slot[row]

@@ -71,7 +71,8 @@ class BlockKind(IntEnum):
 class FrameLog:
     """Made by ``create`` or ``open``. Owns the descriptor and the end of the log.
 
-    ``rows`` counts the records of all blocks, ``groups`` the groups that have a block. ``torn_bytes``: what ``open`` found behind the last whole
+    ``rows`` counts the records of all blocks, ``groups`` are the groups that have a block. Of a group that was sealed more than once (it was opened
+    again) the last block counts, which has all records of those before it. ``torn_bytes``: what ``open`` found behind the last whole
     block; it is overwritten with zeros before the next ``append``. After a write or sync that failed nothing more is written, but for a full disk.
     """
 
@@ -79,7 +80,7 @@ class FrameLog:
         assert len(identity) == 16, "16 bytes"
         self.path = path
         self.rows = 0
-        self.groups: set[int] = set()
+        self._group_places: dict[int, int] = {}  # group -> where its last block starts
         self.torn_bytes = 0
         self.preallocated_bytes = 0
         self._dtype = dtype
@@ -145,8 +146,8 @@ class FrameLog:
         except StorageError as error:
             self._failure = error.message
             raise
-        self._end += nbytes
         self._count(kind, group, records.size)
+        self._end += nbytes
 
     def reserve(self, nbytes: int) -> None:
         """Make sure that blocks of so many bytes can be appended whatever happens to the disk. Raises ``StorageFullError`` or ``StorageError``.
@@ -178,7 +179,11 @@ class FrameLog:
             if header is None:
                 raise ShardFormatError(f"{self.path} has changed since it was opened", got=f"no block at {place}")
             kind, group, count, payload_crc = header
+            superseded = kind is BlockKind.GROUP and self._group_places[group] != place
             place += BLOCK_HEADER_BYTES
+            if superseded:
+                place += count * self._dtype.itemsize
+                continue
             checksum = self._seed
             for start in range(0, count, ROWS_PER_PIECE):
                 data = self._read(place, min(ROWS_PER_PIECE, count - start) * self._dtype.itemsize)
@@ -187,6 +192,19 @@ class FrameLog:
                 yield kind, group, np.frombuffer(data, self._dtype)
             if checksum != payload_crc:
                 raise ShardFormatError(f"{self.path}: a block fails its crc32c", expected=f"{payload_crc:#010x}", got=f"{checksum:#010x}")
+
+    @property
+    def groups(self) -> set[int]:
+        return set(self._group_places)
+
+    def group_records(self, group: int) -> np.ndarray:
+        """All records of a group that has a block. Raises ``ShardFormatError`` when the block does not check (any more), ``StorageError``."""
+        place = self._group_places[group]
+        header = self._read_header(place)
+        data = b"" if header is None else self._read(place + BLOCK_HEADER_BYTES, header[2] * self._dtype.itemsize)
+        if header is None or crc32c.crc32c(data, self._seed) != header[3]:
+            raise ShardFormatError(f"{self.path} has changed since it was opened", got=f"no block of group {group} at {place}")
+        return np.frombuffer(data, self._dtype)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -226,9 +244,10 @@ class FrameLog:
             raise StorageError(f"{self.path} failed before and is not written any more: {self._failure}")
 
     def _count(self, kind: BlockKind, group: int, rows: int) -> None:
+        """A block that starts at the log's end."""
         self.rows += rows
         if kind is BlockKind.GROUP:
-            self.groups.add(group)
+            self._group_places[group] = self._end
 
     def _header_page(self) -> bytes:
         header = np.zeros(1, _FILE_HEADER)
@@ -268,8 +287,8 @@ class FrameLog:
             payload, end = self._end + BLOCK_HEADER_BYTES, self._end + BLOCK_HEADER_BYTES + count * self._dtype.itemsize
             if count > MAX_BLOCK_ROWS or end > size or self._checksum(payload, end) != payload_crc:
                 break
-            self._end = end
             self._count(kind, group, count)
+            self._end = end
         self._torn_end = self._end
         for place in self._written_pieces(self._end, size):
             data = self._read(place, min(EXTENT_BYTES, size - place)).rstrip(b"\0")

@@ -1,7 +1,7 @@
 """The frame record: what is kept of every frame, in the journal, in the staging area and in the frame log. One fixed, self-checking record each.
 
     offset      size  field
-         0   96 + 8k  the descriptor as it came (``wire.descriptor``), ``slot`` and ``flags`` set to 0
+         0   96 + 8k  the descriptor as it came (``wire.descriptor``), ``slot`` set to 0; ``flags``: see below
     96 + 8k        8  arrival_ns            i64, UTC nanoseconds when the writer took the frame in
    104 + 8k        8  arrival_monotonic_ns  i64, the same moment on the writer's monotonic clock
    112 + 8k        4  client_epoch          u32, which client of the acquisition sent it, counted from 1
@@ -12,6 +12,9 @@
    124 + 8k        4  record_crc            u32, crc32c of everything before it, started from the file's seed
 
 All little-endian, always a multiple of 8 bytes. A record of zeros is none.
+
+``flags`` is 0, or ``PASSED_OVER`` in a journal and behind it: the frame's slab was closed with places empty because newer frames had passed it by.
+A slab with empty places and without that flag was closed by an end that came early; it takes frames again when the acquisition goes on.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.wire.descriptor import descriptor_dtype
+
+PASSED_OVER = 1
 
 
 @lru_cache  # a journal of each group asks, always for the same

@@ -91,11 +91,13 @@ class GroupFiles:
         record_bytes: int,
         *,
         packed: bool | None = None,
+        reopened: bool = False,
         suffix: str = "",
         step: Callable[[], None] = lambda: None,
     ) -> GroupFiles:
         """Preallocate all of it, ``suffix`` behind each name; ``step`` is called after each shard file, here as below. ``packed``: like the files
-        that these are to replace; else packed where shards are not mapped (encoding in place needs the place first).
+        that these are to replace; else packed where shards are not mapped (encoding in place needs the place first). ``reopened``: the group was
+        sealed once, and these files take its shards' final names when it is sealed again.
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         if placement.spill is not None:
@@ -105,11 +107,13 @@ class GroupFiles:
         try:
             for file in range(layout.files_per_group):
                 key = layout.shard_key(group, file)
-                make_shard = partial(OpenShard, layout.shard(group, file), final_path=placement.final(key), io=io, link=placement.link(key))
+                final, link = placement.final(key), placement.link(key)
+                make_shard = partial(OpenShard, layout.shard(group, file), final_path=final, io=io, link=link, replaces=reopened)
                 opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard))
                 step()
             tables = JournalLayout.of(layout, group, record_bytes)
-            make = partial(GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch, packed=packed)
+            make = partial(GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch)
+            make = partial(make, packed=packed, reopened=reopened)
             journal = _made_by_us(_suffixed(placement.journal(group), suffix), make)
         except BaseException:
             for shard in opened:
@@ -120,11 +124,15 @@ class GroupFiles:
 
     def replace(self, old: GroupFiles) -> None:
         """Give these files (made with a suffix) the names of ``old``, shards first: its journal fits both, since slots and chunks are the same."""
+        self.take_names()
+        old.abandon()
+
+    def take_names(self) -> None:
+        """Drop the suffix that these files were made with, the journal last: before it, shards in progress hold nothing."""
         for shard in self.slots:
             shard.rename(without_suffix(shard.working_path))
         self.journal.rename(without_suffix(self.journal.path))
         sync_directory(self.placement.workspace)
-        old.abandon()
 
     @property
     def cached(self) -> bool:

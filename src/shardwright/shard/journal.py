@@ -5,7 +5,8 @@
 One self-checking record for each frame and one entry for each slot, at places known before any pixel arrives; preallocated, zeros where nothing was
 written. Workers write them (``kernels.journal``), through ``descriptor``; the owner thread does everything else.
 
-The version says where the chunks of the group's shards lie: 1, each in its own slot; 2, packed, in runs of what one task encoded.
+The version says where the chunks of the group's shards lie: 1, each in its own slot; 2, packed, in runs of what one task encoded. 3 and 4 are the
+same for a group that was sealed before it was full and takes frames again: its new shards replace those that have the final names.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ MOST_FILE_BYTES = np.uint64(1 << 62)  # no offset beyond it is one
 EMPTY, VALID, TORN = 0, 1, 2  # states of a chunk entry: nothing written, to be believed, damaged or not of this file
 
 MAGIC, SLOTTED, PACKED = b"SWJOURNL", 1, 2
-VERSION = PACKED  # the newest
+REOPENED = 2  # added to either
+VERSION = PACKED + REOPENED  # the newest
 _HEADER = struct.Struct("<8s2I16sq2I6q")
 
 
@@ -118,11 +120,14 @@ def was_never_begun(path: Path) -> bool:
 
 class GroupJournal:
     """One open journal. ``seed`` is where its checksums start; ``writer_epoch`` is that of the writer that created it. ``packed``: chunks lie
-    anywhere in their shard's data, not in slots."""
+    anywhere in their shard's data, not in slots. ``reopened``: the group was sealed once, before it was full."""
 
-    def __init__(self, file: TableFile, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool) -> None:
+    def __init__(
+        self, file: TableFile, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool, reopened: bool = False
+    ) -> None:
         self.layout = layout
         self.packed = packed
+        self.reopened = reopened
         self.writer_epoch = writer_epoch
         self.seed = file_seed(identity, group)
         self._file = file
@@ -130,10 +135,13 @@ class GroupJournal:
         assert self._record.itemsize == layout.record_bytes, "the manifest's frame fields and the layout agree"
 
     @classmethod
-    def create(cls, path: Path, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool) -> GroupJournal:
+    def create(
+        cls, path: Path, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool, reopened: bool = False
+    ) -> GroupJournal:
         """An empty journal, durable with its name. Raises ``StorageError``; a failure leaves no file."""
-        page = encode_header(_HEADER, _header(layout, identity, group, writer_epoch, PACKED if packed else SLOTTED))
-        return cls(TableFile.create(path, "journal", layout.file_bytes, page), layout, identity, group, writer_epoch, packed=packed)
+        version = (PACKED if packed else SLOTTED) + (REOPENED if reopened else 0)
+        file = TableFile.create(path, "journal", layout.file_bytes, encode_header(_HEADER, _header(layout, identity, group, writer_epoch, version)))
+        return cls(file, layout, identity, group, writer_epoch, packed=packed, reopened=reopened)
 
     @classmethod
     def open(cls, path: Path, layout: JournalLayout, identity: bytes, group: int) -> GroupJournal:
@@ -143,12 +151,13 @@ class GroupJournal:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
             found = JournalHeader._make(decode_header(page.tobytes(), _HEADER, MAGIC, path))
-            version = PACKED if found.version == PACKED else SLOTTED
+            version = found.version if SLOTTED <= found.version <= VERSION else SLOTTED
             expect_header(found, _header(layout, identity, group, found.writer_epoch, version), JournalHeader._fields, path)
         except BaseException:
             file.close()
             raise
-        return cls(file, layout, identity, group, found.writer_epoch, packed=version == PACKED)
+        packed, reopened = version in (PACKED, PACKED + REOPENED), version > REOPENED
+        return cls(file, layout, identity, group, found.writer_epoch, packed=packed, reopened=reopened)
 
     @property
     def path(self) -> Path:
@@ -233,6 +242,12 @@ def _header(layout: JournalLayout, identity: bytes, group: int, writer_epoch: in
         slot_bytes=layout.slot_bytes,
         file_bytes=layout.file_bytes,
     )
+
+
+def seal_rows(rows: np.ndarray, seed: int) -> None:
+    """Let each row of a table end in the crc32c (u32) of the bytes before it, started from ``seed``."""
+    table = rows.view(np.uint8).reshape(len(rows), -1)
+    table[:, -4:] = crc32c_of_rows(table[:, :-4], seed).astype("<u4").view(np.uint8).reshape(-1, 4)
 
 
 def written_rows(rows: np.ndarray) -> np.ndarray:

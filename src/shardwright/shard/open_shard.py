@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwright.model.errors import StorageFullError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, rename_without_replacing, storage_errors, sync_directory
+from shardwright.storage.files import make_directories, rename_without_replacing, replace_by_rename, storage_errors, sync_directory
 from shardwright.storage.slot_file import IoMode, SlotFile
 
 from .index import EMPTY, empty_index, encode_index
@@ -37,12 +37,22 @@ class SealedShard:
 
 
 class OpenShard:
-    """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one filesystem."""
+    """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one filesystem. ``replaces``: an
+    older shard, all of whose frames this one has, keeps the final name until this one takes it."""
 
     def __init__(
-        self, layout: ShardLayout, working_path: Path, final_path: Path, io: IoMode, *, link: Path | None = None, existing: bool = False
+        self,
+        layout: ShardLayout,
+        working_path: Path,
+        final_path: Path,
+        io: IoMode,
+        *,
+        link: Path | None = None,
+        existing: bool = False,
+        replaces: bool = False,
     ) -> None:
         self.layout = layout
+        self._replaces = replaces
         self.final_path = final_path
         self.link = link
         self._ready: SealedShard | None = None  # complete and synced, under its working name
@@ -122,7 +132,10 @@ class OpenShard:
         if not self.renamed:
             self._reach("shard.before_rename")
             may_rename()
-            rename_without_replacing(self._file.path, self.final_path)
+            if self._replaces:
+                replace_by_rename(self._file.path, self.final_path)
+            else:
+                rename_without_replacing(self._file.path, self.final_path)
             self.renamed = True
         sync_directory(self.final_path.parent)
         if self.link is not None:

@@ -14,6 +14,7 @@ from itertools import product
 class JournalFact(Enum):
     NONE = "none"
     VALID = "valid"
+    REOPENED = "reopened"  # valid, of a group that was sealed before it was full and takes frames again
     DAMAGED = "damaged"  # there, but not the journal of this group
 
 
@@ -59,6 +60,10 @@ TABLE = (
     Row(_J.VALID, None, True, None, Action.SEALED, "the writer died between this rename and the end of sealing its group"),
     Row(_J.VALID, False, False, False, Action.ALL_FILL, "a shard without a chunk is deleted when its group is sealed"),
     Row(_J.VALID, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
+    Row(_J.REOPENED, True, None, None, Action.CONTINUE, "the old shard keeps the final name until this one, which has all that it has, takes it"),
+    Row(_J.REOPENED, False, True, None, Action.SEALED, "this shard took the final name, and the writer died before its group was sealed"),
+    Row(_J.REOPENED, False, False, False, Action.ALL_FILL, "a shard without a chunk is deleted when its group is sealed, again as well"),
+    Row(_J.REOPENED, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
     Row(_J.DAMAGED, True, None, None, Action.SET_ASIDE, "the journal's header does not check: bit rot, or another program"),
     Row(_J.DAMAGED, False, None, None, Action.NOTHING, "a damaged journal without this file"),
     Row(_J.NONE, True, None, None, Action.DELETE, "the writer died while it prepared the group, or after it had sealed it"),

@@ -24,6 +24,10 @@ class SlabPlaces:
     slot: np.ndarray
     entry: np.ndarray
 
+    def only(self, chunks: np.ndarray) -> SlabPlaces:
+        """Some of its chunks, by their numbers."""
+        return SlabPlaces(self.slab, self.slot_layer, self.file[chunks], self.slot[chunks], self.entry[chunks])
+
 
 def slabs_of_group(layout: ArrayLayout, group: int) -> list[int]:
     """Every slab of a group that lies inside the array, in acquisition order."""

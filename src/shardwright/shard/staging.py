@@ -18,7 +18,7 @@ from shardwright.model.errors import StorageError
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
-from .journal import checked_rows
+from .journal import checked_rows, seal_rows
 from .layout import PAGE_BYTES, page_aligned
 
 if TYPE_CHECKING:
@@ -112,6 +112,21 @@ class StagingArea:
     def map(self) -> int:
         """Address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's are ``k * slot_bytes`` further."""
         return self._file.map() + self._data_start
+
+    def address_of(self, slots: np.ndarray) -> np.ndarray:
+        """int64[n]: where the pixels of the frames in ``slots`` (int64[n]) are mapped, until ``close``. Raises ``StorageError``."""
+        return self.map() + self.slot_bytes * slots.astype(np.int64)
+
+    def put_pixels(self, slot: int, offset: int, pixels: bytes) -> None:
+        """Bytes of the frame in a free slot, from byte ``offset`` of the frame on; its record comes last. Raises ``StorageError``."""
+        self._file.write(self.data_place(slot) + offset, pixels, "write")
+
+    def put_record(self, slot: int, record: np.ndarray, pixels_crc: int) -> None:
+        """Say that a slot holds the frame of ``record`` (one). Raises ``StorageError``."""
+        row = np.array(record, self._record).reshape(1)
+        row["pixels_crc"] = pixels_crc
+        seal_rows(row, self.seed)
+        self._file.write(self.entry_place(slot), row.tobytes(), "write")
 
     def sync(self) -> None:
         """Make everything written so far durable. Raises ``StorageError``."""

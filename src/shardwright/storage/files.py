@@ -144,6 +144,12 @@ def rename_without_replacing(source: Path, target: Path) -> None:
             raise
 
 
+def replace_by_rename(source: Path, target: Path) -> None:
+    """Atomic rename onto whatever has the name ``target``. Raises ``StorageError``."""
+    with storage_errors("rename to", target):
+        source.replace(target)
+
+
 def read_range(path: Path, offset: int, nbytes: int) -> bytes:
     """Bytes of a file, fewer at its end. Raises ``StorageError``."""
     with storage_errors("read", path), path.open("rb", buffering=0) as file:

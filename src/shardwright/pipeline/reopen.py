@@ -1,0 +1,144 @@
+"""Opens a shard row again that was sealed before it was full: an end came early, and then the acquisition went on after all.
+
+New files in progress get every chunk of the sealed shards but those of the slabs that go on: their frames are decoded into the staging area and are
+from then on like any other frame of a slab that collects. Once all of that is durable the new files take their names, the journal last. Until the row
+is sealed again the old shards keep the final names: a crash before the journal has its name leaves the row as it was, later ones cost what they
+cost any open row, and readers miss nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import crc32c
+import numpy as np
+
+from shardwright.codecs.decode import ChunkCodecs, decode_chunk
+from shardwright.codecs.parameters import codec_metadata
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.sealed_row import SealedRow
+from shardwright.shard.slab_map import slab_places
+
+from .assembly import grid_tables
+from .earlier_row import split_by_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardwright.shard.group_files import GroupFiles, Placement
+    from shardwright.shard.layout import ArrayLayout
+
+    from .store_folder import StoreFolder
+
+
+@dataclass(frozen=True)
+class TakingBack:
+    """``slabs``: whose frames are to be taken back into ``slots`` of the staging area, one for each frame."""
+
+    slabs: tuple[int, ...]
+    slots: np.ndarray
+
+
+@dataclass(frozen=True)
+class ReopenedRow:
+    """What came of it. ``slabs`` were taken back, their frames' ``records`` and ``slots`` one for one; ``unused`` slots are free again. ``shards``
+    files of ``old_bytes`` will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
+
+    files: GroupFiles
+    slabs: frozenset[int]
+    records: np.ndarray
+    slots: np.ndarray
+    unused: np.ndarray
+    shards: int
+    old_bytes: int
+    copied_bytes: int
+
+
+def reopen_row(folder: StoreFolder, layout: ArrayLayout, group: int, taking: TakingBack, create: Callable[[Placement], GroupFiles]) -> ReopenedRow:
+    """``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the sealed shards cannot be read,
+    ``StorageError``; the row is then sealed as it was."""
+    with SealedRow(layout, group, folder.placements()) as old:
+        new = create(old.placement)
+        try:
+            made = _Reopening(folder, layout, old, new).run(taking)
+            new.go_on_behind()
+            new.sync()
+            new.take_names()
+        except BaseException:
+            with suppress(StorageError):
+                new.discard_rewrite()
+            raise
+    return made
+
+
+class _Reopening:
+    def __init__(self, folder: StoreFolder, layout: ArrayLayout, old: SealedRow, new: GroupFiles) -> None:
+        self._folder = folder
+        self._layout = layout
+        self._old = old
+        self._new = new
+        self._spec = folder.spec
+        self._codecs = ChunkCodecs.of(codec_metadata(folder.spec), folder.spec.itemsize)
+
+    def run(self, taking: TakingBack) -> ReopenedRow:
+        grid = self._layout.grid
+        records = self._folder.log.group_records(self._old.group)
+        by_slab = split_by_slab(grid_tables(grid), records)
+        slots, taken, staged = taking.slots, [], []
+        for slab in taking.slabs:
+            mine, places = by_slab[slab]
+            with suppress(ShardFormatError):  # damaged: it stays as it is, and closed
+                self._stage(slab, records[mine], places, slots[: mine.size])
+                staged.append((records[mine], slots[: mine.size]))
+                taken.append(slab)
+                slots = slots[mine.size :]
+        if taken and self._folder.staging is not None:
+            self._folder.staging.sync()
+        copied = 0
+        for slab, (mine, places) in by_slab.items():
+            if slab not in taken:
+                table = np.zeros(grid.frames_per_slab, records.dtype)
+                table[places] = records[mine]
+                copied += self._old.copy_slab(slab, table, self._new, inner_checksum=self._spec.chunk_checksum)
+        return ReopenedRow(
+            self._new,
+            frozenset(taken),
+            np.concatenate([records[:0], *(found for found, _ in staged)]),
+            np.concatenate([taking.slots[:0], *(used for _, used in staged)]),
+            slots,
+            self._old.shards,
+            self._old.allocated_bytes,
+            copied,
+        )
+
+    def _stage(self, slab: int, records: np.ndarray, places: np.ndarray, slots: np.ndarray) -> None:
+        """Frames of one slab, at ``places``: decoded, and put into the staging area. A band of chunks at a time, for all of its frames: a whole
+        slab may be larger than what is kept in memory. Raises ``ShardFormatError``, ``StorageError``."""
+        staging, plane = self._folder.staging, self._layout.plane
+        assert staging is not None, "slabs of several frames have one"
+        where = slab_places(self._layout, slab)
+        crcs = [0] * places.size
+        tops = plane.geometry[:, 0]
+        for top in np.unique(tops).tolist():
+            mine = np.flatnonzero(tops == top)
+            rows = int(plane.geometry[mine[0], 2])
+            band = self._fill(places.size, rows)
+            for i, chunk in zip(mine.tolist(), self._old.chunks(where.only(mine)), strict=True):
+                _, left, _, width = plane.geometry[i].tolist()
+                if chunk is not None:
+                    pixels = decode_chunk(chunk, self._codecs, self._layout.grid.chunk_bytes)
+                    tiles = pixels.reshape(-1, plane.chunk_rows, plane.row_bytes)
+                    band[:, :, left : left + width] = tiles[places, :rows, :width]
+            for k, slot in enumerate(slots.tolist()):
+                data = band[k].tobytes()
+                staging.put_pixels(slot, top * plane.frame_row_bytes, data)
+                crcs[k] = crc32c.crc32c(data, crcs[k])
+        for k, slot in enumerate(slots.tolist()):
+            staging.put_record(slot, records[k], crcs[k])
+
+    def _fill(self, frames: int, rows: int) -> np.ndarray:
+        row_bytes = self._layout.plane.frame_row_bytes
+        row = np.frombuffer(self._spec.fill_bytes() * (row_bytes // self._spec.itemsize), np.uint8)
+        return np.tile(row, (frames, rows, 1))
