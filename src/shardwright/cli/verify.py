@@ -65,6 +65,10 @@ def _print_report(report: VerifyReport) -> None:
         typer.echo(str(problem))
     if report.problems_not_kept:
         typer.echo(f"and {report.problems_not_kept} more")
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}")
+    if report.warnings_not_kept:
+        typer.echo(f"and {report.warnings_not_kept} warnings more")
     found = len(report.problems) + report.problems_not_kept
     typer.echo(
         f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to {format_bytes(report.decoded_bytes)};"

@@ -88,7 +88,7 @@ class StoredArray:
     def chunk_coordinates(self, shard: tuple[int, ...], chunk: int) -> tuple[int, ...]:
         """Coordinates, in the array's grid of inner chunks, of chunk number ``chunk`` (row-major) of a shard."""
         within = np.unravel_index(chunk, self.shard_chunks)
-        return tuple(int(i * n + w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
+        return tuple(i * n + int(w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
 
     def contains_chunk(self, coordinates: tuple[int, ...]) -> bool:
         return all(i * c < n for i, c, n in zip(coordinates, self.chunk_shape, self.shape, strict=True))

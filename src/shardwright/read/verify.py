@@ -1,12 +1,13 @@
 """Decode and check every chunk of a store, and say exactly what is wrong with it.
 
     metadata   the group's datasets lead to arrays; consolidated metadata are those that they copy; no work in progress was left behind
-    files      nothing but shards under c/, each inside the array's grid
-    index      size and crc32c; entries inside the file, clear of the index and of each other, inside the array's shape
+    files      nothing but shards under c/
+    index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     frames     every chunk of the frame table decodes, its values can be, no place is stored twice
 
-A shard that is absent is legal and counted: it reads as fill value. Memory is bounded by the threads: each holds one encoded and one decoded chunk.
+A shard that is absent is legal and counted: it reads as fill value. Chunks and shards outside the shape are legal as well, and warned of: another
+program has cropped the array. Memory is bounded by the threads: each holds one encoded and one decoded chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from shardwright.array.frame_table import TABLE_PATH
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardFormatError, StorageError
 
-from .frame_table import check_frame_table, open_frame_table
+from .frame_table import check_frame_table, cropped_frames, open_frame_table
 from .missing import MissingFrames
 from .shard_file import ShardFile, check_entries
 from .store import WORK_FOLDER, Store, StoredArray, open_store, read_metadata, read_nodes
@@ -57,7 +58,8 @@ class Problem:
 
 @dataclass
 class VerifyReport:
-    """What was checked and what was found. ``*_absent`` are places inside the shape that hold nothing and read as fill value."""
+    """What was checked and what was found. ``*_absent`` are places inside the shape that hold nothing and read as fill value. ``warnings``: what is
+    legal, and perhaps not meant."""
 
     path: str
     arrays: int = 0
@@ -71,6 +73,8 @@ class VerifyReport:
     frame_rows: int = 0  # of the frame table
     problems: list[Problem] = field(default_factory=list)
     problems_not_kept: int = 0
+    warnings: list[Problem] = field(default_factory=list)
+    warnings_not_kept: int = 0
 
     @property
     def ok(self) -> bool:
@@ -81,6 +85,12 @@ class VerifyReport:
             self.problems.append(problem)
         else:
             self.problems_not_kept += 1
+
+    def add_warning(self, warning: Problem) -> None:
+        if len(self.warnings) < MAX_PROBLEMS_KEPT:
+            self.warnings.append(warning)
+        else:
+            self.warnings_not_kept += 1
 
     def to_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
@@ -127,7 +137,8 @@ def verify_store(path: Path, *, threads: int | None = None, progress: Progress |
     shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, report)]
     run = _Run(store.root, report, sum(_size(array, coordinates) for array, coordinates in shards), progress)
     run.check(shards, threads or len(os.sched_getaffinity(0)))
-    report.problems.sort(key=lambda problem: problem.where)  # stable: within one shard in the order of its chunks
+    for found in (report.problems, report.warnings):
+        found.sort(key=lambda problem: problem.where)  # stable: within one shard in the order of its chunks
     return report
 
 
@@ -175,6 +186,10 @@ def _check_frame_table(store: Store, report: VerifyReport) -> None:
             faults = True
             report.add_problem(Problem(where, what))
         if table.tells_fates and not faults:
+            if count := cropped_frames(table, store.arrays[0]):
+                report.add_warning(
+                    Problem(TABLE_PATH, f"{count} stored frames have places outside the shape {store.arrays[0].shape}: it was cropped")
+                )
             places = MissingFrames(table, store.arrays[0])
             for _ in places.ranges():
                 pass
@@ -188,7 +203,7 @@ def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> 
     """Coordinates of the shard files; counts the absent ones and reports files that are no shard of this array."""
     if store.shard is not None:
         if not array.contains_shard(store.shard):
-            report.add_problem(Problem(_where(store.root, array, array.shard_key(store.shard)), f"outside the grid of {array.grid_shape} shards"))
+            report.add_warning(Problem(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array)))
         yield store.shard
         return
     inside = 0
@@ -197,12 +212,16 @@ def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> 
         if coordinates is None:
             report.add_problem(Problem(where, "not a chunk key of this array", None))
         elif not array.contains_shard(coordinates):
-            report.add_problem(Problem(where, f"outside the grid of {array.grid_shape} shards that the shape {array.shape} covers"))
+            report.add_warning(Problem(where, _outside_grid(array)))
             yield coordinates
         else:
             inside += 1
             yield coordinates
     report.shards_absent += array.shards_in_shape - inside
+
+
+def _outside_grid(array: StoredArray) -> str:
+    return f"outside the grid of {array.grid_shape} shards that the shape {array.shape} covers"
 
 
 def _where(root: Path, array: StoredArray, key: str) -> str:
@@ -253,9 +272,11 @@ class _Run:
             return []
         for chunk, fault in check.faults:
             self._report.add_problem(Problem(where, fault, array.chunk_coordinates(coordinates, chunk)))
-        present = int(check.present.sum())
+        present, cropped = int(check.present.sum()), int(check.cropped.sum())
+        if cropped and array.contains_shard(coordinates):
+            self._report.add_warning(Problem(where, f"{cropped} chunks lie wholly outside the array's shape {array.shape}: it was cropped"))
         self._report.chunks += present
-        self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - present)
+        self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - (present - cropped))
         live = np.flatnonzero(check.sound)
         live = live[np.argsort(entries["offset"][live], kind="stable")]  # in file order, for the disk's sake
         chunks = list(zip(live.tolist(), entries["offset"][live].tolist(), entries["nbytes"][live].tolist(), strict=True))
