@@ -24,6 +24,7 @@ from shardwright.storage.files import storage_errors, sync_directory
 from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehind
 
 from .recode import AS_CONFIGURED, denser_codec, recode_chunks
+from .record_sums import record_dropped, record_recoded
 from .source import PackedBytes, SourceShard, parts_between
 from .work_folder import file_of_shard, working_path
 
@@ -77,6 +78,7 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
 def _drop(source: SourceShard) -> dict[str, Any]:
     """Delete a shard of which no chunk lies in the array's shape: nobody reads it. A link goes before the file that it leads to."""
     file = file_of_shard(source.array, source.key)
+    record_dropped(source)
     for path in dict.fromkeys((source.path, file)):
         with storage_errors("delete", path):
             reach("compact.before_drop")
@@ -107,6 +109,8 @@ def _pack(
         finish_copy(working, after)
         check_copy(working, after, crcs, manners)
         _check_untouched(source, packing, chunks.crcs)
+        if recoded or len(packing.chunks) < source.live_chunks:
+            record_recoded(source, packing, chunks.crcs, working.path, after, crcs)
         working.replace(file)
     return after, recoded
 

@@ -58,6 +58,10 @@ class SourceShard(ShardFile):
     def index_bytes(self) -> int:
         return self.array.index_bytes
 
+    @property
+    def live_chunks(self) -> int:
+        return int((self.entries["offset"] != EMPTY).sum())
+
     def packing(self, order: str, *, trim: bool = False) -> Packing:
         """``trim``: without the chunks that lie wholly outside the array's shape."""
         entries = self.entries
