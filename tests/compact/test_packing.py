@@ -66,10 +66,19 @@ def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(a
     assert packing.matches(file_bytes) == (sum(shard[1]) == 0 and np.array_equal(packed, entries))
 
 
+def test_chunks_that_share_bytes_are_written_apart(array):
+    entries = empty_index(12)
+    entries[2], entries[5], entries[6], entries[9] = (10, 100), (10, 100), (60, 100), (170, 5)
+    packing = Packing.of(array, SHARD, entries, "row_major")
+    assert packing.gap_bytes == 10 + 10
+    assert packing.live_bytes == 305
+    assert not packing.matches(175 + array.index_bytes)
+
+
 def test_an_entry_that_cannot_be_is_named(array, tmp_path):
     entries = empty_index(12)
     entries[7] = (10, 500)
-    entries[8] = (400, 500)
+    entries[8] = (400, 0)
     (tmp_path / "shard").write_bytes(bytes(1000) + encode_index(entries))
-    with ShardFile(array, tmp_path / "shard") as file, pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk overlaps chunk 7"):
+    with ShardFile(array, tmp_path / "shard") as file, pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk has a size of 0"):
         sound_entries(file, SHARD)

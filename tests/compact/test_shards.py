@@ -41,14 +41,18 @@ def test_of_a_finished_store_all_are_sealed(store_of):
 def test_files_that_are_no_shards_are_named(store_of):
     array = store_of()
     (array.path / "c/0/0/notes.txt").write_text("x")
-    (array.path / "c/7/0").mkdir(parents=True)
-    (array.path / "c/7/0/0").write_bytes(b"x")
     found = sealed_shards(open_store(array.path.parent))
     assert len(found.sealed) == 4
-    assert {path.name: why for path, why in found.unknown.items()} == {
-        "notes.txt": "not a chunk key of this array",
-        "0": "outside the grid of (2, 1, 2) shards that the shape (6, 30, 52) covers",
-    }
+    assert {path.name: why for path, why in found.unknown.items()} == {"notes.txt": "not a chunk key of this array"}
+
+
+def test_shards_that_a_crop_has_left_are_sealed(store_of):
+    array = store_of()
+    (array.path / "c/7/0").mkdir(parents=True)
+    (array.path / "c/7/0/0").write_bytes((array.path / "c/0/0/0").read_bytes())
+    found = sealed_shards(open_store(array.path.parent))
+    assert keys(found.sealed) == ["c/0/0/0", "c/0/0/1", "c/1/0/0", "c/1/0/1", "c/7/0/0"]
+    assert not found.unknown
 
 
 @pytest.mark.parametrize("opened_by", ["store", "array", "shard"])

@@ -92,10 +92,8 @@ def test_a_chunk_without_end(store):
     [
         ("fate", {"r5": 0}, "means nothing"),
         ("reason", {"r5": 99}, "means nothing"),
-        ("index_z", {"r5": 3}, "none of the array's places"),
         ("index_z", {"r5": -1}, "none of the array's places"),
         ("index_t", {"r5": -2}, "none of the array's places"),
-        ("index_t", {"r5": 2}, "stored frame has no place"),
         ("fate", {"r14": 1}, "stored frame has no place"),
         ("fate", {"r12": 1}, "two frames are stored at place (0, 1, 1)"),
     ],
@@ -103,6 +101,14 @@ def test_a_chunk_without_end(store):
 def test_values_that_cannot_be(store, name, values, message):
     set_values(store, name, **values)
     assert any(message in problem for problem in found(store))
+
+
+@pytest.mark.parametrize(("name", "place"), [("index_z", 3), ("index_z", 4), ("index_t", 2)])
+def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, name, place):
+    set_values(store, name, r5=place)
+    report = verify_store(store, threads=1)
+    assert report.problems == []
+    assert [str(warning) for warning in report.warnings] == ["frames: 1 stored frames have places outside the shape (2, 2, 3, 2, 2): it was cropped"]
 
 
 @pytest.mark.parametrize(

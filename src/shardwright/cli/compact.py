@@ -45,6 +45,9 @@ def command(
         help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays. codec: as that says, for chunks that were "
         "written faster or uncompressed under overload: degrade.",
     ),
+    trim: bool = typer.Option(
+        False, "--trim", help="Drop chunks and shards outside the array's shape, which another program has left when it cropped the array."
+    ),
     rate: Rate = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -82,8 +85,8 @@ def command(
     order = order or "row_major"
     if order not in ORDERS:
         raise ConfigError("--order is unknown", expected=" or ".join(ORDERS), got=order)
-    check_options(stores, to, move=move, recompress=recompress, dry_run=dry_run)
-    options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle)
+    check_options(stores, to, move=move, recompress=recompress, trim=trim, dry_run=dry_run)
+    options = Options(order, parse_recompress(recompress), bytes_per_s, not no_idle, trim)
     interrupt_on_signals()
     Manners(idle=options.idle).be_idle()
     if to is not None:
@@ -230,6 +233,7 @@ def _done(facts: Mapping[str, Any]) -> str:
     from shardwright.config.quantities import format_bytes
 
     recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
+    recoded += f", {facts['dropped']} shards outside the shape deleted" if facts["dropped"] else ""
     interrupted = f"; INTERRUPTED, {facts['left']} shards left: run the same command again to go on" if facts["interrupted"] else ""
     return (
         f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are {format_bytes(facts['gain_bytes'])} shorter;"

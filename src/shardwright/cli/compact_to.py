@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
 
 
-def check_options(stores: list[Path], to: str | None, *, move: bool, recompress: str | None, dry_run: bool) -> None:
+def check_options(stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool) -> None:
     """Raises ``ConfigError`` for options that do not go together."""
     if move and to is None:
         raise ConfigError("--move needs --to DEST", hint="It deletes the source once all of it is at DEST")
@@ -30,6 +30,8 @@ def check_options(stores: list[Path], to: str | None, *, move: bool, recompress:
         raise ConfigError("--to takes one store: DEST is the new store", got=f"{len(stores)} stores")
     if to is not None and recompress is not None:
         raise ConfigError("--recompress and --to do not go together", hint="Recompress the store in place first, then run it again with --to")
+    if to is not None and trim:
+        raise ConfigError("--trim and --to do not go together", hint="Trim the store in place first, then run it again with --to")
     if to is not None and dry_run:
         raise ConfigError(
             "--dry-run and --to do not go together: it says what packing would save, and does not look at DEST",

@@ -82,7 +82,7 @@ def _print_tables(store: Store, chunks: bool) -> None:
                 format_bytes(shard.file_bytes),
                 format_bytes(shard.allocated_bytes),
                 "ok" if shard.index_checksum_ok else "BAD",
-                f"{shard.chunks_present}/{shard.chunks_in_shape}",
+                f"{shard.chunks_present - shard.chunks_cropped}/{shard.chunks_in_shape}",
                 f"{shard.chunks_page_aligned}/{shard.chunks_present}",
                 format_bytes(shard.gap_bytes),
                 f"{shard.ratio:.2f}",
@@ -144,11 +144,13 @@ def _print_shard(console: Console, shard: ShardReport, chunks: bool) -> None:
 def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
     from shardwright.config.quantities import format_bytes
 
+    inside = totals.chunks_present - totals.chunks_cropped
     console.print(
         f"\nchunks encoded as: {_forms(totals.forms)}\n"
-        f"{totals.shards} of {array.shards_in_shape} shards, {totals.chunks_present} of {totals.chunks_in_shape} chunks in them;"
+        f"{totals.shards} of {array.shards_in_shape} shards, {inside} of {totals.chunks_in_shape} chunks in them;"
         f" {format_bytes(totals.decoded_bytes)} encoded as {format_bytes(totals.encoded_bytes)} (ratio {totals.ratio:.2f});"
         f" {format_bytes(totals.gap_bytes)} in gaps, {format_bytes(totals.allocated_bytes)} on disk"
+        + (f"; {totals.chunks_cropped} chunks lie outside the shape: the array was cropped" if totals.chunks_cropped else "")
         + (f"; problems: {totals.problems}" if totals.problems else ""),
         soft_wrap=True,
     )

@@ -65,13 +65,22 @@ def _print_report(report: VerifyReport) -> None:
         typer.echo(str(problem))
     if report.problems_not_kept:
         typer.echo(f"and {report.problems_not_kept} more")
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}")
+    if report.warnings_not_kept:
+        typer.echo(f"and {report.warnings_not_kept} warnings more")
     found = len(report.problems) + report.problems_not_kept
     typer.echo(
         f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to {format_bytes(report.decoded_bytes)};"
         f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; frame table: {report.frame_rows} rows; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
-    if report.ok and not report.checksums:
+    if report.ok and report.shards_recorded < report.shards:
+        typer.echo(
+            f"{report.shards - report.shards_recorded} shards are not on record: they were made by an earlier release or another program, so that"
+            " verify cannot tell whether they were swapped or replaced"
+        )
+    if report.ok and not report.checksums and report.shards_recorded < report.shards:
         typer.echo("the chunks carry no checksum (chunk_checksum: true adds one), so this shows that they decode, not that no bit was flipped")
-    if report.shards_absent:
+    if report.shards_absent and report.shards_recorded < report.shards:
         typer.echo("a shard that is absent is legal where every pixel is the fill value; verify cannot tell it from one that was deleted")

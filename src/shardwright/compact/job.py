@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import ShardFormatError, ShardwrightError, StorageError, StorageFullError
+from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, StorageError, StorageFullError
 from shardwright.storage.files import storage_errors
 from shardwright.storage.working_file import WorkingFile
 
@@ -40,12 +40,14 @@ _GRANTS_PER_BYTE = 3  # read, written, read back: see manners.py
 
 @dataclass(frozen=True)
 class Options:
-    """``recompress``: as ``pack_shard`` takes it, None to leave chunks as they are encoded. ``bytes_per_s``: of the whole job, None for no limit."""
+    """``recompress``: as ``pack_shard`` takes it, None to leave chunks as they are encoded. ``bytes_per_s``: of the whole job, None for no limit.
+    ``trim``: drop chunks and shards that lie wholly outside the array's shape."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
     bytes_per_s: float | None = None
     idle: bool = True
+    trim: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,12 @@ class JobPlan:
 
 @dataclass
 class Report:
-    """What a job did. ``skipped``: was as it should be. ``left``: shards that were not reached, because of an interrupt."""
+    """What a job did. ``dropped``: of those packed, shards of which nothing was left. ``skipped``: was as it should be. ``left``: shards that were
+    not reached, because of an interrupt."""
 
     path: str
     packed: int = 0
+    dropped: int = 0
     skipped: int = 0
     left: int = 0
     bytes_read: int = 0
@@ -142,6 +146,7 @@ class Report:
             self.skipped += 1
         else:
             self.packed += 1
+            self.dropped += bool(result.get("dropped"))
         self.bytes_read += result["bytes_read"]
         self.bytes_written += result["bytes_written"]
         self.gain_bytes += result.get("gain_bytes", 0)
@@ -159,6 +164,8 @@ def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = l
         for array in store.arrays:
             denser_codec(array, options.recompress)  # what an array does not cover, none of its shards does
     found = sealed_shards(store)
+    if options.trim and found.in_progress:
+        raise LockedError(f"{store.root} is still being written, and its shape grows: nothing of it is trimmed", hint="Wait until it has ended")
     failures: dict[str, ShardwrightError] = {name: ShardFormatError(reason) for name, reason in store.broken_references.items()}
     finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(options)) for array in store.arrays}
     manners = Manners(options.bytes_per_s, tuple(rig_pause_files(store.arrays[0].path)))
@@ -169,7 +176,10 @@ def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = l
         try:
             shards.append(_look_at(shard, options, finished[shard.array.path]))
         except (ShardFormatError, StorageError) as error:
-            failures[_name(store, shard.path)] = error
+            if isinstance(error, ShardFormatError) and not shard.array.contains_shard(shard.coordinates):
+                found.unknown[shard.path] = f"outside the grid of {shard.array.grid_shape} shards, and none itself: {error}"
+            else:
+                failures[_name(store, shard.path)] = error
     return JobPlan(
         store,
         options,
@@ -182,14 +192,16 @@ def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = l
 
 def _look_at(shard: Shard, options: Options, finished: FinishedShards) -> PlannedShard:
     with SourceShard(shard.array, shard.coordinates) as source:
-        packing = source.packing(options.order)
+        packing = source.packing(options.order, trim=options.trim)
         packed = packing.matches(source.file_bytes)
         done = finished.has(shard.key, shard.path) if options.recompress else packed
+        if options.trim and source.is_cropped_whole():
+            done = False  # to be deleted, however short it is
         return PlannedShard(
             shard,
             source.file_bytes,
             source.allocated_bytes,
-            source.file_bytes - packing.file_bytes,
+            max(0, source.file_bytes - packing.file_bytes),
             packing.file_bytes,
             packed,
             not done,
@@ -200,7 +212,7 @@ def _look_at(shard: Shard, options: Options, finished: FinishedShards) -> Planne
 
 def _recorded(options: Options) -> dict[str, Any]:
     """The options that decide what a finished shard looks like."""
-    return {"order": options.order, "recompress": options.recompress}
+    return {"order": options.order, "recompress": options.recompress, **({"trim": True} if options.trim else {})}
 
 
 def _name(store: Store, path: Path) -> str:
@@ -276,7 +288,7 @@ def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Ca
         for result in results:
             report.add(result)
             progress.finished(result["key"])
-            if result["ok"] and job.options.recompress:
+            if result["ok"] and job.options.recompress and not result.get("dropped"):
                 shard = planned[result["key"]].shard
                 finished[shard.array.path].add(shard.key, shard.path)
     if report.ok:
@@ -298,6 +310,7 @@ def task_of(key: str, planned: PlannedShard, options: Options, manners: Manners,
         "shard": list(planned.shard.coordinates),
         "order": options.order,
         "recompress": options.recompress,
+        "trim": options.trim,
         "threads": threads,
         "manners": manners.to_dict(),
     }

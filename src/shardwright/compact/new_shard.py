@@ -20,6 +20,7 @@ from shardwright.kernels.write import write_slots
 from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.shard_file import ShardFile
 from shardwright.shard.index import empty_index, encode_index
+from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, raise_errno, rename_without_replacing, storage_errors, sync_directory
 from shardwright.storage.working_file import PIECE_BYTES
@@ -102,6 +103,9 @@ class NewShard:
             nbytes = os.fstat(self._descriptor).st_size
         self._check()
         make_directories(self.target.parent)
+        order = np.array(self._order, np.int64)
+        key = self.target.relative_to(self.array.path).as_posix()
+        ShardSums(self.array.path).append({key: shard_sum(order, self._entries["nbytes"][order], self._crcs[order])})
         reach("compact.before_rename")
         rename_without_replacing(self._path, self.target)
         self._close()

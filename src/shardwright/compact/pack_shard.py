@@ -19,9 +19,12 @@ from shardwright.kernels.read import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.store import parse_array
 from shardwright.shard.index import encode_index
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import storage_errors, sync_directory
 from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehind
 
 from .recode import AS_CONFIGURED, denser_codec, recode_chunks
+from .record_sums import record_dropped, record_recoded
 from .source import PackedBytes, SourceShard, parts_between
 from .unknown_bytes import unknown_bytes
 from .work_folder import file_of_shard, working_path
@@ -38,25 +41,29 @@ if TYPE_CHECKING:
 
 
 def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
-    """``task``: array (its folder), shard (coordinates), order, recompress (None, or see ``recode.denser_codec``), threads (that recode, default 1).
+    """``task``: array (its folder), shard (coordinates), order, recompress (None, or see ``recode.denser_codec``), trim (drop chunks outside the
+    array's shape), threads (that recode, default 1).
 
     The result has bytes_read and bytes_written (what came from the source and went into the new file; reading back is not counted), gain_bytes (what
-    the file got shorter), chunks, chunks_recoded, and skipped: the shard was packed in that order already.
+    the file got shorter), chunks, chunks_recoded, skipped (the shard was packed in that order already) and dropped (trimmed to nothing, and deleted).
     Raises ``ShardFormatError`` for a shard that cannot be packed, or has ``unknown_bytes``;
     ``ConfigError``, ``StorageError`` when it could not be done or does not read back.
     """
     begin_s = time.monotonic()
     array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
-    if len(shard) != len(array.shape) or min(shard, default=0) < 0 or not array.contains_shard(shard):
-        raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}")
+    if len(shard) != len(array.shape) or min(shard, default=0) < 0:
+        raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"{len(array.shape)} coordinates")
+    trim = bool(task.get("trim"))
     recompress = task.get("recompress")
     codec = None if recompress is None else denser_codec(array, recompress)
     degraded_only = recompress is not None and recompress["cname"] == AS_CONFIGURED
     with SourceShard(array, shard) as source:
-        before = after = source.packing(task["order"])
+        before = after = source.packing(task["order"], trim=trim)
         packed_already, recoded = before.matches(source.file_bytes), 0
         if (unknown := unknown_bytes(source, before, manners.take)) is not None:
             raise unknown
+        if trim and source.is_cropped_whole():
+            return _drop(source)
         if codec is not None or not packed_already:
             after, recoded = _pack(source, before, codec, manners, int(task.get("threads") or 1), degraded_only=degraded_only)
         skipped = packed_already and not recoded
@@ -70,6 +77,19 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
             "chunks_recoded": recoded,
             "seconds": time.monotonic() - begin_s,
         }
+
+
+def _drop(source: SourceShard) -> dict[str, Any]:
+    """Delete a shard of which no chunk lies in the array's shape: nobody reads it. A link goes before the file that it leads to."""
+    file = file_of_shard(source.array, source.key)
+    record_dropped(source)
+    for path in dict.fromkeys((source.path, file)):
+        with storage_errors("delete", path):
+            reach("compact.before_drop")
+            path.unlink(missing_ok=True)
+        sync_directory(path.parent)
+    facts = {"bytes_read": source.index_bytes, "bytes_written": 0, "gain_bytes": source.file_bytes, "chunks": 0, "chunks_recoded": 0}
+    return {"ok": True, "skipped": False, "dropped": True, **facts}
 
 
 def _pack(
@@ -93,6 +113,8 @@ def _pack(
         finish_copy(working, after)
         check_copy(working, after, crcs, manners)
         _check_untouched(source, packing, chunks.crcs)
+        if recoded or len(packing.chunks) < source.live_chunks:
+            record_recoded(source, packing, chunks.crcs, working.path, after, crcs)
         working.replace(file)
     return after, recoded
 

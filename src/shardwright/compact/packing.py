@@ -35,7 +35,7 @@ class Packing:
     chunks          chunk numbers, row-major
     source_offset   where the chunk is now
     nbytes          its encoded bytes
-    gap_bytes       unused bytes before and between the chunks as they are now: what packing saves
+    gap_bytes       unused bytes before and between the chunks as they are now: what packing saves. Chunks that share bytes are written apart
     """
 
     array: StoredArray
@@ -52,8 +52,7 @@ class Packing:
         chunks = chunks[entries["offset"][chunks] != EMPTY]
         offsets, nbytes = entries["offset"][chunks].astype(np.int64), entries["nbytes"][chunks].astype(np.int64)
         data_start = array.index_bytes if array.index_location == "start" else 0
-        data_end = int((offsets + nbytes).max(initial=data_start))
-        return cls(array, shard_coordinates, chunks, offsets, nbytes, data_end - data_start - int(nbytes.sum()))
+        return cls(array, shard_coordinates, chunks, offsets, nbytes, _gap_bytes(data_start, offsets, nbytes))
 
     def with_sizes(self, nbytes: Int64s) -> Packing:
         """The plan for chunks of other sizes, as they are after they were encoded anew."""
@@ -108,6 +107,13 @@ class Packing:
     def matches(self, file_bytes: int) -> bool:
         """Whether a file of this size is packed already: every chunk is where it would go, and nothing else is in the file."""
         return file_bytes == self.file_bytes and bool(np.array_equal(self.source_offset, self.target_offset))
+
+
+def _gap_bytes(data_start: int, offsets: Int64s, nbytes: Int64s) -> int:
+    """Bytes before the end of the last chunk that are no chunk's."""
+    order = np.argsort(offsets, kind="stable")
+    reach = np.maximum.accumulate(np.concatenate([[data_start], (offsets + nbytes)[order]]))
+    return int(np.maximum(0, offsets[order] - reach[:-1]).sum())
 
 
 def sound_entries(file: ShardFile, shard_coordinates: tuple[int, ...]) -> npt.NDArray[np.void]:

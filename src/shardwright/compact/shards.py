@@ -46,11 +46,13 @@ class Shard:
 
 @dataclass
 class ShardList:
-    """``sealed``: may be touched. ``open``: still being written, to be skipped and named. ``unknown``: path -> why it is no shard of the array."""
+    """``sealed``: may be touched, also where the array was cropped since. ``open``: still being written, to be skipped and named. ``unknown``: path
+    -> why it is no shard of the array. ``in_progress``: an acquisition is at work in the store."""
 
     sealed: list[Shard] = field(default_factory=list)
     open: list[Shard] = field(default_factory=list)
     unknown: dict[Path, str] = field(default_factory=dict)
+    in_progress: bool = False
 
 
 def sealed_shards(store: Store) -> ShardList:
@@ -58,16 +60,14 @@ def sealed_shards(store: Store) -> ShardList:
     then nothing may be touched. ``StorageError``."""
     found = ShardList()
     shards = list(_shard_files(store, found))
-    in_progress, open_keys = _open_keys(store)
+    found.in_progress, open_keys = _open_keys(store)
     for shard in shards:
         if shard.array.path == _image_of(store) and shard.key in open_keys:
             found.open.append(shard)
-        elif shard.array.contains_shard(shard.coordinates):
-            found.sealed.append(shard)
-        elif in_progress:
+        elif found.in_progress and not shard.array.contains_shard(shard.coordinates):
             found.open.append(shard)  # sealed, but the array's shape does not cover it yet
         else:
-            found.unknown[shard.path] = f"outside the grid of {shard.array.grid_shape} shards that the shape {shard.array.shape} covers"
+            found.sealed.append(shard)
     return found
 
 

@@ -17,7 +17,8 @@ from shardwright.codecs.decode import HEAD_BYTES, describe_chunk
 from shardwright.codecs.parameters import BLOSC_HEADER_BYTES, CHECKSUM_BYTES
 from shardwright.kernels.read import FILE_ENDED, read_ranges, will_need
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.read.shard_file import ShardFile
+from shardwright.read.shard_file import ShardFile, chunks_in_shape
+from shardwright.shard.index import EMPTY
 
 from .packing import Packing, chunk_error, sound_entries
 
@@ -57,8 +58,22 @@ class SourceShard(ShardFile):
     def index_bytes(self) -> int:
         return self.array.index_bytes
 
-    def packing(self, order: str) -> Packing:
-        return Packing.of(self.array, self.shard, self.entries, order)
+    @property
+    def live_chunks(self) -> int:
+        return int((self.entries["offset"] != EMPTY).sum())
+
+    def packing(self, order: str, *, trim: bool = False) -> Packing:
+        """``trim``: without the chunks that lie wholly outside the array's shape."""
+        entries = self.entries
+        if trim:
+            entries = entries.copy()
+            entries[~chunks_in_shape(self.array, self.shard)] = (EMPTY, EMPTY)
+        return Packing.of(self.array, self.shard, entries, order)
+
+    def is_cropped_whole(self) -> bool:
+        """Whether the array was cropped and nothing of this shard is left in its shape."""
+        inside, live = chunks_in_shape(self.array, self.shard), self.entries["offset"] != EMPTY
+        return not inside.any() or bool(live.any() and not (live & inside).any())
 
     def is_as_it_was(self) -> bool:
         """Whether the store still names the file that was opened, and nobody wrote to it since."""

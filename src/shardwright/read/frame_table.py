@@ -143,14 +143,17 @@ def _parse_column(folder: Path) -> Column:
 
 
 def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:
-    """(path below the store, what is wrong) of every fault: chunks that do not decode, files too many, values that cannot be."""
+    """(path below the store, what is wrong) of every fault: chunks that do not decode, files too many, values that cannot be.
+
+    Stored frames outside the array are none: it was cropped (``cropped_frames``).
+    """
     for name, column in table.columns.items():
         known = {str(chunk) for chunk in range(column.chunks)}
         for path in sorted((column.path / "c").iterdir()) if (column.path / "c").is_dir() else ():
             if path.name not in known:
                 yield f"{TABLE_PATH}/{name}/c/{path.name}", "not a chunk of this column"
     try:
-        counts = table.frame_counts(array)
+        table.frame_counts(array)
     except ShardFormatError as error:
         yield TABLE_PATH, str(error)
         return
@@ -163,16 +166,23 @@ def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[s
                 damaged = True
                 yield f"{TABLE_PATH}/{name}/c/{chunk}", str(error)
         if table.tells_fates and not damaged:
-            for fault in _faults_of_rows(table, chunk, counts):
+            for fault in _faults_of_rows(table, chunk):
                 yield f"{TABLE_PATH} chunk {chunk}", fault
 
 
-def _faults_of_rows(table: FrameTable, chunk: int, counts: tuple[int, ...]) -> Iterator[str]:
+def _faults_of_rows(table: FrameTable, chunk: int) -> Iterator[str]:
     fate, reason, indices = table.read("fate", chunk), table.read("reason", chunk), table.read_indices(chunk)
     if not np.isin(fate, list(Fate)).all() or not np.isin(reason, list(Reason)).all():
         yield "a fate or a reason has a number that means nothing"
-    if (((indices < 0).any(axis=1) & (indices != -1).any(axis=1)) | (indices[:, 1:] >= counts[1:]).any(axis=1)).any():
+    if ((indices < 0).any(axis=1) & (indices != -1).any(axis=1)).any():
         yield "an index is none of the array's places"
-    stored = indices[fate == Fate.STORED]
-    if ((stored < 0) | (stored >= counts)).any():
+    if (indices[fate == Fate.STORED] < 0).any():
         yield "a stored frame has no place in the array"
+
+
+def cropped_frames(table: FrameTable, array: StoredArray) -> int:
+    """Stored frames whose places the array's shape does not cover (any more)."""
+    counts = table.frame_counts(array)
+    return sum(
+        int((table.read_indices(chunk)[table.read("fate", chunk) == Fate.STORED] >= counts).any(axis=1).sum()) for chunk in range(table.chunks)
+    )

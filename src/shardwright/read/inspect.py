@@ -36,7 +36,8 @@ class ChunkReport:
 
 @dataclass
 class ShardReport:
-    """One shard file. ``allocated_bytes`` is what the filesystem holds for it, ``hole_bytes`` what it does not hold of ``file_bytes``."""
+    """One shard file. ``allocated_bytes`` is what the filesystem holds for it, ``hole_bytes`` what it does not hold of ``file_bytes``.
+    ``chunks_cropped``: of those that are present, wholly outside the array's shape."""
 
     key: str
     coordinates: tuple[int, ...]
@@ -49,6 +50,7 @@ class ShardReport:
     chunks: int = 0
     chunks_in_shape: int = 0
     chunks_present: int = 0
+    chunks_cropped: int = 0
     chunks_page_aligned: int = 0
     encoded_bytes: int = 0
     decoded_bytes: int = 0
@@ -66,7 +68,7 @@ class ShardReport:
     @property
     def chunks_empty(self) -> int:
         """Chunks inside the array's shape that are absent and read as fill value."""
-        return max(0, self.chunks_in_shape - self.chunks_present)
+        return max(0, self.chunks_in_shape - (self.chunks_present - self.chunks_cropped))
 
     @property
     def ratio(self) -> float:
@@ -85,6 +87,7 @@ class Totals:
     allocated_bytes: int = 0
     chunks_in_shape: int = 0
     chunks_present: int = 0
+    chunks_cropped: int = 0
     encoded_bytes: int = 0
     decoded_bytes: int = 0
     gap_bytes: int = 0
@@ -97,6 +100,7 @@ class Totals:
         self.allocated_bytes += shard.allocated_bytes
         self.chunks_in_shape += shard.chunks_in_shape
         self.chunks_present += shard.chunks_present
+        self.chunks_cropped += shard.chunks_cropped
         self.encoded_bytes += shard.encoded_bytes
         self.decoded_bytes += shard.decoded_bytes
         self.gap_bytes += shard.gap_bytes
@@ -160,7 +164,7 @@ def _look_at_chunks(report: ShardReport, file: ShardFile, entries: npt.NDArray[n
     check = check_entries(array, report.coordinates, entries, file.data_range)
     report.problems += [f"chunk {chunk}: {fault}" for chunk, fault in check.faults]
     live = np.flatnonzero(check.sound)
-    report.chunks_present = int(check.present.sum())
+    report.chunks_present, report.chunks_cropped = int(check.present.sum()), int(check.cropped.sum())
     report.chunks_page_aligned = int((entries["offset"][live] % PAGE_BYTES == 0).sum())
     report.encoded_bytes = int(entries["nbytes"][live].sum())
     report.decoded_bytes = len(live) * array.chunk_bytes

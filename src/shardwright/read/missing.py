@@ -95,7 +95,8 @@ class MissingFrames:
         return (int(places.min()), int(places.max())) if places.size else (0, -1)
 
     def _read(self, chunk: int) -> tuple[Places, Codes]:
-        """Places (-1: none) and codes of a chunk's rows, without duplicates, which say nothing of a place."""
+        """Places (-1: none) and codes of a chunk's rows, without duplicates, which say nothing of a place, and without rows whose place the array
+        has lost along an axis but the first."""
         fate, reason, indices = self._table.read("fate", chunk), self._table.read("reason", chunk), self._table.read_indices(chunk)
         if not np.isin(fate, list(Fate)).all() or not np.isin(reason, list(Reason)).all():
             raise ShardFormatError(f"chunk {chunk} of {self._table.path} has a fate or reason that means nothing", hint="See `shardwright verify`")
@@ -103,7 +104,7 @@ class MissingFrames:
         for axis, count in enumerate(self.counts):
             places = places * count + indices[:, axis]
         places[(indices < 0).any(axis=1)] = -1
-        told = fate != Fate.DUPLICATE
+        told = (fate != Fate.DUPLICATE) & (indices[:, 1:] < self.counts[1:]).all(axis=1)
         return places[told], (fate.astype(np.uint16) << 8 | reason)[told]
 
     def _window(self, start: int) -> tuple[Places, Codes, int]:

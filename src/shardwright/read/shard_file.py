@@ -86,15 +86,20 @@ class ShardFile:
 
 @dataclass(frozen=True)
 class EntryCheck:
-    """What the index alone tells. ``present``, ``sound``: bool[chunks]; a sound entry may be read. ``faults``: (chunk number, what is wrong)."""
+    """What the index alone tells. ``present``, ``sound``, ``cropped``: bool[chunks]. A sound entry may be read; a cropped one is present although its
+    chunk lies wholly outside the array's shape, as ``resize`` of zarr-python leaves it. ``faults``: (chunk number, what is wrong).
+
+    Entries may share bytes: chunks of the same content need be stored but once.
+    """
 
     present: npt.NDArray[np.bool_]
     sound: npt.NDArray[np.bool_]
+    cropped: npt.NDArray[np.bool_]
     faults: list[tuple[int, str]]
 
 
 def check_entries(array: StoredArray, shard: tuple[int, ...], entries: npt.NDArray[np.void], data_range: tuple[int, int]) -> EntryCheck:
-    """Hold every index entry against the file, the codec's worst case, the array's shape and all other entries."""
+    """Hold every index entry against the file, the codec's worst case and the array's shape."""
     start, stop = map(np.uint64, data_range)
     offsets, sizes = entries["offset"], entries["nbytes"]
     present = (offsets != EMPTY) | (sizes != EMPTY)
@@ -112,27 +117,13 @@ def check_entries(array: StoredArray, shard: tuple[int, ...], entries: npt.NDArr
     ]
     faults += [(int(k), f"chunk is longer than its codec can make it: {sizes[k]} bytes, at most {limit}") for k in np.flatnonzero(long)]
     faults += [(int(k), "chunk has a size of 0") for k in np.flatnonzero(nothing)]
-    faults += _overlaps(entries, np.flatnonzero(present & ~half & ~outside & ~nothing))
-    faults += [(int(k), "chunk is stored but lies wholly outside the array's shape") for k in np.flatnonzero(present & ~_inside_shape(array, shard))]
-    return EntryCheck(present, sound, faults)
+    return EntryCheck(present, sound, present & ~chunks_in_shape(array, shard), faults)
 
 
-def _overlaps(entries: npt.NDArray[np.void], chunks: npt.NDArray[np.intp]) -> list[tuple[int, str]]:
-    """Chunks that begin before another one, which begins no later, has ended."""
-    order = chunks[np.argsort(entries["offset"][chunks], kind="stable")]
-    offsets = entries["offset"][order]
-    ends = offsets + entries["nbytes"][order]
-    reach = np.maximum.accumulate(ends)
-    faults = []
-    for i in np.flatnonzero(offsets[1:] < reach[:-1]) + 1:
-        other = order[int(np.argmax(ends[:i]))]
-        faults.append((int(order[i]), f"chunk overlaps chunk {other} of its shard: it begins at {offsets[i]}, the other ends at {reach[i - 1]}"))
-    return faults
-
-
-def _inside_shape(array: StoredArray, shard: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+def chunks_in_shape(array: StoredArray, shard: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     """bool[chunks]: whether each chunk of this shard holds an element of the array."""
     inside = np.ones((), np.bool_)
-    for i, chunks, size, count in zip(shard, array.shard_chunks, array.chunk_shape, array.shape, strict=True):
-        inside = np.logical_and.outer(inside, (i * chunks + np.arange(chunks)) * size < count)
+    for i, chunks, shard_size, size, count in zip(shard, array.shard_chunks, array.shard_shape, array.chunk_shape, array.shape, strict=True):
+        live = min(chunks, max(0, -(-(count - i * shard_size) // size)))
+        inside = np.logical_and.outer(inside, np.arange(chunks) < live)
     return inside.ravel()

@@ -25,7 +25,7 @@ from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WORK_FOLDER = ".shardwright"
 MAX_METADATA_BYTES = 16 * 1024 * 1024
@@ -88,7 +88,7 @@ class StoredArray:
     def chunk_coordinates(self, shard: tuple[int, ...], chunk: int) -> tuple[int, ...]:
         """Coordinates, in the array's grid of inner chunks, of chunk number ``chunk`` (row-major) of a shard."""
         within = np.unravel_index(chunk, self.shard_chunks)
-        return tuple(int(i * n + w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
+        return tuple(i * n + int(w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
 
     def contains_chunk(self, coordinates: tuple[int, ...]) -> bool:
         return all(i * c < n for i, c, n in zip(coordinates, self.chunk_shape, self.shape, strict=True))
@@ -113,19 +113,22 @@ class StoredArray:
     def shard_files(self) -> Iterator[tuple[str, tuple[int, ...] | None]]:
         """Every file below the array that may be a chunk, in a stable order: its key, and its coordinates or None when it is no chunk key."""
         below = [self.path / "c"] if self.separator == "/" else [self.path]
-        for path in itertools.chain.from_iterable(map(_files, below)):
+        for path in itertools.chain.from_iterable(_files(folder, self._is_key) for folder in below):
             key = path.relative_to(self.path).as_posix()
             if self.separator == "/" or key.startswith("c"):
                 yield key, self.coordinates_of(key)
 
+    def _is_key(self, path: Path) -> bool:
+        return self.coordinates_of(path.relative_to(self.path).as_posix()) is not None
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Regular files and whatever else is no folder, numbers in the order of their value."""
+
+def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
+    """Regular files and whatever else is no folder, or a folder where a shard should be; numbers in the order of their value."""
     if not folder.is_dir():
         return
     for entry in sorted(folder.iterdir(), key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name)):
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _files(entry)
+        if entry.is_dir() and not entry.is_symlink() and not is_key(entry):
+            yield from _files(entry, is_key)
         else:
             yield entry
 

@@ -1,12 +1,14 @@
 """Decode and check every chunk of a store, and say exactly what is wrong with it.
 
     metadata   the group's datasets lead to arrays; consolidated metadata are those that they copy; no work in progress was left behind
-    files      nothing but shards under c/, each inside the array's grid
-    index      size and crc32c; entries inside the file, clear of the index and of each other, inside the array's shape
+    files      nothing but shards under c/
+    index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
+    record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
     frames     every chunk of the frame table decodes, its values can be, no place is stored twice
 
-A shard that is absent is legal and counted: it reads as fill value. Memory is bounded by the threads: each holds one encoded and one decoded chunk.
+A shard that is absent is counted: it reads as fill value, which is legal unless the record tells of it. Chunks and shards outside the shape are legal
+as well, and warned of: another program has cropped the array. Memory is bounded by the threads: each holds one encoded and one decoded chunk.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -26,15 +29,20 @@ from shardwright.array.consolidated import FIELD as CONSOLIDATED
 from shardwright.array.consolidated import differences, told_metadata
 from shardwright.array.frame_table import TABLE_PATH
 from shardwright.codecs.decode import decode_chunk_into
+from shardwright.codecs.parameters import CHECKSUM_BYTES
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.shard.shard_sums import SUMS_NAME, ShardSums, Sum, shard_sum
 
-from .frame_table import check_frame_table, open_frame_table
+from .deleted import shards_of_stored_frames
+from .frame_table import check_frame_table, cropped_frames, open_frame_table
 from .missing import MissingFrames
 from .shard_file import ShardFile, check_entries
 from .store import WORK_FOLDER, Store, StoredArray, open_store, read_metadata, read_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .frame_table import FrameTable
 
 MAX_PROBLEMS_KEPT = 10_000
 _BATCH_DECODED_BYTES = 64 * 1024 * 1024  # decoded bytes of one task: short enough for an even progress bar, long enough to cost no overhead
@@ -57,12 +65,14 @@ class Problem:
 
 @dataclass
 class VerifyReport:
-    """What was checked and what was found. ``*_absent`` are places inside the shape that hold nothing and read as fill value."""
+    """What was checked and what was found. ``shards_recorded``: those that could be held against what was sealed. ``*_absent``: places inside the
+    shape that hold nothing and read as fill value. ``warnings``: what is legal, and perhaps not meant."""
 
     path: str
     arrays: int = 0
     checksums: bool = True  # whether every array's chunks carry a crc32c
     shards: int = 0
+    shards_recorded: int = 0
     shards_absent: int = 0
     chunks: int = 0
     chunks_absent: int = 0
@@ -71,6 +81,8 @@ class VerifyReport:
     frame_rows: int = 0  # of the frame table
     problems: list[Problem] = field(default_factory=list)
     problems_not_kept: int = 0
+    warnings: list[Problem] = field(default_factory=list)
+    warnings_not_kept: int = 0
 
     @property
     def ok(self) -> bool:
@@ -81,6 +93,12 @@ class VerifyReport:
             self.problems.append(problem)
         else:
             self.problems_not_kept += 1
+
+    def add_warning(self, warning: Problem) -> None:
+        if len(self.warnings) < MAX_PROBLEMS_KEPT:
+            self.warnings.append(warning)
+        else:
+            self.warnings_not_kept += 1
 
     def to_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
@@ -99,10 +117,32 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Outcome:
+    batch: _Batch
     problems: list[Problem]
     encoded_bytes: int
     decoded_bytes: int
-    done_bytes: int
+    data_crcs: npt.NDArray[np.uint32]
+
+
+class _Found:
+    """The checksums of one shard's chunks as they come in, batch by batch, if all of them can be held against the record."""
+
+    def __init__(self, chunks: int, batches: int) -> None:
+        self.left = batches
+        self.sound = True
+        self.count = 0
+        self.chunks = np.zeros((3, chunks), np.int64)  # number, bytes, crc32c of each
+
+    def add(self, outcome: _Outcome) -> None:
+        self.left -= 1
+        self.sound = self.sound and not outcome.problems
+        batch = outcome.batch.chunks
+        rows = self.chunks[:, self.count : self.count + len(batch)]
+        rows[0], rows[1], rows[2] = [number for number, _, _ in batch], [nbytes for _, _, nbytes in batch], outcome.data_crcs
+        self.count += len(batch)
+
+    def sum(self) -> int:
+        return shard_sum(self.chunks[0], self.chunks[1], self.chunks[2])
 
 
 class _Buffers(threading.local):
@@ -125,9 +165,11 @@ def verify_store(path: Path, *, threads: int | None = None, progress: Progress |
     _check_metadata(store, report)
     _check_frame_table(store, report)
     shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, report)]
-    run = _Run(store.root, report, sum(_size(array, coordinates) for array, coordinates in shards), progress)
+    records = {array.path: _record(store, array, report) for array in store.arrays}
+    run = _Run(store.root, report, records, sum(_size(array, coordinates) for array, coordinates in shards), progress)
     run.check(shards, threads or len(os.sched_getaffinity(0)))
-    report.problems.sort(key=lambda problem: problem.where)  # stable: within one shard in the order of its chunks
+    for found in (report.problems, report.warnings):
+        found.sort(key=lambda problem: problem.where)  # stable: within one shard in the order of its chunks
     return report
 
 
@@ -175,6 +217,11 @@ def _check_frame_table(store: Store, report: VerifyReport) -> None:
             faults = True
             report.add_problem(Problem(where, what))
         if table.tells_fates and not faults:
+            if count := cropped_frames(table, store.arrays[0]):
+                report.add_warning(
+                    Problem(TABLE_PATH, f"{count} stored frames have places outside the shape {store.arrays[0].shape}: it was cropped")
+                )
+            _check_shards_of_frames(store, table, report)
             places = MissingFrames(table, store.arrays[0])
             for _ in places.ranges():
                 pass
@@ -184,11 +231,22 @@ def _check_frame_table(store: Store, report: VerifyReport) -> None:
         report.add_problem(Problem(TABLE_PATH, str(error)))
 
 
+def _check_shards_of_frames(store: Store, table: FrameTable, report: VerifyReport) -> None:
+    """Shards of stored frames that are not there, in an array without a record: all fill value, or deleted."""
+    array = store.arrays[0]
+    if ShardSums(array.path).exists():
+        return
+    absent = [key for key in map(array.shard_key, shards_of_stored_frames(table, array)) if not os.path.lexists(array.path / key)]
+    if absent:
+        what = f"{len(absent)} shards of stored frames are not there, such as {absent[0]}: all fill value, or deleted"
+        report.add_warning(Problem(TABLE_PATH, what))
+
+
 def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> Iterator[tuple[int, ...]]:
     """Coordinates of the shard files; counts the absent ones and reports files that are no shard of this array."""
     if store.shard is not None:
         if not array.contains_shard(store.shard):
-            report.add_problem(Problem(_where(store.root, array, array.shard_key(store.shard)), f"outside the grid of {array.grid_shape} shards"))
+            report.add_warning(Problem(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array)))
         yield store.shard
         return
     inside = 0
@@ -197,12 +255,33 @@ def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> 
         if coordinates is None:
             report.add_problem(Problem(where, "not a chunk key of this array", None))
         elif not array.contains_shard(coordinates):
-            report.add_problem(Problem(where, f"outside the grid of {array.grid_shape} shards that the shape {array.shape} covers"))
+            report.add_warning(Problem(where, _outside_grid(array)))
             yield coordinates
         else:
             inside += 1
             yield coordinates
     report.shards_absent += array.shards_in_shape - inside
+
+
+def _record(store: Store, array: StoredArray, report: VerifyReport) -> dict[str, set[Sum]]:
+    """The record of an array's shards; reports those that it tells of and that are not there."""
+    try:
+        record = ShardSums(array.path).read()
+    except (ShardFormatError, StorageError) as error:
+        report.add_problem(Problem(_where(store.root, array, SUMS_NAME), str(error)))
+        return {}
+    in_progress = (array.path / WORK_FOLDER).exists() or (array.path.parent / WORK_FOLDER).exists()
+    for key, known in record.items():
+        coordinates = array.coordinates_of(key)
+        if in_progress or None in known or coordinates is None or not array.contains_shard(coordinates):
+            continue  # its name is still to come, or it was taken away rightly
+        if store.shard in (None, coordinates) and not os.path.lexists(array.path / key):
+            report.add_problem(Problem(_where(store.root, array, key), f"not there, though it was sealed (record: {SUMS_NAME})"))
+    return record
+
+
+def _outside_grid(array: StoredArray) -> str:
+    return f"outside the grid of {array.grid_shape} shards that the shape {array.shape} covers"
 
 
 def _where(root: Path, array: StoredArray, key: str) -> str:
@@ -219,9 +298,13 @@ def _size(array: StoredArray, coordinates: tuple[int, ...]) -> int:
 class _Run:
     """One verification: the calling thread reads indexes and hands out batches, the pool decodes. Only the calling thread touches the report."""
 
-    def __init__(self, root: Path, report: VerifyReport, total_bytes: int, progress: Progress | None) -> None:
+    def __init__(
+        self, root: Path, report: VerifyReport, records: dict[Path, dict[str, set[Sum]]], total_bytes: int, progress: Progress | None
+    ) -> None:
         self._root = root
         self._report = report
+        self._records = records
+        self._found: dict[str, _Found] = {}  # by path below the root: shards that are being decoded
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._progress = progress
@@ -253,43 +336,70 @@ class _Run:
             return []
         for chunk, fault in check.faults:
             self._report.add_problem(Problem(where, fault, array.chunk_coordinates(coordinates, chunk)))
-        present = int(check.present.sum())
+        present, cropped = int(check.present.sum()), int(check.cropped.sum())
+        if cropped and array.contains_shard(coordinates):
+            self._report.add_warning(Problem(where, f"{cropped} chunks lie wholly outside the array's shape {array.shape}: it was cropped"))
         self._report.chunks += present
-        self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - present)
+        self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - (present - cropped))
         live = np.flatnonzero(check.sound)
         live = live[np.argsort(entries["offset"][live], kind="stable")]  # in file order, for the disk's sake
         chunks = list(zip(live.tolist(), entries["offset"][live].tolist(), entries["nbytes"][live].tolist(), strict=True))
         step = max(1, _BATCH_DECODED_BYTES // array.chunk_bytes)
         self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
         parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
+        self._found[where] = found = _Found(len(chunks), len(parts))
+        found.sound = not check.faults
+        if not parts:
+            self._hold_against_record(array, array.shard_key(coordinates), where)
         return [_Batch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part)) for part in parts]
 
     def _decode(self, batch: _Batch) -> _Outcome:
         """Runs in the pool."""
         array, problems = batch.array, []
         encoded_bytes = decoded_bytes = 0
+        inner = CHECKSUM_BYTES if array.codecs.checksum else 0
+        data_crcs = np.zeros(len(batch.chunks), np.uint32)
         try:
             with ShardFile(array, array.path / array.shard_key(batch.shard)) as file:
-                for chunk, offset, nbytes in batch.chunks:
+                for i, (chunk, offset, nbytes) in enumerate(batch.chunks):
                     encoded, decoded = self._buffers.take(nbytes, array.chunk_bytes)
                     try:
                         file.read_into(offset, encoded.data)
                         decode_chunk_into(encoded.data, array.codecs, decoded)
                         _check_values(array, decoded)
+                        # with an inner crc32c, which decoding has checked, that is it
+                        data_crcs[i] = int.from_bytes(encoded[-inner:].tobytes(), "little") if inner else crc32c.crc32c(encoded.data)
                         encoded_bytes += nbytes
                         decoded_bytes += array.chunk_bytes
                     except ShardFormatError as error:
                         problems.append(Problem(batch.where, str(error), array.chunk_coordinates(batch.shard, chunk)))
         except (StorageError, ShardFormatError) as error:
             problems.append(Problem(batch.where, str(error)))
-        return _Outcome(problems, encoded_bytes, decoded_bytes, batch.done_bytes)
+        return _Outcome(batch, problems, encoded_bytes, decoded_bytes, data_crcs)
 
     def _account(self, outcome: _Outcome) -> None:
         for problem in outcome.problems:
             self._report.add_problem(problem)
         self._report.encoded_bytes += outcome.encoded_bytes
         self._report.decoded_bytes += outcome.decoded_bytes
-        self._advance(outcome.done_bytes)
+        self._advance(outcome.batch.done_bytes)
+        found = self._found[outcome.batch.where]
+        found.add(outcome)
+        if not found.left:
+            self._hold_against_record(outcome.batch.array, outcome.batch.array.shard_key(outcome.batch.shard), outcome.batch.where)
+
+    def _hold_against_record(self, array: StoredArray, key: str, where: str) -> None:
+        """Once all chunks of a shard are known. One with another fault is not told of twice."""
+        found, record = self._found.pop(where), self._records[array.path]
+        known = record.get(key)
+        if known is None or not found.sound:
+            return
+        self._report.shards_recorded += 1
+        value = found.sum()
+        if value not in known:
+            other = next((name for name, values in record.items() if value in values), None)
+            what = "it was altered or replaced since" if other is None else f"it is {other}"
+            self._report.add_problem(Problem(where, f"not the shard that was sealed: {what} (record: {SUMS_NAME})"))
 
     def _advance(self, nbytes: int) -> None:
         self._done_bytes += nbytes

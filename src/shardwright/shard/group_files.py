@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from shardwright.model.errors import StorageError
+from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
 from .journal import GroupJournal, JournalLayout
 from .open_shard import OpenShard, SealedShard
+from .shard_sums import ShardSums, sum_of_journaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +79,7 @@ class GroupFiles:
         self.journal = journal
         self.cursors = np.array([shard.layout.data_start for shard in self.slots], np.int64)  # packed: where the next run of each goes; workers add
         self._sealed: list[SealedShard] = []
+        self._recorded = False
 
     @classmethod
     def create(
@@ -174,10 +176,25 @@ class GroupFiles:
             shard.complete()
             step()
         self.journal.sync()
+        self._record_sums(may_rename)
         for shard in self.slots[self.sealed :]:
             self._sealed.append(shard.seal(may_rename))
             step()
         return self._sealed
+
+    def _record_sums(self, may_rename: Callable[[], None]) -> None:
+        """Before the first file of the group has its name, so that no shard has one whose content is not on record."""
+        if self._recorded:
+            return
+        sums = {}
+        for file, shard in enumerate(self.shards):
+            if shard is not None:
+                key = shard.final_path.relative_to(self.placement.root / IMAGE_FOLDER).as_posix()
+                with suppress(ShardFormatError):  # then it stays unrecorded; the shard itself is whole
+                    sums[key] = sum_of_journaled(shard.entries, self.journal, file)
+        may_rename()
+        ShardSums(self.placement.store / IMAGE_FOLDER).append(sums)
+        self._recorded = True
 
     def frame_records(self) -> np.ndarray:
         """The records of all frames that the journal holds, in order of their sequence."""

@@ -210,6 +210,29 @@ def write_file(path: Path, data: bytes) -> None:
         _write_synced(path, data)
 
 
+def append_file(path: Path, data: bytes, kind: str) -> None:
+    """Put ``data`` behind what is in a file, which is made if need be, durably. Of several processes one does so after the other.
+
+    A failure may leave a part of it. ``kind``: of the failpoints. Raises ``StorageError``.
+    """
+    with storage_errors("write", path):
+        reach(f"{kind}.before_open")
+        created = not path.exists()
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)  # ends with the descriptor
+            view = memoryview(data)
+            reach(f"{kind}.before_write")
+            while view:
+                view = view[os.write(descriptor, view) :]
+            reach(f"{kind}.before_sync")
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+    if created:
+        sync_directory(path.parent)
+
+
 def publish_folder(source: Path, target: Path) -> None:
     """Give a complete, synced folder the name that readers look for, durably. There may be an empty folder at ``target``, nothing else."""
     with storage_errors("rename to", target):

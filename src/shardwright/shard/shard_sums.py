@@ -1,0 +1,121 @@
+"""What each shard of an array held when it was made: ARRAY/shards.crc32c, JSON lines, so that one which was altered, swapped or deleted is told.
+
+    {"version": 1, "key": "c/0/0/0", "crc32c": 439041101, "check": 2779187741}
+
+``crc32c`` is over 16 bytes for each chunk that is there, in the order of their numbers: the number (u32), the crc32c of the encoded bytes without an
+inner crc32c at their end (u32), the bytes in the index (u64), little-endian. Where chunks lie is no part of it, so that packing and moving keep it.
+null: the shard was all fill value and has no file. ``check``: crc32c of ``KEY CRC32C`` as text; a line that it does not fit says nothing.
+
+A line is durable before its shard gets its name, and none is ever taken back: what a crash leaves is one too many. So a key may have several lines,
+and a shard must fit one of them. A key without a line is of a shard that was made by an earlier release, or by another program.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.model.versions import check_version
+from shardwright.storage.files import append_file, storage_errors
+
+from .index import EMPTY
+from .journal import VALID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from .journal import GroupJournal
+
+SUMS_NAME = "shards.crc32c"
+VERSION = 1
+MAX_BYTES = 256 << 20  # of three million shards
+_CHUNK = np.dtype([("number", "<u4"), ("data_crc", "<u4"), ("nbytes", "<u8")])
+
+Sum = int | None
+
+
+def shard_sum(numbers: npt.NDArray[Any], nbytes: npt.NDArray[Any], data_crcs: npt.NDArray[Any]) -> int:
+    """Of the chunks of one shard, given in any order."""
+    chunks = np.zeros(len(numbers), _CHUNK)
+    chunks["number"], chunks["nbytes"], chunks["data_crc"] = numbers, nbytes, data_crcs
+    return int(crc32c.crc32c(np.sort(chunks, order="number").tobytes()))
+
+
+def sum_of_journaled(entries: npt.NDArray[np.void], journal: GroupJournal, file: int) -> Sum:
+    """Of a shard in progress, by the index that it will have and the checksums in its group's journal. None when all of it is fill value.
+
+    Raises ``StorageError``, and ``ShardFormatError`` when the journal does not tell of every chunk.
+    """
+    numbers = np.flatnonzero(entries["offset"] != EMPTY)
+    if not numbers.size:
+        return None
+    told, states = journal.read_chunks(file)
+    told = np.sort(told[(states == VALID) & (told["offset"] != EMPTY)], order="offset")
+    live = entries[numbers]
+    places = np.searchsorted(told["offset"], live["offset"])
+    if not told.size or not np.array_equal(told[np.minimum(places, told.size - 1)][["offset", "nbytes"]], live[["offset", "nbytes"]]):
+        raise ShardFormatError(f"{journal.path} does not tell of every chunk of its shards")
+    return shard_sum(numbers, live["nbytes"], told["data_crc"][places])
+
+
+class ShardSums:
+    """The record of one array. Whoever makes or changes shards appends, also several processes at once."""
+
+    def __init__(self, array_folder: Path) -> None:
+        self.path = array_folder / SUMS_NAME
+
+    def exists(self) -> bool:
+        return self.path.is_file()
+
+    def append(self, sums: Mapping[str, Sum]) -> None:
+        """Durable when it returns. Raises ``StorageError`` (``StorageFullError``)."""
+        lines = "".join(
+            f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)})}\n" for key, value in sums.items()
+        )
+        if lines:
+            append_file(self.path, f"\n{lines}".encode(), "sums")  # in front too: a line that a crash cut short ends there
+
+    def read(self) -> dict[str, set[Sum]]:
+        """All sums by key. Raises ``ShardFormatError``, ``FormatVersionError``, ``StorageError``."""
+        found: dict[str, set[Sum]] = {}
+        for line in self._text().splitlines():
+            for key, value in _parsed(line, self.path):
+                found.setdefault(key, set()).add(value)
+        return found
+
+    def of(self, key: str) -> set[Sum]:
+        """The sums of one shard, without parsing those of all. Raises as ``read`` does."""
+        wanted = json.dumps(key).encode()
+        lines = [line for line in self._text().splitlines() if wanted in line]
+        return {value for line in lines for found, value in _parsed(line, self.path) if found == key}
+
+    def _text(self) -> bytes:
+        with storage_errors("read", self.path):
+            try:
+                if self.path.stat().st_size > MAX_BYTES:
+                    raise ShardFormatError(f"{self.path} is too long", expected=f"at most {MAX_BYTES} bytes")
+                return self.path.read_bytes() if self.exists() else b""
+            except (FileNotFoundError, NotADirectoryError):
+                return b""
+
+
+def _check(key: str, value: Sum) -> int:
+    return int(crc32c.crc32c(f"{key} {value}".encode()))
+
+
+def _parsed(line: bytes, path: Path) -> Iterator[tuple[str, Sum]]:
+    try:
+        facts = json.loads(line)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(facts, dict) and {"version", "key", "crc32c", "check"} <= facts.keys():
+        check_version(facts["version"], VERSION, path)
+        key, value = facts["key"], facts["crc32c"]
+        if isinstance(key, str) and (value is None or type(value) is int) and facts["check"] == _check(key, value):
+            yield key, value
