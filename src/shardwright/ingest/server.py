@@ -99,6 +99,7 @@ class IngestServer:
         self._clients_reloaded = False
         self._handover: RingHandover | None = None
         self._stopping = False
+        self.left_to_recovery: list[Path] = []  # stores that could not be sealed while it stopped
         self._foreign_messages = 0
         self._next_sample_s = 0.0
 
@@ -330,6 +331,8 @@ class IngestServer:
         self._sessions.forget(session)
         failed = session.acquisition.error
         why = failed or session.reason
+        if self._stopping and failed is not None:
+            self.left_to_recovery.append(session.acquisition.path)
         facts = {**session.acquisition.receipt().to_dict(), **({"reason": str(why)} if why else {})}
         self._on_event("acquisition_ended" if failed is None else "acquisition_failed", facts)
 
