@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.service.daemon_process import DaemonProcess
+from tests.service.daemon_process import DaemonProcess, bring_back
 
 from shardwright.storage import failpoints
 
@@ -250,6 +250,30 @@ def test_a_daemon_outlives_a_full_disk(folder, small_disk):
         assert daemon.stop() == 0
     for name in ("cut", "after"):
         shutil.rmtree(small_disk.path / f"{name}.ome.zarr")
+
+
+def test_a_stop_does_not_wait_for_room_and_the_next_start_goes_on(folder, small_disk):
+    """What is stored is there then, and the exit code and an event say that not all of it is sealed."""
+    config = write_config(folder, small_disk.path, on_full="block")
+    with DaemonProcess(config) as daemon:
+        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        with Camera(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
+            camera.wait_until(lambda facts: facts["sent"] >= 12)
+            small_disk.filler.fill()
+            daemon.wait_for("disk_full")
+            assert daemon.stop() == 3
+            events = daemon.rest()
+            told = camera.wait_for_end()
+        assert told["error"]["code"] == "storage_full"
+        (left,) = (event for event in daemon.events if event["event"] == "left_to_recovery_warning")
+        assert left["paths"] == [str(small_disk.path / "cut.ome.zarr")]
+        assert events[-1] == "stopped"
+    small_disk.filler.release()
+    bring_back(config)
+    held = read_evidence(small_disk.path / "cut.ome.zarr").held
+    assert told["stored"] >= 8
+    assert held[: told["stored"]] == [0] * told["stored"], "what was acknowledged is there"
+    assert leftovers(small_disk.path / "cut.ome.zarr") == []
 
 
 def test_a_mapping_on_a_copy_on_write_filesystem_is_refused(rig):

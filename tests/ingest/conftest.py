@@ -59,6 +59,7 @@ class AcquisitionDouble:
     error_after: int | None = None
     disks: ClassVar[dict[Path, Disk]]
     is_finishing = False
+    waits_for_room = True
     slabs_used = 0
     degrade_level = DegradeLevel.CONFIGURED
     keeper_busy_s = 0.0
@@ -94,6 +95,9 @@ class AcquisitionDouble:
     @property
     def identity(self) -> str:
         return self.disk.identity
+
+    def wait_for_room_no_longer(self) -> None:
+        self.waits_for_room = False
 
     @property
     def client_epoch(self) -> int:

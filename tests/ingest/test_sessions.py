@@ -286,6 +286,7 @@ def test_a_stopping_daemon_seals_first_and_then_says_so(start, double, spec_of, 
         wait(lambda: stream.frames_stored)
         daemon.ask_to_stop()
         daemon.event("draining")
+        wait(lambda: not daemon.acquisitions[0].waits_for_room)
         with pytest.raises(errors.SessionLostError, match="stopping"):
             connection.acquire("b", spec_of())
         with pytest.raises(errors.SessionLostError, match="stopping"):

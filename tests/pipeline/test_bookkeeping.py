@@ -14,7 +14,7 @@ from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd
 from shardwright.model.errors import BudgetError
 from shardwright.pipeline.assembly import SlabTable
 from shardwright.pipeline.holes import REMEMBERED_HOLES, HoleMemory
-from shardwright.pipeline.limits import RUNTIME_BYTES, Limits, least_ring_frames
+from shardwright.pipeline.limits import RUNTIME_BYTES, SLOW_TASK_BYTES, TASK_BYTES, Limits, least_ring_frames
 from shardwright.pipeline.sequence_set import SequenceSet
 from shardwright.pipeline.workers import WorkerPool
 from shardwright.shard.frame_record import record_dtype
@@ -99,6 +99,19 @@ def test_limits_relations(spec, threads, batch):
         Limits.derive(spec, threads=threads, batch_frames=batch, memory_bytes=limits.memory_bytes - 1)
 
 
+@pytest.mark.parametrize(
+    ("codec", "most_bytes"),
+    [(None, TASK_BYTES), (Blosc(), TASK_BYTES), (Zstd(level=1), TASK_BYTES), (Blosc(cname="zstd", clevel=3), TASK_BYTES)]
+    + [(slow, SLOW_TASK_BYTES) for slow in (Zstd(level=9), Blosc(cname="zstd", clevel=9), Blosc(cname="zlib"), Gzip(level=1))],
+)
+def test_a_task_holds_as_much_as_is_soon_done(codec, most_bytes):
+    """Nothing interrupts it, and other acquisitions wait for its worker. A chunk is the least."""
+    axes = [Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=8), Dimension(name="y", count=4096, chunk_size=256, shard_size_chunks=16)]
+    for width, chunk_bytes in ((4096, 2 * 256 * 4096), (65536, 2 * 256 * 65536)):
+        spec = ArraySpec(dtype="uint16", dimensions=[*axes, Dimension(name="x", count=width, chunk_size=width)], codec=codec)
+        assert Limits.derive(spec, threads=4).chunks_per_task == max(1, most_bytes // chunk_bytes)
+
+
 def test_the_hint_names_what_to_change(spec_of):
     with pytest.raises(BudgetError, match="A chunk is 16 frames deep: give it a smaller chunk_size, or raise the budget"):
         Limits.derive(spec_of(chunk=16), threads=1, ring_frames=1)
@@ -157,8 +170,10 @@ def test_the_pool_runs_what_it_is_given_and_ends():
             assert state.scratch(100).size >= 100
             ran.release()
 
-    for _ in range(5):
-        pool.put(Task())
+    line = pool.line()
+    pool.put(line, [Task(), Task()])
+    for _ in range(3):
+        pool.put(line, [Task()])
     assert pool.alive()
     pool.stop()
     assert all(ran.acquire(blocking=False) for _ in range(5))
@@ -179,8 +194,7 @@ def test_a_death_in_the_pool_is_seen_and_the_others_go_on():
         def run(self, state) -> None:
             seen.set()
 
-    pool.put(Deadly())
-    pool.put(Fine())
+    pool.put(pool.line(), [Deadly(), Fine()])
     assert seen.wait(60)
     pool._threads[0].join(0)
     while pool.failure is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 
@@ -365,6 +366,40 @@ def test_ending_and_recording_wait_for_room_as_well(tmp_path, shared_pool, drive
     assert drive.acquisition.error is None
     assert (receipt.frames_stored, receipt.frames_duplicate) == (3, 2)
     assert table(drive)["fate"].count(Fate.DUPLICATE) == 2
+
+
+@pytest.mark.parametrize("point", ["shard.before_preallocate", "shard.before_index", "table.before_create", "log.before_append"])
+@pytest.mark.parametrize("waits_already", [True, False])
+def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recovery(
+    tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point, waits_already
+):
+    for module in ("groups", "outcomes"):
+        monkeypatch.setattr(f"shardwright.pipeline.{module}.FULL_DISK_RETRY_S", math.inf)
+    path = tmp_path / "a.zarr"
+    drive = drive_of(path, spec_of(), shared_pool, settings(on_full="block", store_within_ms=20))
+    acquisition = drive.acquisition
+    drive.submit(0, 1, 1)
+    drive.still()
+    failpoints.set_hook(point, lambda: (_ for _ in ()).throw(ENOSPC))
+    try:
+        drive.submit(*range(2, 11), 2)
+        if waits_already:
+            acquisition.finish()
+            drive.still()
+            assert acquisition.state is AcquisitionState.FINISHING, "it waits, with nobody at work"
+        else:
+            drive.until(lambda: acquisition.accounts.frames_stored == 11)
+        stored = acquisition.accounts.frames_stored
+        acquisition.wait_for_room_no_longer()
+        acquisition.finish()
+        drive.until(lambda: acquisition.state is AcquisitionState.FAILED)
+    finally:
+        failpoints.set_hook(point, None)
+    receipt = drive.finish()
+    assert isinstance(acquisition.error, StorageFullError)
+    assert stored == receipt.frames_stored == 11
+    recover_store(path, shared_pool, threads=2)
+    assert np.array_equal(drive.read(), drive.expected(range(11)))
 
 
 def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(tmp_path, pool, drive_of, spec_of, monkeypatch):

@@ -35,7 +35,7 @@ class Asking:
 def told_by_a_worker() -> Asking:
     pool, task = WorkerPool(1), Asking()
     pool.start()
-    pool.put(task)
+    pool.put(pool.line(), [task])
     assert task.told.wait(30)
     pool.stop()
     return task

@@ -19,7 +19,7 @@ LOOK_S = 0.2
 
 
 def command(config: Path | None = CONFIG, socket: Path | None = SOCKET, no_wait: bool = NO_WAIT) -> None:
-    """End a running daemon: no new acquisitions are taken, open ones are sealed, the daemon exits with 0. Waits until it has."""
+    """End a running daemon: no new acquisitions are taken, open ones are sealed, the daemon exits. Waits until it has."""
     with control_client(config, socket) as daemon:
         status = daemon.ask("status")["status"]
         daemon.ask("drain")

@@ -18,8 +18,9 @@ def command(
     Without a terminal, SIGHUP reads CONFIG again and takes over what can change while cameras send: log, compaction, output.low_water.
     On a terminal it ends the daemon, as the terminal is gone.
 
-    Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 2 for a configuration that cannot
-    work, 1 for anything else: what may go well at the next start, such as a taken port or a missing disk, included.
+    Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 3 if not all that was open could be
+    sealed then (a full disk: the next start goes on with it), 2 for a configuration that cannot work, 1 for anything else: what may go well at
+    the next start, such as a taken port or a missing disk, included.
     """
     from shardwright.storage.message_memory import have_one_heap
 

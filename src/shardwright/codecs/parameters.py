@@ -16,6 +16,7 @@ KIND_NONE, KIND_BLOSC, KIND_ZSTD, KIND_GZIP = range(4)
 BLOSC_COMPRESSORS = {"lz4": 0, "lz4hc": 1, "zlib": 2, "zstd": 3}
 BLOSC_LZ4, BLOSC_LZ4HC, BLOSC_ZLIB, BLOSC_ZSTD = range(4)
 BLOSC_FORMATS = (1, 1, 3, 4)
+SLOW_ZSTD_LEVEL = 6  # and above: less than about 0.1 GB/s a core
 FILTERS = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 FILTER_NONE, FILTER_SHUFFLE, FILTER_BITSHUFFLE = range(3)
 LEVEL_STORED = -1000  # this level skips the compressor: chunks go into the codec's stored form
@@ -82,6 +83,13 @@ class CodecParameters:
     def scratch_bytes(self) -> int:
         """Working memory of one worker: gathered and filtered block for Blosc, the whole chunk for zstd and gzip."""
         return 2 * self.block_bytes if self.kind == KIND_BLOSC else self.chunk_bytes
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a core encodes less than about 0.1 GB/s of camera frames."""
+        deflate = self.kind == KIND_GZIP or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZLIB)
+        zstd = self.kind == KIND_ZSTD or (self.kind == KIND_BLOSC and self.compressor == BLOSC_ZSTD)
+        return (deflate and self.level != LEVEL_STORED) or (zstd and self.level >= SLOW_ZSTD_LEVEL)
 
     def as_array(self) -> npt.NDArray[np.int64]:
         """int64[8] in the order of the fields, as ``kernels.encode`` reads it."""

@@ -100,6 +100,7 @@ class IngestServer:
         self._clients_reloaded = False
         self._handover: RingHandover | None = None
         self._stopping = False
+        self.left_to_recovery: list[Path] = []  # stores that could not be sealed while it stopped
         self._foreign_messages = 0
         self._next_sample_s = 0.0
 
@@ -331,6 +332,8 @@ class IngestServer:
         self._sessions.forget(session)
         failed, why = session.acquisition.state is AcquisitionState.FAILED, session.why_ended
         receipt = session.acquisition.receipt()
+        if self._stopping and failed:
+            self.left_to_recovery.append(session.acquisition.path)
         facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {})}
         self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
         if trouble := receipt.trouble:

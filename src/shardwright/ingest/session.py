@@ -269,10 +269,11 @@ class Session:
             self._say(Kind.ERROR, Problem(why, fatal=True, first=first, last=last, receipt=receipt).to_body())
 
     def stop(self, *, on_request: bool = False) -> None:
-        """``on_request``: this acquisition only, by somebody who said so; else the daemon stops."""
+        """``on_request``: this acquisition only, by somebody who said so; else the daemon stops, and cannot wait for room on a full disk."""
         if on_request:
             why = ErrorText(SessionLostError, "the acquisition was stopped on request", hint="What arrived is sealed")
         else:
+            self.acquisition.wait_for_room_no_longer()
             why = ErrorText(SessionLostError, "the daemon is stopping", hint="What arrived is sealed; acquire again when it is back")
         self.end_early(DaemonEvent.STOPPING, why)
 

@@ -12,6 +12,7 @@ Its other modules: ``frame_flow`` (frames to slabs), ``outcomes`` (what comes of
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -229,6 +230,17 @@ class Acquisition(Outcomes):
 
         Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free again."""
         self._finish_asked, self._keep_empty = True, keep_empty
+        self._advance()
+
+    def wait_for_room_no_longer(self) -> None:
+        """From now on a full disk ends the acquisition, whatever ``on_full`` says: what is stored stays there for recovery. For whoever must end."""
+        if not self._groups.waits_for_room or self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+            return
+        if self._groups.waiting_for_room:
+            self.flush()  # what waits only in memory is staged, as far as there are slots
+        self._groups.wait_no_longer()
+        self._unrecorded = deque((0.0, report) for _, report in self._unrecorded)
+        self._store_retry_s = None if self._store_retry_s is None else 0.0
         self._advance()
 
     def receipt(self) -> Receipt:

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from .workers import WorkerState
 
 
-@dataclass(frozen=True)
-class SlabDone:
+class SlabDone(NamedTuple):
     """A worker's report on chunks of one slab: ``error`` is set when they were not stored; else how long they waited for a worker and took it.
     ``chunks`` were written, at ``level``; those that are all fill were not."""
 
@@ -209,7 +208,7 @@ class SlabJob:
             self.wake()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: there is one for each task, and that would cost as much as its way through the queue
 class SlabTask:
     """Chunks [first, stop) of one slab."""
 

@@ -36,6 +36,9 @@ class Failing(FrameFlow):
         for batch in self._pending:
             self._lose(batch.records[batch.first :])
         self._pending.clear()
+        for _, report in self._unrecorded:  # for the last time
+            self._keeper.record(report.records, release=report.release, settled=report.settled)
+        self._unrecorded.clear()
         self._doomed.update(self._table.close(slab) for slab in self._table.incomplete())
         for group in self._groups.by_number.values():
             self._doomed.update(group.waiting)

@@ -105,6 +105,7 @@ class FrameFlow(ABC):
         self._why: ErrorText | None = None
         self.measures = Measures()
         self._pool = pool
+        self._line = pool.line()
         self._wake = wake
         self._encoder = SlabEncoder(self.spec, self.grid)
         self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
@@ -400,5 +401,4 @@ class FrameFlow(ABC):
                 self._encoder, frames, records, row=row, slab=slab, files=files, report=self._reports.put, wake=self._wake,
                 tasks=len(self._task_ranges), queued_ns=now_ns, overload=self._overload,
             )  # fmt: skip
-            for first, stop in self._task_ranges:
-                self._pool.put(SlabTask(job, first, stop))
+            self._pool.put(self._line, [SlabTask(job, first, stop) for first, stop in self._task_ranges])

@@ -118,6 +118,7 @@ class Groups:
         self._closed: set[int] = set()  # closed ones at or above the line
         self._earlier: dict[int, EarlierRow] = {}  # of the closed ones, those that can be opened again
         self._disk_full = False
+        self.waits_for_room = settings.on_full != "fail"
 
     # ------------------------------------------------------------------ which groups there are
 
@@ -218,7 +219,7 @@ class Groups:
 
     def waits_to_reopen(self, group: Group, now_s: float, error: ErrorText) -> bool:
         """The disk is full; False when that ends the acquisition. Where the sealed shards lie, the new ones must lie too: these never spill."""
-        if not error.is_a(StorageFullError) or self._settings.on_full == "fail":
+        if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(group, now_s, error)
         return True
@@ -283,9 +284,9 @@ class Groups:
         return group.files.result()
 
     def fails_for_want_of_room(self, group: Group) -> ErrorText | None:
-        """With policy ``fail``: why, as soon as it is known, before any frame of the group is acknowledged."""
-        failure = group.failure
-        return failure if self._settings.on_full == "fail" and failure is not None and failure.is_a(StorageFullError) else None
+        """Where nobody waits for room: why, as soon as it is known; with policy ``fail`` before any frame of the group is acknowledged."""
+        ends_it = not self.waits_for_room and not self._can_spill(group)
+        return group.failure if ends_it and group.failure is not None and group.failure.is_a(StorageFullError) else None
 
     def may_stage(self, group: Group) -> bool:
         """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it must be sure that they get there."""
@@ -293,20 +294,23 @@ class Groups:
 
     def waits_to_seal(self, group: Group, now_s: float, error: ErrorText) -> bool:
         """Sealing needs a little room as well (folders, the frame log); even the ballast was not enough. False when that ends the acquisition."""
-        if not error.is_a(StorageFullError) or self._settings.on_full == "fail":
+        if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(group, now_s, error)
         group.state, group.waited_to_seal = GroupState.SEALING, True
         return True
 
     def _waits_for_room(self, group: Group, now_s: float, error: ErrorText) -> bool:
-        if self._settings.on_full == "fail":
-            return False
-        if self._settings.on_full == "spill" and not group.spilled:
+        if self._can_spill(group):
             self._spill(group, error)
             return True
+        if not self.waits_for_room:
+            return False
         self._wait_for_room(group, now_s, error)
         return True
+
+    def _can_spill(self, group: Group) -> bool:
+        return self._settings.on_full == "spill" and not group.spilled
 
     def _wait_for_room(self, group: Group, now_s: float, error: ErrorText) -> None:
         if not self._disk_full:
@@ -323,6 +327,17 @@ class Groups:
         self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
         group.spilled = True
         group.files = self._keeper.prepare(group.number, spill=True)
+
+    @property
+    def waiting_for_room(self) -> bool:
+        return any(group.retry_s is not None for group in self.by_number.values())
+
+    def wait_no_longer(self) -> None:
+        """What waits for room is tried once more, at once; without room that ends the acquisition."""
+        self.waits_for_room = False
+        for group in self.by_number.values():
+            if group.retry_s is not None:
+                group.retry_s = 0.0
 
     def retry_full_disk(self, now_s: float) -> None:
         """Try again to preallocate (the main root first) or to seal what had no room."""

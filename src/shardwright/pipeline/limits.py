@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
 TASK_BYTES = 8 << 20  # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between workers
+SLOW_TASK_BYTES = 2 << 20  # with a slow codec: nothing interrupts a task, and other acquisitions wait for its worker
 RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; measured after warm-up
 SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
 SMALL_STAGING_BYTES = 16 << 20
@@ -92,8 +93,8 @@ class Limits:
         most_groups = _groups_within_descriptors(grid, files, descriptors)
         open_groups = min(grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1))), most_groups)
         filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
-        chunks_per_task = min(max(1, TASK_BYTES // grid.chunk_bytes), math.prod(grid.plane_chunks))
-        buffer_bytes = chunks_per_task * shard.slot_bytes  # of one worker, when shards are not mapped
+        task_chunks = chunks_per_task(grid, codec)
+        buffer_bytes = task_chunks * shard.slot_bytes  # of one worker, when shards are not mapped
         record_bytes = record_dtype(len(spec.frame_fields)).itemsize
         staging_frames = 0 if grid.frames_per_slab == 1 else _staging_frames(grid, ring)
         table_bytes = plane_table_bytes(grid) + rows * grid.frames_per_slab * (24 + record_bytes) + open_groups * files * shard.chunks * 16
@@ -114,7 +115,7 @@ class Limits:
             staging_frames=staging_frames,
             rows=rows,
             open_groups=open_groups,
-            chunks_per_task=chunks_per_task,
+            chunks_per_task=task_chunks,
             scratch_bytes=codec.scratch_bytes,
             buffer_bytes=buffer_bytes,
             table_bytes=table_bytes,
@@ -147,6 +148,12 @@ class Limits:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:
+    """How many chunks of a slab one worker task encodes: at least one, however large."""
+    most_bytes = SLOW_TASK_BYTES if codec.is_slow else TASK_BYTES
+    return min(max(1, most_bytes // grid.chunk_bytes), math.prod(grid.plane_chunks))
 
 
 def _groups_within_descriptors(grid: Grid, files: int, share: int | None) -> int:

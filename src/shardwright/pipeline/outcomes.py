@@ -6,7 +6,8 @@ Part of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner'
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageFullError, WorkerError
@@ -30,9 +31,6 @@ from .keeper_reports import (
     Recorded,
     StoreFinished,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Outcomes(Failing):
@@ -211,9 +209,11 @@ class Outcomes(Failing):
             self._after_slab(group)
 
     def _not_recorded(self, report: NotRecorded) -> None:
-        """They stay unacknowledged until the log has room."""
-        if self.settings.on_full == "fail" or self.state is AcquisitionState.FAILING:
+        """They stay unacknowledged until the log has room; where nobody waits for that, for good."""
+        if not self._groups.waits_for_room or self.state is AcquisitionState.FAILING:
             self.unrecorded_frames -= report.records.size
+            if report.release:
+                self._released.append(report.records["sequence"].astype(np.int64))
             self._fail(report.error)
         else:
             self._unrecorded.append((time.monotonic() + FULL_DISK_RETRY_S, report))
@@ -328,7 +328,7 @@ class Outcomes(Failing):
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
-        if full is not None and self.settings.on_full != "fail" and self.state is AcquisitionState.FINISHING:
+        if full is not None and self._groups.waits_for_room and self.state is AcquisitionState.FINISHING:
             self._note("disk_full", {"reason": full.message, "hint": "Free some space: what is left to do is tried again"})
             self._store_retry_s = time.monotonic() + FULL_DISK_RETRY_S
             return

@@ -40,6 +40,7 @@ class StagingDesk:
         self._table = table
         self._frame_bytes = frame_bytes
         self._pool = pool
+        self._line = pool.line(staging=True)
         self._report = report
         slots = 0 if area is None else area.slots
         self._free = FreeSlots(slots, np.setdiff1d(np.arange(slots), np.array(list(taken), np.int64)))
@@ -84,7 +85,7 @@ class StagingDesk:
             slots,
             self._report,
         )
-        self._pool.put(task)
+        self._pool.put(self._line, [task])
 
     def done(self, report: StageDone) -> bool:
         """Note a report; True when the frames are staged. After a failure nothing is staged any more: slabs are stored when they are full."""

@@ -1,13 +1,14 @@
-"""The worker pool: threads that run tasks from one queue, each with its own compressor states and scratch memory.
+"""The worker pool: threads that run tasks, each with its own compressor states and scratch memory.
 
-Tasks of all acquisitions share the pool, first come first served. Workers share nothing but the queue; a task reports to its own acquisition.
+Acquisitions share the pool by turns (``turns``). Workers share nothing but the schedule; a task reports to its own acquisition.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from queue import SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,6 +19,12 @@ from shardwright.storage.spare_memory import spare_memory
 from .limits import raise_descriptor_limit
 from .measures import BusyClock
 from .scheduling import let_others_first
+from .turns import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .turns import Line
 
 
 class WorkerState:
@@ -64,7 +71,9 @@ class WorkerPool:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
         self.failure: str | None = None
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._schedule: Schedule[Task] = Schedule()  # under ``_lock``, which is held for a microsecond
+        self._lock = threading.Lock()
+        self._tokens: SimpleQueue[bool] = SimpleQueue()  # True for each task that waits, behind it False for each worker that is to end
         self._busy = [BusyClock() for _ in range(threads)]
         self._threads = [
             threading.Thread(target=self._work, args=(busy,), name=f"shardwright-worker-{i}", daemon=True) for i, busy in enumerate(self._busy)
@@ -81,8 +90,16 @@ class WorkerPool:
         for thread in self._threads:
             thread.start()
 
-    def put(self, task: Task) -> None:
-        self._tasks.put(task)
+    def line(self, *, staging: bool = False) -> Line[Task]:
+        """A line of its own for the tasks of one acquisition: those that stage frames, or those that encode them."""
+        return self._schedule.line(staging=staging)
+
+    def put(self, line: Line[Task], tasks: Sequence[Task]) -> None:
+        """At least one task, at the end of a line of this pool. From any thread."""
+        with self._lock:
+            line.turns.put(line, tasks)
+        for _ in tasks:
+            self._tokens.put(True)
 
     def alive(self) -> bool:
         """Whether every worker still runs."""
@@ -98,8 +115,7 @@ class WorkerPool:
 
     def stop(self) -> None:
         """Finish what is queued, then end the threads."""
-        for _ in self._threads:
-            self._tasks.put(None)
+        self._end_when_done()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -108,12 +124,23 @@ class WorkerPool:
         try:
             let_others_first()  # who appends a frame, above all
             state = WorkerState()
-            while (task := self._tasks.get()) is not None:
-                with busy:
-                    task.run(state)
+            while self._tokens.get():
+                self._run_next(state, busy)
             state.close()
         except BaseException as error:
             self.failure = str(error) or type(error).__name__
-            for _ in self._threads:
-                self._tasks.put(None)
+            self._end_when_done()
             raise
+
+    def _run_next(self, state: WorkerState, busy: BusyClock) -> None:
+        """For a token: the task whose turn it is."""
+        with self._lock:
+            task, line = self._schedule.take()
+        begun_ns = time.monotonic_ns()
+        with busy:
+            task.run(state)
+        line.took_ns.append(time.monotonic_ns() - begun_ns)
+
+    def _end_when_done(self) -> None:
+        for _ in self._threads:
+            self._tokens.put(False)

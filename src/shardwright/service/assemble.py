@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONTROL_STOP_TIMEOUT_S = 2.0
+LEFT_TO_RECOVERY = 3  # exit code: a good end, but not all that was open could be sealed
 
 
 class Daemon:
@@ -160,6 +161,10 @@ class Daemon:
         compaction.join(STOP_TIMEOUT_S + 2.0)
         self._reloader.close()
         ended.set()
+        if left := self._server.left_to_recovery:
+            hint = "What is stored is kept: the next start takes these up, or `shardwright recover`, once there is room"
+            self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
+            code = code or LEFT_TO_RECOVERY
         self._emit("stopped", {"exit_code": code, **self._server_totals()})
         return code
 

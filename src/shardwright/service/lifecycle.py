@@ -4,7 +4,7 @@
     running    somebody asks to drain    ──▶ draining    the same; a signal after this is the first one
     running    SIGHUP                    ──▶ running     where it asks for a reload: see take_signals
     running    a thread dies             ──▶ draining    what can be sealed is sealed, the exit code is 1
-    draining   the ingest thread ends    ──▶ exit        0 unless a thread has died
+    draining   the ingest thread ends    ──▶ exit        0 unless a thread has died (or the daemon left stores to recovery: 3)
     draining   a second signal           ──▶ exit        at once, 128 + the signal's number; what is open is left to recovery
 
 Signals come to the main thread as bytes in a pipe, and it does nothing but wait for them: no handler ever interrupts other code. (Blocking them and

@@ -19,7 +19,7 @@ from shardwright.codecs.parameters import CodecParameters
 from shardwright.ingest.loopback import ipc_rate
 from shardwright.kernels.encode import NOT_PACKED, encode_chunks
 from shardwright.model.errors import StorageError
-from shardwright.pipeline.limits import TASK_BYTES
+from shardwright.pipeline.limits import chunks_per_task
 from shardwright.pipeline.workers import WorkerState
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, page_aligned
 from shardwright.storage.measured_file import MeasuredFile
@@ -116,7 +116,7 @@ class SlabKernel:
         self._codec, self._block_bytes, self._scratch_bytes = codec.as_array(), codec.block_bytes, codec.scratch_bytes
         self._keep_empty = spec.write_empty_chunks
         self._fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
-        tasks = math.ceil(self.chunks / min(max(1, TASK_BYTES // grid.chunk_bytes), self.chunks))
+        tasks = math.ceil(self.chunks / chunks_per_task(grid, codec))
         self.ranges = [(self.chunks * i // tasks, self.chunks * (i + 1) // tasks) for i in range(tasks)]
         self.encoded_bytes = np.zeros(self.chunks, np.int64)  # of the last slab
 

@@ -1,0 +1,103 @@
+"""Whose turn it is: tasks wait in lines of their acquisitions, and the next one is from the line that has had the least of the workers' time.
+
+    line A   ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪   its turn is at 812 ms of worker time; after a task of 9 ms it is at 821 ms
+    line B   ▪                      was empty, and comes back at the turn of whoever was served last, here 812 ms: it is next
+
+A line that asks for less than its share never waits for the backlog of another, only for a worker to become free. Lines that ask for more get equal
+parts of the workers' time, however long their tasks are. What a line did not use while it was empty is gone (start-time fair queueing). No I/O, no
+clock, no thread: the caller says what each task took.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T")
+MOST_AHEAD_NS = 10_000_000_000  # one task that took minutes, on a disk that hung, does not cost its line minutes of waiting
+
+
+class Line(Generic[T]):
+    """Tasks of one acquisition, oldest first. Its fields belong to its ``Turns``, but for ``took_ns``."""
+
+    __slots__ = ("task_ns", "tasks", "took_ns", "turns", "under_way", "used_ns")
+
+    def __init__(self, turns: Turns[T]) -> None:
+        self.turns = turns
+        self.tasks: deque[T] = deque()
+        self.took_ns: deque[int] = deque()  # of tasks that are done and not yet in ``used_ns``; any thread appends
+        self.used_ns = 0  # by tasks that are done
+        self.task_ns = 0  # of one task, by the last that were done: counted for each that is under way
+        self.under_way = 0
+
+    def next_turn_ns(self, present_ns: int) -> int:
+        """When it is next, at most ``MOST_AHEAD_NS`` after the present turn."""
+        while self.took_ns:
+            took_ns = self.took_ns.popleft()
+            self.used_ns += took_ns
+            self.under_way -= 1
+            self.task_ns = (3 * self.task_ns + took_ns) // 4 if self.task_ns else took_ns
+        turn_ns = self.used_ns + self.under_way * self.task_ns
+        if turn_ns > present_ns + MOST_AHEAD_NS:
+            self.used_ns -= turn_ns - present_ns - MOST_AHEAD_NS
+            return present_ns + MOST_AHEAD_NS
+        return turn_ns
+
+
+class Turns(Generic[T]):
+    """Of lines of one kind. Not thread-safe."""
+
+    __slots__ = ("_came", "_present_ns", "_served", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, int, Line[T]]] = []  # a heap of (turn, number, line): each line that has tasks, once
+        self._came, self._served = 0, 1 << 62  # numbers: of lines with the same turn those that came back first, then those that wait longest
+        self._present_ns = 0  # the turn of the line that was served last
+
+    def put(self, line: Line[T], tasks: Iterable[T]) -> None:
+        """At least one task."""
+        if not line.tasks:
+            first_ns = self.waiting[0][0] if self.waiting else self._present_ns
+            turn_ns = line.next_turn_ns(self._present_ns)
+            if turn_ns < first_ns:
+                line.used_ns += first_ns - turn_ns
+                turn_ns = first_ns
+            self._came += 1
+            heappush(self.waiting, (turn_ns, self._came, line))
+        line.tasks.extend(tasks)
+
+    def take(self) -> tuple[T, Line[T]]:
+        """The next task and its line, whose ``took_ns`` gets the task's time once it is done. Something waits."""
+        self._present_ns, _, line = self.waiting[0]
+        task = line.tasks.popleft()
+        line.under_way += 1
+        if line.tasks:
+            self._served += 1
+            heapreplace(self.waiting, (line.next_turn_ns(self._present_ns), self._served, line))
+        else:
+            heappop(self.waiting)
+        return task, line
+
+
+class Schedule(Generic[T]):
+    """Staging, which keeps a promise in time, before encoding, but never twice in a row while there is something to encode. Within each of the two,
+    lines have their turns. Not thread-safe."""
+
+    __slots__ = ("_encoding", "_staged_last", "_staging")
+
+    def __init__(self) -> None:
+        self._staging: Turns[T] = Turns()
+        self._encoding: Turns[T] = Turns()
+        self._staged_last = False
+
+    def line(self, *, staging: bool) -> Line[T]:
+        return Line(self._staging if staging else self._encoding)
+
+    def take(self) -> tuple[T, Line[T]]:
+        """As ``Turns.take``."""
+        self._staged_last = bool(self._staging.waiting) and not (self._staged_last and self._encoding.waiting)
+        return (self._staging if self._staged_last else self._encoding).take()
