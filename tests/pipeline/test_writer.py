@@ -413,3 +413,64 @@ def test_duplicates_are_counted_where_that_is_asked_for(path, spec_of, caplog):
     assert "frames_duplicate 2" in last
     with pytest.raises(SpecError, match="unknown on_duplicate; expected one of count, fail"):
         sw.create(path.with_name("b.zarr"), spec_of(), on_duplicate="ignore")
+
+
+@pytest.fixture
+def slow_files():
+    """Until it is set, no shard file can be preallocated (but for those of ``create``)."""
+    go_on, full = threading.Event(), threading.Event()
+
+    def hook() -> None:
+        assert go_on.wait(10)
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    go_on.full = full  # type: ignore[attr-defined]
+    yield lambda: (failpoints.set_hook("shard.before_preallocate", hook), go_on)[1]
+    failpoints.set_hook("shard.before_preallocate", None)
+
+
+def flush_in_a_thread(writer: sw.Writer) -> tuple[threading.Thread, list[Exception]]:
+    errors: list[Exception] = []
+
+    def flush() -> None:
+        try:
+            writer.flush(60)
+        except StorageError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    while True:
+        with writer._lock:
+            if writer._acquisition._flush_goal:
+                return thread, errors
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_flush_waits_for_files_that_are_being_made(path, spec_of, slow_files, chunk):
+    """Frames of a chunk of one are never staged: only their files can make them durable."""
+    with sw.create(path, spec_of(chunk=chunk)) as writer:
+        go_on = slow_files()
+        for place in range(20, 20 + chunk):
+            writer.append(frame(place), index=(place,))
+        thread, errors = flush_in_a_thread(writer)
+        with writer._lock:
+            assert not writer._acquisition.flush_is_stuck
+        go_on.set()
+        thread.join()
+        assert errors == []
+        assert writer.watermark.durable == chunk
+    assert np.array_equal(read(path)[20], frame(20))
+
+
+def test_a_flush_on_a_full_disk_says_so_where_frames_cannot_be_staged(path, spec_of, slow_files):
+    with sw.create(path, spec_of(chunk=1), on_full="block") as writer:
+        go_on = slow_files()
+        go_on.full.set()
+        go_on.set()
+        writer.append(frame(20), index=(20,))
+        with pytest.raises(StorageError, match="no room"):
+            writer.flush(60)
+        go_on.full.clear()
+    assert np.array_equal(read(path)[20], frame(20))

@@ -32,6 +32,15 @@ def test_a_final_name_is_always_believed():
             assert decide(facts) is Action.SEALED
 
 
+def test_a_row_that_takes_frames_again_goes_on_whatever_has_its_final_names():
+    """Its old shards keep them, and have less than the files in progress."""
+    for facts in all_facts():
+        if facts.journal is JournalFact.REOPENED and facts.working:
+            assert decide(facts) is Action.CONTINUE
+        if facts.journal is JournalFact.REOPENED and facts.final and not facts.working:
+            assert decide(facts) is Action.SEALED, "the rename was the last thing that happened to it"
+
+
 def test_all_facts_are_all():
     assert len(set(all_facts())) == len(JournalFact) * 2**3
     assert FileFacts(JournalFact.NONE, working=False, final=False, holds=False) in all_facts()
