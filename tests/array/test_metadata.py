@@ -137,5 +137,12 @@ def test_layouts_that_some_readers_refuse_are_named(spec_of, name):
     assert any(message in warning for warning in layout_warnings(make(spec_of)))
 
 
+def test_an_axis_of_very_many_channels_does_not_describe_each(spec_of):
+    few, many = (json.loads(group_metadata(spec_of(T, ("c", count, 1, 1), *YX), "a")) for count in (1024, 2**40))
+    assert len(few["attributes"]["ome"]["omero"]["channels"]) == 1024
+    assert "omero" not in many["attributes"]["ome"]
+    assert validate_ome_object(many["attributes"]["ome"], Image)
+
+
 def test_reordering_takes_the_warning_away(spec_of):
     assert layout_warnings(spec_of(T, Z, C, *YX, storage_order=("t", "c", "z", "y", "x"))) == []

@@ -9,17 +9,49 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES, ArraySpec, Blosc, Dimension, Gzip, Zstd
+from shardwright.array.grid import Grid
+from shardwright.array.parse import parse_spec
+from shardwright.array.spec import (
+    DTYPES,
+    MAX_ATTRIBUTES_BYTES,
+    MAX_ATTRIBUTES_DEPTH,
+    MAX_CHUNK_BYTES,
+    MAX_FRAMES,
+    ArraySpec,
+    Blosc,
+    Dimension,
+    Gzip,
+    Zstd,
+)
+from shardwright.kernels.place import slabs_and_places
+from shardwright.model.errors import SpecError
+from shardwright.pipeline.assembly import SlabTable
+from shardwright.shard.frame_record import record_dtype
 
 T = {"name": "t", "count": None, "chunk_size": 4}
 Y = {"name": "y", "count": 8, "chunk_size": 4}
 X = {"name": "x", "count": 8, "chunk_size": 4}
 GOOD = {"dtype": "uint16", "dimensions": [T, Y, X]}
 
+
+def deep(value: object, levels: int) -> object:
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def nested(levels: int) -> dict:
+    return {"a": deep(0, levels)}
+
+
 BAD = {
     "unknown dtype": ({"dtype": "complex64"}, "dtype 'complex64' is not one of bool, int8"),
     "no dtype": ({"dtype": None}, "dtype 'None' is not one of"),
     "structured dtype": ({"dtype": [("a", "u2")]}, "dtype"),
+    "dtype by NumPy's type number": ({"dtype": "\n"}, r"dtype '\\n' is not one of"),
+    "dtype by a number": ({"dtype": 10}, "dtype '10' is not one of"),
+    "dtype with a newline": ({"dtype": "uint16\n"}, r"dtype 'uint16\\n' is not one of"),
+    "dtype that is no type": ({"dtype": {"names": ["a"], "formats": ["u2"], "offsets": [2**70]}}, "dtype .* is not one of"),
     "unknown field": ({"colour": 1}, "colour"),
     "one axis": ({"dimensions": [Y]}, "dimensions"),
     "thirteen axes": ({"dimensions": [{**Y, "name": f"a{i}"} for i in range(13)]}, "dimensions"),
@@ -58,6 +90,30 @@ BAD = {
     "fill value no bool": ({"dtype": "bool", "fill_value": 2}, "fill_value: 2 is not a bool"),
     "attributes with an object": ({"attributes": {"a": object()}}, "attributes: must be plain JSON"),
     "attributes with NaN": ({"attributes": {"a": [math.nan]}}, "attributes: must be plain JSON"),
+    "attributes too deep": ({"attributes": nested(MAX_ATTRIBUTES_DEPTH)}, "attributes: nested too deep, expected at most 64"),
+    "attributes too long": ({"attributes": {"a": "x" * MAX_ATTRIBUTES_BYTES}}, "attributes: too long, expected at most 1048576 bytes"),
+    "attributes that are long in zarr.json": ({"attributes": {"a": deep([0] * 20_000, 60)}}, "attributes: too long"),
+    "a unit of a page": ({"dimensions": [{**T, "unit": "m" * 200}, Y, X]}, r"dimensions\.0\.unit"),
+    "a count past int64": ({"dimensions": [{**T, "count": 2**63}, Y, X]}, r"dimensions\.0\.count"),
+    "more frames than places": (
+        {"dimensions": [{**T, "count": 2**24}, {**T, "name": "c", "count": 2**24}, {**T, "name": "z", "count": 2}, Y, X]},
+        "dimensions: too many frames in the array, expected at most 281474976710656, got 562949953421312",
+    ),
+    "frames too large": ({"dimensions": [T, {**Y, "count": 2**18}, {**X, "count": 2**18}]}, "dimensions: too many bytes in a frame"),
+    "too many chunks in a frame": (
+        {"dimensions": [T, {**Y, "count": 2**13, "chunk_size": 1}, {**X, "count": 2**13, "chunk_size": 1}]},
+        "dimensions: too many inner chunks in a frame, expected at most 16777216, got 67108864",
+    ),
+    "too many chunks in a shard": (
+        {"dimensions": [{**T, "shard_size_chunks": 2**20}, {**Y, "shard_size_chunks": 2**5}, X]},
+        "dimensions: too many inner chunks in a shard, expected at most 16777216, got 33554432",
+    ),
+    "too many frames in a shard": (
+        {"dtype": "uint8", "dimensions": [{**T, "chunk_size": 2**20, "shard_size_chunks": 2**12}, {**Y, "chunk_size": 1}, {**X, "chunk_size": 1}]},
+        "dimensions: too many frames in a shard, expected at most 2147483648, got 4294967296",
+    ),
+    "a chunk size past every file": ({"dimensions": [{**T, "chunk_size": 2**62}, Y, X]}, r"dimensions\.0\.chunk_size"),
+    "a shard past every file": ({"dimensions": [{**T, "shard_size_chunks": 2**62}, Y, X]}, r"dimensions\.0\.shard_size_chunks"),
 }
 
 
@@ -110,6 +166,29 @@ def test_integer_fill_values_survive_json(dtype, value):
 @pytest.mark.parametrize("dtype", [np.uint16, np.dtype(">u2"), "u2", "<u2", "uint16"])
 def test_dtypes_in_every_spelling(dtype):
     assert ArraySpec.model_validate({**GOOD, "dtype": dtype}).dtype == "uint16"
+
+
+def test_the_largest_numbers_that_are_taken_hold_in_int64():
+    """The tables that the kernels read, and the names of shards, at every bound at once."""
+    frame = {"count": 2**12, "chunk_size": 1, "shard_size_chunks": 2**6}
+    axes = [{"name": "t", "count": MAX_FRAMES // 4, "chunk_size": 2**10, "shard_size_chunks": 2**12}, {"name": "c", "count": 4, "chunk_size": 1}]
+    spec = ArraySpec.model_validate({"dtype": "uint8", "dimensions": [*axes, {**frame, "name": "y"}, {**frame, "name": "x"}]})
+    assert ArraySpec.model_validate_json(spec.model_dump_json()) == spec
+    grid = Grid.of(spec)
+    assert grid.position_of((MAX_FRAMES // 4 - 1, 3)) == grid.last_position == MAX_FRAMES - 1
+    assert grid.positions_of(np.array([[MAX_FRAMES // 4 - 1, 3]])).tolist() == [MAX_FRAMES - 1]
+    slabs, places = slabs_and_places(np.array([MAX_FRAMES - 1]), *SlabTable(grid, 2, record_dtype(0)).grid_tables)
+    assert (slabs.tolist(), places.tolist()) == ([grid.slab_of_position(MAX_FRAMES - 1)], [2**10 - 1])
+
+
+def test_attributes_that_would_end_the_stack_are_refused():
+    with pytest.raises(SpecError, match="the array specification is wrong") as error:
+        parse_spec({**GOOD, "attributes": nested(100_000)})
+    assert "attributes: nested too deep, expected at most 64" in error.value.got
+
+
+def test_attributes_of_the_greatest_depth_are_taken():
+    assert ArraySpec.model_validate({**GOOD, "attributes": nested(MAX_ATTRIBUTES_DEPTH - 1)}).attributes["a"]
 
 
 def test_codec_none_by_name():

@@ -50,6 +50,15 @@ def test_without_a_rate_the_table_says_how_to_give_one(tmp_path: Path, capsys: p
     assert "per hour" in run(capsys, str(config), "--frame-rate", "30")[1]
 
 
+@pytest.mark.parametrize("group", ["no-such-group-here", "a\0b"])
+def test_a_group_that_this_machine_does_not_have_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], group: str) -> None:
+    config = tmp_path / "rig.yaml"
+    config.write_text(f"output: {{root: data}}\ningest:\n  group: {json.dumps(group)}\n")
+    code, output, errors = run(capsys, str(config))
+    assert (code, output) == (2, "")
+    assert errors == f"shardwright: {config}:3: ingest.group: is no group of this machine; got {group!r}\n"
+
+
 def test_a_wrong_field_is_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "rig.yaml"
     config.write_text("output: {root: data}\nmemory: {budget: 1KiB}\n")

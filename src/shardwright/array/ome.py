@@ -10,18 +10,21 @@ if TYPE_CHECKING:
     from .spec import ArraySpec, Dimension
 
 IMAGE_PATH = "0"
+MAX_CHANNELS = 1024  # that are described one by one
 _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")
 
 
 def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
-    """The ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` channel for each along a channel axis."""
+    """The ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` channel for each along a channel axis, up to
+    ``MAX_CHANNELS``."""
     stored = spec.stored_dimensions
     multiscale = {
         "name": name,
         "axes": [_axis(d) for d in stored],
         "datasets": [{"path": IMAGE_PATH, "coordinateTransformations": [{"type": "scale", "scale": [d.scale for d in stored]}]}],
     }
-    return {"version": "0.5", "multiscales": [multiscale], "omero": {"channels": _channels(spec)}}
+    channels = _channels(spec)
+    return {"version": "0.5", "multiscales": [multiscale], **({"omero": {"channels": channels}} if channels else {})}
 
 
 def _axis(d: Dimension) -> dict[str, str]:
@@ -34,7 +37,10 @@ def _axis(d: Dimension) -> dict[str, str]:
 
 
 def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
+    """None where nobody would choose among them: an axis of a million would fill zarr.json."""
     counts = [d.count or 1 for d in spec.stored_dimensions if d.axis_type == "channel"]
+    if counts and counts[0] > MAX_CHANNELS:
+        return []
     low, high = _display_range(spec.dtype)
     window = {"min": low, "max": high, "start": low, "end": high}
     return [

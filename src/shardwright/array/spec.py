@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,10 +24,19 @@ DTYPES = (
 )
 # c-blosc counts a chunk's bytes in an int32 and keeps 16 for its header; gzip and LZ4 are within that bound too.
 MAX_CHUNK_BYTES = 2**31 - 1 - 16
+MAX_FRAMES = 2**48  # of a whole array: the places that the protocol can name, far below what int64 holds
+MAX_FRAME_BYTES = 2**36
+MAX_CHUNKS_OF_FRAME = 2**24  # a table row each, in memory
+MAX_CHUNKS_PER_SHARD = 2**24  # an index entry each; readers refuse more
+MAX_FRAMES_PER_SHARD = 2**31  # a record each, in the journal of the shards that are filled together
+MAX_ATTRIBUTES_BYTES = 2**20  # as zarr.json spells them, which every reader takes into memory
+MAX_ATTRIBUTES_DEPTH = 64  # of lists and objects in each other; many readers of JSON end at a hundred or two
+MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
 RESERVED_COLUMNS = frozenset(
     {"frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns", "client_epoch", "fate", "reason"}
 )
+_DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]+[0-9]*")  # NumPy takes more: "\n" is its type number 10
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 AxisType = Literal["time", "channel", "space", "other"]
@@ -45,11 +55,11 @@ class Dimension(_Frozen):
     """
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")
-    count: int | None = Field(default=None, gt=0)
-    chunk_size: int = Field(gt=0)
-    shard_size_chunks: int = Field(default=1, gt=0)
+    count: int | None = Field(default=None, gt=0, le=MAX_FRAMES)
+    chunk_size: int = Field(gt=0, le=MAX_CHUNK_BYTES)
+    shard_size_chunks: int = Field(default=1, gt=0, le=MAX_CHUNKS_PER_SHARD)
     type: AxisType | None = None
-    unit: str | None = None
+    unit: str | None = Field(default=None, max_length=MAX_UNIT_CHARACTERS)
     scale: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
@@ -122,12 +132,13 @@ class ArraySpec(_Frozen):
     @field_validator("dtype", mode="before")
     @classmethod
     def _known_dtype(cls, value: Any) -> str:
-        try:
-            name = "None" if value is None else str(np.dtype(value).newbyteorder("=").name)  # NumPy reads None as float64
-        except TypeError:
-            name = str(value)
+        name = str(value)
+        plain = isinstance(value, str) and _DTYPE_NAME.fullmatch(value)
+        if plain or not isinstance(value, str | list | tuple | dict | None):  # NumPy reads None as float64
+            with suppress(TypeError):  # no type: named as it came
+                name = str(np.dtype(value).newbyteorder("=").name)
         if name not in DTYPES:
-            raise ValueError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
+            raise ValueError(f"dtype {_short(name)} is not one of {', '.join(DTYPES)}")
         return name
 
     @field_validator("codec", mode="before")
@@ -148,10 +159,13 @@ class ArraySpec(_Frozen):
     @field_validator("attributes")
     @classmethod
     def _json_ready(cls, value: dict[str, Any]) -> dict[str, Any]:
+        _check_depth(value)
         try:
-            json.dumps(value, allow_nan=False)
+            length = len(json.dumps(value, indent=2, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise ValueError(f"attributes: must be plain JSON, since they go into zarr.json: {error}") from None
+        if length > MAX_ATTRIBUTES_BYTES:
+            raise ValueError(f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json, got {length}")
         return value
 
     @field_validator("frame_fields")
@@ -188,13 +202,27 @@ class ArraySpec(_Frozen):
                 raise ValueError(f"storage_order: must name every axis once, expected the axes {names}, got {list(self.storage_order)}")
             if list(self.storage_order[-2:]) != names[-2:]:
                 raise ValueError(f"storage_order: must end with the frame's own axes {names[-2:]}, got {list(self.storage_order)}")
+        self._check_sizes()
+        self.fill_bytes()  # raises when the fill value does not fit the dtype
+        return self
+
+    def _check_sizes(self) -> None:
+        """Every product of the axes' numbers that an array, a table or a file is made for. What they need in memory is the plan's to say."""
+        frame_axes, plane = self.dimensions[:-2], self.dimensions[-2:]
         chunk_bytes = math.prod(d.chunk_size for d in self.dimensions) * self.itemsize
         if chunk_bytes > MAX_CHUNK_BYTES:
             raise ValueError(
                 f"dimensions: one inner chunk would have {chunk_bytes} bytes, the codecs end at {MAX_CHUNK_BYTES}; make chunk_size smaller"
             )
-        self.fill_bytes()  # raises when the fill value does not fit the dtype
-        return self
+        for what, most, size in (
+            ("frames in the array", MAX_FRAMES, math.prod(d.count or 1 for d in frame_axes)),
+            ("bytes in a frame", MAX_FRAME_BYTES, self.frame_bytes),
+            ("inner chunks in a frame", MAX_CHUNKS_OF_FRAME, math.prod(-(-(d.count or 1) // d.chunk_size) for d in plane)),
+            ("inner chunks in a shard", MAX_CHUNKS_PER_SHARD, math.prod(d.shard_size_chunks for d in self.dimensions)),
+            ("frames in a shard", MAX_FRAMES_PER_SHARD, math.prod(d.shard_size for d in frame_axes)),
+        ):
+            if size > most:
+                raise ValueError(f"dimensions: too many {what}, expected at most {most}, got {size}")
 
     @property
     def itemsize(self) -> int:
@@ -228,7 +256,7 @@ class ArraySpec(_Frozen):
         if isinstance(value, str):
             special = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
             if dtype.kind != "f" or value not in special:
-                raise ValueError(f"fill_value: {value!r} is not a {self.dtype}")
+                raise ValueError(f"fill_value: {_short(value)} is not a {self.dtype}")
             return np.array(special[value], dtype).tobytes()
         if dtype.kind == "b" and value not in (0, 1):
             raise ValueError(f"fill_value: {value!r} is not a bool")
@@ -238,6 +266,24 @@ class ArraySpec(_Frozen):
                 raise ValueError(f"fill_value: {value!r} is not a {self.dtype}")
             value = int(value)
         return _as_element(value, dtype)
+
+
+def _check_depth(attributes: Any) -> None:
+    """Not by recursion: what is nested too deep ends this process's stack as well."""
+    level = [attributes]
+    for _ in range(MAX_ATTRIBUTES_DEPTH + 1):
+        inner = (value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list | tuple))
+        level = [value for values in inner for value in values]
+        if not level:
+            return
+        if len(level) > MAX_ATTRIBUTES_BYTES:
+            raise ValueError(f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json")
+    raise ValueError(f"attributes: nested too deep, expected at most {MAX_ATTRIBUTES_DEPTH} lists and objects in each other")
+
+
+def _short(value: str) -> str:
+    """For a message, whatever came."""
+    return repr(value[:80]) + ("..." if len(value) > 80 else "")
 
 
 def _as_element(value: float, dtype: np.dtype[Any]) -> bytes:

@@ -20,7 +20,8 @@ from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import (
     MAX_SOCKET_PATH_BYTES,
-    AutoOrCount,
+    AutoOrRingFrames,
+    AutoOrThreads,
     Endpoint,
     File,
     Folder,
@@ -35,6 +36,7 @@ from .quantities import (
 RECOMPRESS_PATTERN = r"^(codec|(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?)$"
 DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 CONTROL_SOCKET = "control.sock"
+MAX_FRAME_RATE_HZ = 1e9
 VERSION: Literal[1] = 1  # of the file's format
 
 
@@ -154,7 +156,7 @@ class Control(_Section):
 class Workers(_Section):
     """Threads that slice and compress."""
 
-    threads: AutoOrCount = Field(default="auto", description="Worker threads; auto is two more than the CPUs that the daemon may use.")
+    threads: AutoOrThreads = Field(default="auto", description="Worker threads; auto is two more than the CPUs that the daemon may use.")
 
     @property
     def count(self) -> int:
@@ -275,6 +277,7 @@ class Log(_Section):
     repeat_lines: int = Field(
         default=10,
         ge=0,
+        le=1_000_000,
         description="How many lines the same event of the same acquisition or host may have in repeat_every_s. What is more is told by one line that "
         "says how many there were. 0: no limit.",
     )
@@ -286,9 +289,9 @@ class Stream(_Section):
 
     name: str = Field(pattern=f"^{NAME_PATTERN}$", description="The name that clients ask for.")
     frame_rate_hz: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Expected frame rate; used for the plan only, never enforced."
+        default=None, gt=0, le=MAX_FRAME_RATE_HZ, allow_inf_nan=False, description="Expected frame rate; used for the plan only, never enforced."
     )
-    ring_frames: AutoOrCount = Field(
+    ring_frames: AutoOrRingFrames = Field(
         default="auto", description="Frames in the shared ring between camera and daemon; auto derives it from the layout."
     )
     durability: Durability | None = Field(default=None, description="This stream's own, in place of reliability.durability.")

@@ -7,6 +7,7 @@ and its line.
 
 from __future__ import annotations
 
+import grp
 import math
 import os
 import shutil
@@ -157,6 +158,7 @@ class Plan:
 def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
     """Derive and check the plan. ``frame_rate_hz`` stands in for every stream's own. Raises ``ConfigError``."""
     config = loaded.config
+    _refuse_an_unknown_group(loaded)
     root = config.output.root
     descriptors = descriptors_for_acquisitions(config.ingest)
     share = descriptors // config.ingest.max_sessions
@@ -253,6 +255,16 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
             got=format_bytes(plan.disk_free_bytes),
             hint="Free some space, or make shard_size_chunks, ring_frames or output.ballast smaller.",
         )
+
+
+def _refuse_an_unknown_group(loaded: LoadedConfig) -> None:
+    group = loaded.config.ingest.group
+    if group is None:
+        return
+    try:
+        grp.getgrnam(group)
+    except (KeyError, ValueError):  # ValueError: a NUL in it
+        raise loaded.source.error(("ingest", "group"), "is no group of this machine", got=repr(group)[:80]) from None
 
 
 def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None:

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from shardwright.pipeline.limits import MAX_RING_FRAMES
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic_core.core_schema import ValidationInfo
 
 UNIT_BYTES = {"B": 1, **{f"{p}B": 1000**i for i, p in enumerate("kMGT", 1)}, **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)}}
@@ -26,24 +30,36 @@ ORIGIN_PATTERN = r"^(\*|https?://[A-Za-z0-9_.:\[\]-]+)$"
 ENDPOINT_PATTERN = r"^(ipc://[^@].*|tcp://([A-Za-z0-9._*-]+|\[[0-9A-Fa-f:.%]+\]):(\*|[0-9]{1,5}))$"
 # sockaddr_un.sun_path has 108 bytes, the last one for the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
+MAX_NAME_BYTES = 255  # of one folder or file
+MAX_PATH_BYTES = 3072  # PATH_MAX is 4096; what a store holds lies deeper
+MAX_SIZE_BYTES = 2**60
+MAX_THREADS = 1024
 
 
 def parse_size_bytes(value: Any) -> int:
     """Bytes from ``64MiB``, ``1.5 GiB``, ``500MB`` or a whole number of bytes. Raises ``ValueError``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    if isinstance(value, str) and (match := re.match(SIZE_PATTERN, value)):
+    size = Decimal(0)
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = Decimal(value)
+    elif isinstance(value, str) and (match := re.fullmatch(SIZE_PATTERN, value)):
         unit = match.group(2)
         size = Decimal(value.removesuffix(unit).strip()) * UNIT_BYTES[unit]
-        if size > 0 and size == int(size):
-            return int(size)
-    raise ValueError("expected a size such as 64MiB or 4GiB, or a whole number of bytes, above 0")
+    if 0 < size <= MAX_SIZE_BYTES and size == int(size):
+        return int(size)
+    raise ValueError("expected a size such as 64MiB or 4GiB, or a whole number of bytes, above 0 and at most 2^60")
 
 
-def _auto_or_count(value: Any) -> Any:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-        return value
-    raise ValueError("expected 'auto' or a whole number above 0")
+def _auto_or_count(most: int) -> Callable[[Any], Any]:
+    def checked(value: Any) -> Any:
+        if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most):
+            return value
+        raise ValueError(f"expected 'auto' or a whole number from 1 to {most}")
+
+    return checked
+
+
+def _auto_or_count_schema(most: int) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "exclusiveMinimum": 0, "maximum": most}]})
 
 
 def config_folder(info: ValidationInfo) -> Path:
@@ -53,7 +69,11 @@ def config_folder(info: ValidationInfo) -> Path:
 
 def _resolved(path: str, info: ValidationInfo) -> str:
     # Not Path.resolve: a symbolic link may be there to keep a socket's path short.
-    return os.path.abspath(config_folder(info) / path)  # noqa: PTH100
+    resolved = os.path.abspath(config_folder(info) / path)  # noqa: PTH100
+    longest = max(len(os.fsencode(name)) for name in resolved.split("/"))
+    if "\0" in path or longest > MAX_NAME_BYTES or len(os.fsencode(resolved)) > MAX_PATH_BYTES:
+        raise ValueError(f"expected a path without NUL, of at most {MAX_PATH_BYTES} bytes, {MAX_NAME_BYTES} in each name")
+    return resolved
 
 
 def checked_socket_path(path: str) -> str:
@@ -127,13 +147,10 @@ def _socket_unless(words: tuple[str, ...], value: Any, info: ValidationInfo) -> 
 Size = Annotated[
     int,
     BeforeValidator(parse_size_bytes),
-    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]}),
+    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0, "maximum": MAX_SIZE_BYTES}, {"type": "string", "pattern": SIZE_PATTERN}]}),
 ]
-AutoOrCount = Annotated[
-    int | Literal["auto"],
-    BeforeValidator(_auto_or_count),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "exclusiveMinimum": 0}]}),
-]
+AutoOrThreads = Annotated[int | Literal["auto"], BeforeValidator(_auto_or_count(MAX_THREADS)), _auto_or_count_schema(MAX_THREADS)]
+AutoOrRingFrames = Annotated[int | Literal["auto"], BeforeValidator(_auto_or_count(MAX_RING_FRAMES)), _auto_or_count_schema(MAX_RING_FRAMES)]
 Endpoint = Annotated[
     str,
     AfterValidator(_endpoint),

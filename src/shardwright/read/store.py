@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.array.document import check_document, check_node
-from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES
+from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError, StorageError
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 WORK_FOLDER = ".shardwright"
 MAX_METADATA_BYTES = 16 * 1024 * 1024
-MAX_CHUNKS_PER_SHARD = 2**24
 
 _INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 _KEY_PART = re.compile(r"0|[1-9][0-9]{0,18}")
