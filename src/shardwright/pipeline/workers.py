@@ -111,6 +111,7 @@ class WorkerPool:
             while (task := self._tasks.get()) is not None:
                 with busy:
                     task.run(state)
+                del task  # it knows the acquisition's files and frames, and the next one may be long in coming
             state.close()
         except BaseException as error:
             self.failure = str(error) or type(error).__name__
