@@ -201,7 +201,7 @@ def test_a_death_in_the_pool_is_seen_and_the_others_go_on():
         threading.Event().wait(0.01)
     assert not pool.alive()
     pool.stop()
-    assert str(pool.failure) == "dead"
+    assert pool.failure == "dead"
     assert pool.ended()
 
 

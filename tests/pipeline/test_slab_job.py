@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import StorageError
 from shardwright.pipeline.encoding import SlabDone, SlabJob
 
 SOUND = SlabDone(0, 1, None)
-FAILED = SlabDone(0, 0, OSError("no"))
+FAILED = SlabDone(0, 0, ErrorText(StorageError, "no"))
 
 
 def heard(reports: list[SlabDone]) -> list[str]:

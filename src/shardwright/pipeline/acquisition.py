@@ -262,7 +262,8 @@ class Acquisition(Outcomes):
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         """(name, facts) of what an operator should know; each is told once."""
         self._tell_of_first_frames()
-        events, self._events = self._events, []
+        events = list(self._events)
+        self._events.clear()
         return events
 
     def take_duplicates(self) -> ErrorText | None:

@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from .settings import WriteSettings
     from .store_folder import StoreFolder
     from .workers import WorkerPool
+
+    Report = SlabDone | StageDone | KeeperReport
+    Event = tuple[str, dict[str, Any]]  # name and facts
 
 _FATES = {DUPLICATE: (Fate.DUPLICATE, Reason.PLACE_TAKEN), LATE: (Fate.LATE, Reason.PLACE_CLOSED)}
 
@@ -124,10 +128,10 @@ class FrameFlow(ABC):
         self.unrecorded_frames = 0  # that the frame log does not have yet
         self._rows_starved = False  # a slab waits for a row
         self._keeps_frames = settings.durability == "durable"  # until they are durable
-        self._reports: SimpleQueue[SlabDone | StageDone | KeeperReport] = SimpleQueue()
+        self._reports: SimpleQueue[Report] = SimpleQueue()
         self._released: list[np.ndarray] = []
         self._losses: list[tuple[int, int, ErrorText]] = []
-        self._events: list[tuple[str, dict[str, Any]]] = []
+        self._events: list[Event] = []  # this very list for good: the groups note theirs in it
         self._duplicates_told = 0
         self._told_fates: set[Fate] = set()  # whose first frame was an event of this process
         self._ledger = CommitLedger()
@@ -145,9 +149,11 @@ class FrameFlow(ABC):
         self._next_stage_s = 0.0
         self._unrecorded: deque[tuple[float, NotRecorded]] = deque()
         self._store_retry_s: float | None = None
-        self._desk = StagingDesk(folder.staging, staged_slots, self._table, limits.frame_bytes, pool, self._report)
-        self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
-        self._groups = Groups(self.grid, limits, self._keeper, settings, self._note)
+        # What is made here knows queues and lists, never this object: one that has ended is gone at once with its tables, and waits for no collector.
+        report = partial(_report, self._reports, wake)
+        self._desk = StagingDesk(folder.staging, staged_slots, self._table, limits.frame_bytes, pool, report)
+        self._keeper = ShardKeeper(folder, self._encoder.layout, report)
+        self._groups = Groups(self.grid, limits, self._keeper, settings, partial(_note, self._events))
 
     def warn_below(self, low_water_bytes: int) -> None:
         """Another limit of free disk below which an event warns. From any thread."""
@@ -178,17 +184,12 @@ class FrameFlow(ABC):
         """How long the keeper has been at the call that it makes now. From any thread."""
         return self._keeper.busy.busy_s()
 
-    def _report(self, report: StageDone | KeeperReport) -> None:
-        """Called from workers and keeper."""
-        self._reports.put(report)
-        self._wake()
-
     def _group_of_row(self, row: int) -> Group:
         """A row that is in use belongs to a group that is not sealed yet."""
         return self._groups.by_number[self.grid.group_of_slab(int(self._table.slab[row]))]
 
     def _note(self, event: str, facts: dict[str, Any]) -> None:
-        self._events.append((event, facts))
+        _note(self._events, event, facts)
 
     @abstractmethod
     def _fail(self, error: ErrorText) -> None:
@@ -402,3 +403,13 @@ class FrameFlow(ABC):
                 tasks=len(self._task_ranges), queued_ns=now_ns, overload=self._overload,
             )  # fmt: skip
             self._pool.put(self._line, [SlabTask(job, first, stop) for first, stop in self._task_ranges])
+
+
+def _report(reports: SimpleQueue[Report], wake: Callable[[], None], report: StageDone | KeeperReport) -> None:
+    """Called from workers and keeper."""
+    reports.put(report)
+    wake()
+
+
+def _note(events: list[Event], event: str, facts: dict[str, Any]) -> None:
+    events.append((event, facts))

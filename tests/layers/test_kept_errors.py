@@ -1,0 +1,58 @@
+"""No exception is kept: its traceback holds every object that the failed call touched. What is kept of it is its text (``model/error_text.py``)."""
+
+import ast
+import re
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
+_EXCEPTION = re.compile(r"\b(\w*(Error|Exception))\b")
+_CLASS = re.compile(r"\btype\[[^\]]*\]")
+
+# (file, what): why this one is harmless.
+ARGUED = {
+    ("compact/job.py", "failures"): "a plan of one command, which prints it and ends",
+}
+
+
+def is_exception(annotation: ast.expr | None) -> bool:
+    """Whether it names an exception, itself or in a container; a class of exceptions is none."""
+    return annotation is not None and _EXCEPTION.search(_CLASS.sub("", ast.unparse(annotation).strip("'\""))) is not None
+
+
+def kept(text: str) -> set[str]:
+    """Attributes that are declared to hold an exception, or are given one that was caught or handed over; calls that put one into a future."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            found |= {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign) and is_exception(each.annotation)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and is_exception(node.annotation):
+            found.add(node.target.attr)
+        elif isinstance(node, ast.Attribute) and node.attr == "set_exception":
+            found.add("set_exception")
+        elif isinstance(node, ast.FunctionDef):
+            arguments = [*node.args.args, *node.args.kwonlyargs]
+            found |= given(node.body, {argument.arg for argument in arguments if is_exception(argument.annotation)})
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            found |= given(node.body, {node.name})
+    return found
+
+
+def given(body: list[ast.stmt], names: set[str]) -> set[str]:
+    """Attributes that one of ``names`` is assigned to."""
+    assigned = [node for each in body for node in ast.walk(each) if isinstance(node, ast.Assign)]
+    taken = [node for node in assigned if isinstance(node.value, ast.Name) and node.value.id in names]
+    return {target.attr for node in taken for target in node.targets if isinstance(target, ast.Attribute)}
+
+
+def test_no_exception_is_kept() -> None:
+    found = {(file.relative_to(SOURCE).as_posix(), name) for file in SOURCE.rglob("*.py") for name in kept(file.read_text(encoding="utf-8"))}
+    assert found <= set(ARGUED), "keep an ErrorText, and a Promise in place of a Future"
+    assert set(ARGUED) <= found, "arguments for what is gone"
+
+
+def test_the_search_finds_what_it_is_for() -> None:
+    assert kept("class A:\n    error: StorageError | None\n    kind: type[StorageError]\n    text: ErrorText") == {"error"}
+    assert kept("def f(self):\n    self.losses: deque[tuple[int, 'Exception']] = deque()") == {"losses"}
+    assert kept("def f(self, why: BaseException, code: int):\n    self.why = why\n    self.code = code") == {"why"}
+    assert kept("try:\n    f()\nexcept OSError as error:\n    self.last = error\n    self.text = str(error)") == {"last"}
+    assert kept("future.set_exception(error)") == {"set_exception"}
