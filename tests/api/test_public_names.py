@@ -53,6 +53,10 @@ def test_every_exported_name_is_there():
     }
 
 
+def test_what_is_loaded_when_first_used_is_listed_before():
+    assert loaded_by("import shardwright; assert set(shardwright.__all__) <= set(dir(shardwright))") == "[]"
+
+
 def test_nothing_else_is_exported_by_accident():
     with pytest.raises(AttributeError, match="'shardwright' has no attribute 'nothing'"):
         shardwright.nothing  # noqa: B018

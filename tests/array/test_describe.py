@@ -96,6 +96,6 @@ def test_a_stack_is_taken_as_it_is_and_nothing_else_is():
     for wrong in (frames[0], frames[:, :3], np.zeros((3, 4, 6, 1), np.uint16)):
         with pytest.raises(FrameShapeError):
             checked_stack(wrong, (4, 6), np.dtype("<u2"))
-    for dtype in ("int16", ">u2"):
-        with pytest.raises(FrameDtypeError):
+    for dtype in ("int16", "uint8", ">u2"):
+        with pytest.raises(FrameDtypeError, match=f"expected uint16; got {dtype}$"):
             checked_stack(frames.astype(dtype), (4, 6), np.dtype("<u2"))

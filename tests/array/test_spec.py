@@ -70,6 +70,7 @@ BAD = {
     "unknown field of an axis": ({"dimensions": [{**T, "shard": 2}, Y, X]}, r"dimensions\.0\.shard"),
     "chunk too large": ({"dimensions": [{**T, "chunk_size": 2**20}, {**Y, "chunk_size": 2**10}, X]}, f"one inner chunk .* {MAX_CHUNK_BYTES}"),
     "unknown codec": ({"codec": {"name": "lzma"}}, "codec.*lzma"),
+    "unknown codec by name": ({"codec": "lzma"}, r"(?s)codec.*lzma.*'zstd'"),
     "unknown compressor": ({"codec": {"name": "blosc", "cname": "snappy"}}, r"codec\.blosc\.cname"),
     "blosc level": ({"codec": {"name": "blosc", "clevel": 10}}, r"codec\.blosc\.clevel"),
     "zstd level": ({"codec": {"name": "zstd", "level": 23}}, r"codec\.zstd\.level"),
@@ -191,8 +192,11 @@ def test_attributes_of_the_greatest_depth_are_taken():
     assert ArraySpec.model_validate({**GOOD, "attributes": nested(MAX_ATTRIBUTES_DEPTH - 1)}).attributes["a"]
 
 
-def test_codec_none_by_name():
-    assert ArraySpec.model_validate({**GOOD, "codec": "none"}).codec is None
+@pytest.mark.parametrize(("codec", "meant"), [("none", None), (None, None), ("blosc", Blosc()), ("zstd", Zstd()), ("gzip", Gzip())])
+def test_a_codec_by_its_name(codec, meant):
+    spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=8, chunk_size=8) for n in "yx"], codec=codec)
+    assert spec.codec == meant
+    assert ArraySpec.model_validate_json(spec.model_dump_json()) == spec
     assert ArraySpec.model_validate(GOOD).codec == Blosc()
 
 

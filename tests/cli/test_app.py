@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +71,46 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         main([name, "--help"])
     assert end.value.code == 0
     assert "Usage: shardwright" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["", *sorted(COMMANDS)])
+def test_help_names_values_as_a_user_knows_them(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag has none; others have a name of the field, not of Python's type; what may be left out is in brackets once."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(SystemExit):
+        main([name, "--help"] if name else ["--help"])
+    told = capsys.readouterr().out
+    options = told[told.index("Options") :]
+    assert re.findall(r"<[a-z]+( range)?>", options) == [], "choices alone stand like this: <auto|shm|message>"
+    assert re.findall(r"\[\[|\.{6}|\.\.\.\]\.", told) == []
+    for paragraph in filter(None, (inspect.getdoc(import_module(COMMANDS[name][0]).command) or "").split("\n\n") if name else []):
+        assert " ".join(paragraph.split()) in " ".join(told.split()), "paragraphs are wrapped to the terminal, not where the source was"
+
+
+COMPLETIONS = {
+    "a command": ("shardwright sta", 1, {"status"}),
+    "its options": ("shardwright status --", 2, {"--socket", "--json", "--watch", "--interval", "--help"}),
+    "a choice": ("shardwright camera --transport ", 3, {"auto", "shm", "message"}),
+}
+
+
+@pytest.mark.parametrize("name", COMPLETIONS)
+def test_a_shell_is_told_how_to_go_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, at, expected = COMPLETIONS[name]
+    monkeypatch.setenv("_SHARDWRIGHT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(at))
+    done = run()
+    assert set(done.stdout.split()) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_offered_for_each_shell(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_SHARDWRIGHT_COMPLETE", f"source_{shell}")
+    done = run()
+    assert done.returncode == 0
+    assert "_SHARDWRIGHT_COMPLETE=complete_" in done.stdout
 
 
 def test_commands_that_are_not_asked_for_are_not_imported() -> None:

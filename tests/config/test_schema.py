@@ -102,9 +102,20 @@ AGREED = [
     (True, with_array()),
     *(
         (True, with_array(codec=c))
-        for c in ({}, None, "none", {"clevel": 5}, {"name": "zstd"}, {"name": "zstd", "level": -7}, {"name": "gzip", "level": 9})
+        for c in (
+            {},
+            None,
+            "none",
+            "blosc",
+            "zstd",
+            "gzip",
+            {"clevel": 5},
+            {"name": "zstd"},
+            {"name": "zstd", "level": -7},
+            {"name": "gzip", "level": 9},
+        )
     ),
-    *((False, with_array(codec=c)) for c in ("blosc", {"level": 1}, {"name": "zstd", "clevel": 1}, {"name": "lzma"}, {"clevel": 10}, [], 5)),
+    *((False, with_array(codec=c)) for c in ("lzma", "", {"level": 1}, {"name": "zstd", "clevel": 1}, {"name": "lzma"}, {"clevel": 10}, [], 5)),
     *((True, with_array(dtype=d)) for d in ("bool", "int8", "float16", "float64")),
     *((False, with_array(dtype=d)) for d in ("<u2", "float", "uint12", 5, None)),
     *((False, with_array(chunk_checksum=c)) for c in (1, "true", None)),

@@ -147,6 +147,15 @@ def test_a_wrong_frame_is_refused_and_the_stream_goes_on(start, double, spec_of,
     assert sorted(daemon.acquisitions[0].frames) == [0, 1]
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", ">u2"])
+def test_a_wrong_dtype_is_told_by_its_name(start, double, spec_of, dtype: str):
+    daemon = start(doubled=double)
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of(count=10)) as stream:
+        for append, frame in ((stream.append, np.zeros((8, 12), dtype)), (stream.append_many, np.zeros((1, 8, 12), dtype))):
+            with pytest.raises(errors.FrameDtypeError, match=f"expected uint16; got {dtype}$"):
+                append(frame)
+
+
 def test_frames_beyond_the_array_are_refused_when_counted(start, double, spec_of, frames_of):
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of(count=2)) as stream:
@@ -320,6 +329,11 @@ def test_nobody_there_is_said_after_the_timeout(tmp_path):
         sw.connect(f"ipc://{tmp_path}/nobody.sock", timeout_ms=50)
     with pytest.raises(errors.ConfigError, match="not an endpoint"):
         sw.connect("nonsense")
+
+
+def test_an_address_that_is_not_this_machines_is_told_with_what_to_do(start, double):
+    with pytest.raises(errors.ConfigError, match=r"cannot bind tcp://192\.0\.2\.1:5555; .*see `ip address`"):
+        start(doubled=double, endpoints=("tcp://192.0.2.1:5555",))
 
 
 def test_a_live_socket_is_not_taken_over_and_a_dead_one_is(start, double, spec_of, tmp_path):

@@ -240,8 +240,15 @@ def test_recovery_that_dies_at_any_step_is_begun_again(crash, shared_pool, point
 def test_a_store_that_is_finished_cannot_be_resumed(crash, shared_pool):
     _, left = crash(range(3))
     recover_store(left, shared_pool, threads=2)
-    with pytest.raises(ResumeError, match="is not unfinished"):
+    with pytest.raises(ResumeError, match=r"is finished: complete and sealed\. .*begin a new store"):
         sw.resume(left)
+
+
+def test_where_no_store_is_there_is_nothing_to_resume(tmp_path):
+    (tmp_path / "other").mkdir()
+    for name, found in (("none", "no such folder"), ("other", "another folder or file")):
+        with pytest.raises(ResumeError, match=f"nothing to resume at .*{name}; expected a store .*; got {found}"):
+            sw.resume(tmp_path / name)
 
 
 def test_only_one_writer_at_a_time(tmp_path, spec_of):

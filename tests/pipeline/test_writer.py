@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import traceback
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from shardwright.model.errors import (
     FrameShapeError,
     MetadataError,
     OutputExistsError,
+    ShardwrightError,
     SpecError,
     StorageError,
 )
@@ -217,6 +219,31 @@ def test_non_contiguous_frames_and_lists(path, spec_of):
         backed.flags.writeable = False
         writer.append(backed)
     assert np.array_equal(read(path), [frame(0), frame(1), frame(2)[::-1, ::-1], frame(3)])
+
+
+def lose_the_disk(path, spec, failing):
+    with sw.create(path, spec, threads=1) as writer:
+        failing("shard.before_sync", OSError(errno.EIO, "gone"))
+        writer.append(frame(0))
+
+
+FAILURES = {
+    "a store is there": lambda path, spec, _: (path.mkdir(), sw.create(path, spec)),
+    "no folder above": lambda path, spec, _: (path.touch(), sw.create(path / "a", spec)),
+    "nothing to resume": lambda path, spec, _: sw.resume(path),
+    "no room in the budget": lambda path, spec, _: sw.create(path, spec, memory_bytes=1),
+    "the disk dies": lose_the_disk,
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_an_error_is_one_traceback(path, spec_of, failing, name):
+    """What a user sees at the end of a program: the error that says what to do, not the three that led to it."""
+    with pytest.raises(ShardwrightError) as caught:
+        FAILURES[name](path, spec_of(count=8), failing)
+    told = "".join(traceback.format_exception(caught.value))
+    assert told.count("Traceback (most recent call last)") == 1, told
+    assert str(caught.value) in told
 
 
 T3 = np.zeros((4, 6), np.uint16)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import os
+import pwd
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +20,6 @@ from .daemon_process import TIMEOUT_S, DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # No capability is left, so that modes count for root as well (capset(2)).
 NO_PRIVILEGES = "import ctypes; ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())"
@@ -75,7 +79,69 @@ def test_doctor_finds_roots_and_sockets_in_closed_folders(config: Path, closed: 
     assert findings["sockets"]["found"].startswith(f"{closed}/run cannot be used by user ")
 
 
-def test_status_says_that_it_may_not_ask(closed: Path) -> None:
-    done = run_unprivileged("status", before=RUN_FOLDER_IS.format(str(closed)))
+# A folder's owner is refused by its own bits, root without capabilities included; those of the group are what the others may.
+OPEN_TO_ITS_GROUP, OPEN_TO_ITS_OWNER = 0o070, 0
+WHAT_TO_DO = {
+    OPEN_TO_ITS_GROUP: "Members of the group {group} may: as root, usermod -aG {group} {user}, then log in again.",
+    OPEN_TO_ITS_OWNER: "Only the user {user} may. To let a group in, set ingest.group in the daemon's configuration; else run this as {user}.",
+}
+ASKING = {
+    "status": ("status", "--socket", "{closed}/in.sock"),
+    "camera": ("camera", "--connect", "ipc://{closed}/in.sock", "--name", "a", "--timeout-ms", "200"),
+}
+
+
+@pytest.mark.parametrize("mode", WHAT_TO_DO)
+@pytest.mark.parametrize("command", ASKING)
+def test_who_may_not_use_a_socket_is_told_how_he_may(closed: Path, command: str, mode: int) -> None:
+    """Not that no daemon answers. There is one, or may be: nobody is let in to see."""
+    closed.chmod(mode)
+    done = run_unprivileged(*(argument.format(closed=closed) for argument in ASKING[command]))
+    names = {"user": pwd.getpwuid(os.getuid()).pw_name, "group": grp.getgrgid(os.getgid()).gr_name}
+    assert done.returncode == (1 if command == "status" else 2)
+    assert done.stderr == (
+        f"shardwright: permission denied on {closed}/in.sock; got {closed} of {names['user']}:{names['group']}, mode {mode:04o}."
+        f" {WHAT_TO_DO[mode].format(**names)}\n"
+    )
+
+
+def test_a_socket_that_is_closed_itself_is_told(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "in.sock"))
+        listener.listen()
+        (folder / "in.sock").chmod(0)
+        for command in ASKING.values():
+            done = run_unprivileged(*(argument.format(closed=folder) for argument in command))
+            assert done.stderr.startswith(f"shardwright: permission denied on {folder}/in.sock; got {folder}/in.sock of ")
+            assert "Only the user " in done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "/rig1"])
+def test_status_says_that_it_may_not_ask_where_daemons_usually_are(folder: Path, below: str) -> None:
+    run = folder / "run"
+    closed = Path(f"{run}{below}")
+    closed.mkdir(parents=True)
+    closed.chmod(0)
+    try:
+        done = run_unprivileged("status", before=RUN_FOLDER_IS.format(str(run)))
+    finally:
+        closed.chmod(0o700)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "is not open to this user. Run this as the user of the daemon" in done.stderr
+    assert done.stderr.startswith(f"shardwright: permission denied on {run}{below}/control.sock; got {run}{below} of ")
+
+
+def test_why_nobody_answers_is_told(folder: Path) -> None:
+    done = run_unprivileged(*(argument.format(closed=folder) for argument in ASKING["camera"]))
+    assert "no daemon answered; expected an answer from ipc://" in done.stderr
+    assert "; got No such file or directory. Is `shardwright serve` running there?" in done.stderr
+
+
+def test_a_socket_whose_folder_cannot_be_made_is_told_with_what_to_do(config: Path, folder: Path) -> None:
+    closed = folder / "run"
+    closed.mkdir(mode=0o500)
+    config.write_text(config.read_text().replace("ipc://./in.sock", f"ipc://{closed}/rig1/in.sock"))
+    done = run_unprivileged("serve", config)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"cannot prepare {closed}/rig1/in.sock; got Permission denied. Found {closed} of {user}:" in done.stderr
+    assert f"As root, install -d -o {user} {closed}/rig1; or choose a path in a folder that {user} may write to" in done.stderr

@@ -67,6 +67,14 @@ def test_no_key_is_ever_replaced_and_no_name_leaves_the_folder(pair: tuple[Path,
     assert [path.name for path in tmp_path.iterdir()] == ["rig.key"]
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_a_public_key_in_place_of_the_secret_one_is_told(pair: tuple[Path, Path], mode: int) -> None:
+    pair[0].chmod(mode)
+    with pytest.raises(ConfigError, match=r"rig\.key is a public key; expected the secret one, rig\.key_secret, that `shardwright keygen`") as caught:
+        read_secret_key(pair[0])
+    assert "chmod" not in str(caught.value)
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610])
 def test_a_secret_that_others_may_read_is_refused(pair: tuple[Path, Path], mode: int) -> None:
     pair[1].chmod(mode)
@@ -81,9 +89,12 @@ def test_a_public_key_that_anybody_may_exchange_is_refused(pair: tuple[Path, Pat
 
 
 def test_other_files_are_no_keys(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    pair[0].chmod(0o600)
+    (tmp_path / "no.key_secret").write_text("curve\n")
+    with pytest.raises(ConfigError, match=r"is open to others"):
+        read_secret_key(tmp_path / "no.key_secret")
+    (tmp_path / "no.key_secret").chmod(0o600)
     with pytest.raises(ConfigError, match=r"holds no secret-key; expected a file NAME\.key_secret"):
-        read_secret_key(pair[0])
+        read_secret_key(tmp_path / "no.key_secret")
     with pytest.raises(ConfigError, match="no such file"):
         read_public_key(tmp_path / "absent.key")
     os.mkfifo(tmp_path / "pipe.key")  # nobody will ever write into it

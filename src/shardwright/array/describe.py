@@ -26,7 +26,7 @@ def checked_stack(frames: npt.ArrayLike, shape: tuple[int, int], dtype: np.dtype
     if pixels.ndim != 3 or pixels.shape[1:] != shape:
         raise FrameShapeError("wrong shape of several frames", expected=f"(count, {shape[0]}, {shape[1]})", got=pixels.shape)
     if pixels.dtype != dtype:
-        raise FrameDtypeError("wrong frame dtype", expected=dtype.name, got=pixels.dtype.str)
+        raise FrameDtypeError("wrong frame dtype", expected=dtype, got=pixels.dtype)
     return pixels
 
 

@@ -106,6 +106,7 @@ def _codec_tag(value: Any) -> str:
     return str(value.get("name", "blosc") if isinstance(value, dict) else getattr(value, "name", value))
 
 
+CODEC_NAMES = ("blosc", "zstd", "gzip", "none")
 Codec = Annotated[Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] | Annotated[Gzip, Tag("gzip")], Discriminator(_codec_tag)]
 
 
@@ -114,7 +115,8 @@ class ArraySpec(_Frozen):
     not known is given ``scale=0`` (``Dimension``).
 
     ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own. ``fill_value`` stands where no frame came;
-    for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. ``codec=None`` stores chunks as they are. ``frame_fields`` names further numbers that
+    for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for
+    its default settings; None or ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that
     every frame may bring as metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
     """
 
@@ -143,8 +145,11 @@ class ArraySpec(_Frozen):
 
     @field_validator("codec", mode="before")
     @classmethod
-    def _none_by_name(cls, value: Any) -> Any:
-        return None if value == "none" else value
+    def _by_name(cls, value: Any) -> Any:
+        """A name alone is that codec with its default settings."""
+        if value == "none":
+            return None
+        return {"name": value} if isinstance(value, str) else value
 
     @field_validator("fill_value", mode="before")
     @classmethod

@@ -5,11 +5,14 @@ Exit codes: 0 done, 1 the work failed or something is wrong with the data, 2 usa
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from shardwright import __version__
 from shardwright.model.errors import AccessError, ConfigError, ShardwrightError
@@ -18,6 +21,8 @@ from shardwright.storage.failpoints import load_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # where the scripts of --install-completion put the words so far
 
 # name -> (module with a function ``command``, the line that --help shows). A module is imported only when its command is called, so that
 # `shardwright schema` waits neither for numba nor for zmq.
@@ -59,19 +64,48 @@ def _not_loaded() -> None:
     raise AssertionError("only commands named on the command line are run, and those are loaded")
 
 
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _shown(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _shown(super().get_params(ctx))
+
+
+def _shown(params: list[Any]) -> list[Any]:
+    """As --help shall show them: a flag takes no value, so none is named."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+def _paragraphs(function: Callable[..., Any]) -> str:
+    """Its docstring for a terminal of any width: line ends that are not between paragraphs would be kept."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (inspect.getdoc(function) or "").split("\n\n"))
+
+
+def _words(arguments: Sequence[str]) -> set[str]:
+    """Of this command line, or of the one that a shell wants completed."""
+    return {*arguments, *(word for name in _COMPLETED for word in os.environ.get(name, "").split())}
+
+
 def build_app(arguments: Sequence[str]) -> typer.Typer:
     """The typer application for one command line: the commands it names are loaded, the others only listed."""
+    words = _words(arguments)
     app = typer.Typer(
         name="shardwright",
+        cls=_Group,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
     for name, (module, summary) in COMMANDS.items():
-        function: Callable[..., Any] = import_module(module).command if name in arguments else _not_loaded
-        app.command(name, short_help=summary, help=function.__doc__ if name in arguments else summary)(function)
+        function: Callable[..., Any] = import_module(module).command if name in words else _not_loaded
+        app.command(name, cls=_Command, short_help=summary, help=_paragraphs(function) if name in words else summary)(function)
     return app
 
 

@@ -30,20 +30,22 @@ _CODEC_SETTINGS: dict[str, tuple[Callable[..., Codec], tuple[str, ...]]] = {
 
 
 def command(
-    connect: str = typer.Option(..., help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555."),
-    name: str = typer.Option(..., help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root."),
-    frames: int = typer.Option(100, min=1, help="Frames to send."),
+    connect: str = typer.Option(..., metavar="ENDPOINT", help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555."),
+    name: str = typer.Option(..., metavar="NAME", help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root."),
+    frames: int = typer.Option(100, min=1, metavar="COUNT", help="Frames to send."),
     shape: str | None = typer.Option(None, help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own.", metavar="HxW"),
-    dtype: str | None = typer.Option(None, help="Pixel type. Default: uint16, or the stream's own."),
-    fps: float = typer.Option(0.0, min=0, help="Frames per second; 0 is as fast as the daemon takes them."),
-    seed: int = typer.Option(0, min=0, help="Seed of the pixels; the same seed gives the same frames."),
-    stream: str | None = typer.Option(None, help="A stream of the daemon's configuration, in place of an own layout."),
+    dtype: str | None = typer.Option(None, metavar="DTYPE", help="Pixel type. Default: uint16, or the stream's own."),
+    fps: float = typer.Option(0.0, min=0, metavar="HZ", help="Frames per second; 0 is as fast as the daemon takes them."),
+    seed: int = typer.Option(0, min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."),
+    stream: str | None = typer.Option(None, metavar="STREAM", help="A stream of the daemon's configuration, in place of an own layout."),
     chunk: str | None = typer.Option(None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"),
     shard: str | None = typer.Option(None, help="Chunks of one shard along each axis. Default: about 256 MiB.", metavar="TxHxW"),
-    codec: str = typer.Option("blosc:lz4:1:shuffle", help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none."),
+    codec: str = typer.Option("blosc:lz4:1:shuffle", metavar="CODEC", help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none."),
     transport: Literal["auto", "shm", "message"] = typer.Option("auto", help="How the pixels travel; auto: shared memory where it can."),
-    timeout_ms: int = typer.Option(10_000, min=1, help="How long to wait for the daemon."),
-    reconnect_ms: int = typer.Option(60_000, "--reconnect-ms", min=0, help="How long to wait for a daemon that dies to come back; 0 for not at all."),
+    timeout_ms: int = typer.Option(10_000, min=1, metavar="MS", help="How long to wait for the daemon."),
+    reconnect_ms: int = typer.Option(
+        60_000, "--reconnect-ms", min=0, metavar="MS", help="How long to wait for a daemon that dies to come back; 0 for not at all."
+    ),
     secret_key: Path | None = typer.Option(
         None, envvar="SHARDWRIGHT_SECRET_KEY", help="This camera's NAME.key_secret, for a daemon that demands keys.", metavar="FILE"
     ),

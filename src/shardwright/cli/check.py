@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
     frame_rate: float | None = typer.Option(
-        None, "--frame-rate", min=0.000001, max=1e9, help="Frames per second, in place of each stream's frame_rate_hz."
+        None, "--frame-rate", min=0.000001, max=1e9, metavar="HZ", help="Frames per second, in place of each stream's frame_rate_hz."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the plan as JSON."),
 ) -> None:

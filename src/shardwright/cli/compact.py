@@ -29,7 +29,7 @@ _NAMED_AT_MOST = 20  # of each sort, in what is printed for people; --json has a
 
 
 def command(
-    stores: list[Path] | None = typer.Argument(None, help="Stores, arrays in them, or single shard files.", metavar="STORE..."),
+    stores: list[Path] | None = typer.Argument(None, help="Stores, arrays in them, or single shard files.", metavar="STORE"),
     config: Path | None = typer.Option(
         None,
         "--config",
@@ -37,7 +37,9 @@ def command(
         help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its compaction's order, recompress, rate and "
         "workers, unless they are given here.",
     ),
-    order: str | None = typer.Option(None, "--order", help="Order of the chunks in a shard: row_major (unless given), column_major or morton."),
+    order: str | None = typer.Option(
+        None, "--order", metavar="ORDER", help="Order of the chunks in a shard: row_major (unless given), column_major or morton."
+    ),
     recompress: str | None = typer.Option(
         None,
         "--recompress",

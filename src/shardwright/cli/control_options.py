@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from shardwright.service.control_client import ControlClient
 
-CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", metavar="[CONFIG]")
-SOCKET = typer.Option(None, "--socket", help="Its control socket, in place of CONFIG.", metavar="PATH")
+CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", metavar="CONFIG")
+# Not looked at before it is used: who may not use it is told how he may.
+SOCKET = typer.Option(None, "--socket", help="Its control socket, in place of CONFIG.", metavar="PATH", readable=False)
 NO_WAIT = typer.Option(False, "--no-wait", help="Return at once.")
 
 
@@ -43,12 +44,21 @@ def _default_socket() -> Path:
     from shardwright.service.control_client import RUN_FOLDER, SOCKET_NAME
 
     usual = RUN_FOLDER / SOCKET_NAME
+    if _is_there(usual) is not False:
+        return usual  # where it cannot be seen, who may ask is said by whoever tries to
     try:
-        if usual.exists():
-            return usual
-        others = sorted(RUN_FOLDER.glob(f"*/{SOCKET_NAME}"))
-    except PermissionError:
-        return usual  # who may ask is said by whoever tries to
+        below = sorted(folder / SOCKET_NAME for folder in RUN_FOLDER.iterdir())
+    except OSError:
+        below = []
+    others = [socket for socket in below if _is_there(socket)] or [socket for socket in below if _is_there(socket) is None]
     if len(others) > 1:
         raise ConfigError("several daemons run here", expected="CONFIG or --socket PATH", got=", ".join(map(str, others)))
     return others[0] if others else usual
+
+
+def _is_there(socket: Path) -> bool | None:
+    """None where this user cannot see it."""
+    try:
+        return socket.exists()
+    except PermissionError:
+        return None

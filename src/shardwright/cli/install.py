@@ -1,39 +1,73 @@
-"""``shardwright install``: units, the user and folders of the service, and an example configuration, put in place."""
+"""``shardwright install``: units, the user and folders of the service, and configurations, put in place."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from shardwright.service.installation import PlannedFile
+    from shardwright.service.instance import Instance
 
 
 def command(
     prefix: Path = typer.Option(Path("/usr/local"), "--prefix", metavar="DIR", help="Files go to DIR/lib/systemd/system and so on."),
     program: Path | None = typer.Option(None, "--program", metavar="FILE", help="The shardwright command that units run. This one, unless given."),
+    instance: str | None = typer.Option(
+        None, "--instance", metavar="NAME", help="Also what one daemon needs: NAME.yaml, its folders, and drop-ins where it writes elsewhere."
+    ),
     root: Path | None = typer.Option(None, "--root", metavar="DIR", help="Put everything below DIR, for a package or an image; paths in files stay."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be done."),
+    as_json: bool = typer.Option(False, "--json", help="Print what was done, and what is next, as JSON."),
 ) -> None:
     """Put systemd units, sysusers.d and tmpfiles.d files and an example configuration in place. Nothing is started or enabled.
 
-    The configuration goes to /etc/shardwright for the prefixes /, /usr and /usr/local, else to DIR/etc/shardwright. One that was changed is never
-    overwritten: the new one is put beside it. Units are written again at each installation; changes belong into drop-ins.
-    """
-    from shardwright.service.installation import config_folder, install, plan_installation, this_program
+    The configuration goes to /etc/shardwright for the prefixes /, /usr and /usr/local, else to DIR/etc/shardwright. An example that was changed
+    is never overwritten: the new one is put beside it. Units are written again at each installation; changes belong into drop-ins.
 
-    prefix = prefix.absolute()
-    planned = plan_installation(prefix, program.absolute() if program else this_program(), root.absolute() if root else None)
+    With --instance NAME there is also NAME.yaml, the example with a root and sockets of its own, for shardwright@NAME. Once it is there it is
+    never touched: edit it, and run the same command again. Folders that it names are made for the daemon's user, and drop-ins let the
+    services write to them.
+    """
+    from shardwright.service.installation import install, plan_installation, this_program
+    from shardwright.service.instance import make_folders, plan_instance
+
+    prefix, root = prefix.absolute(), root.absolute() if root else None
+    planned = plan_installation(prefix, program.absolute() if program else this_program(), root)
+    made = None if instance is None else plan_instance(instance, prefix, root)
+    files = planned if made is None else [*planned, *made.files]
     if not dry_run:
-        install(planned)
-    for file in planned:
+        install(files)
+        make_folders(made.folders if made else [])
+    commands = [] if root is not None else _next(made, own_packages=program is None)
+    if as_json:
+        folders = [folder.to_dict() for folder in made.folders] if made else []
+        typer.echo(json.dumps({"dry_run": dry_run, "files": [file.to_dict() for file in files], "folders": folders, "next": commands}))
+    else:
+        _print(files, made, commands, dry_run=dry_run)
+
+
+def _next(made: Instance | None, *, own_packages: bool) -> list[str]:
+    """What is left to do, as root."""
+    commands = ["systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload"]
+    if made is None:
+        return [*commands, "shardwright install --instance rig1"]
+    commands += made.by_hand()
+    commands += [made.packages] if made.packages and own_packages else []
+    return [*commands, f"systemctl enable --now shardwright@{made.name}"]
+
+
+def _print(files: list[PlannedFile], made: Instance | None, commands: list[str], *, dry_run: bool) -> None:
+    for file in files:
         kept = f": it was changed; the new one {'would be' if dry_run else 'is'} {file.written}" if file.outcome == "kept" else ""
         typer.echo(f"{file.outcome:>9}  {file.target}{kept}")
+    for folder in made.folders if made else []:
+        note = {"kept": f": it belongs to {folder.owner}; the daemon must be able to write there", "later": ": its user is not there yet"}
+        typer.echo(f"{folder.outcome:>9}  {folder.path}/{note.get(folder.outcome, '')}")
     if dry_run:
         typer.echo("nothing was written")
-    elif root is None:
-        config = config_folder(prefix)
-        typer.echo(
-            "\nNext, as root:\n"
-            "  systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload\n"
-            f"  cp {config}/example.yaml {config}/rig1.yaml     # and edit it\n"
-            "  systemctl enable --now shardwright@rig1"
-        )
+    elif commands:
+        typer.echo("\n".join(["", "Next, as root:", *(f"  {command}" for command in commands)]))

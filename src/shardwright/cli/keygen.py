@@ -8,7 +8,7 @@ import typer
 
 
 def command(
-    name: str = typer.Argument(..., help="Whose keys these are: rig, camera-1. The daemon's events call a client by this name."),
+    name: str = typer.Argument(..., metavar="NAME", help="Whose keys these are: rig, camera-1. The daemon's events call a client by this name."),
     folder: Path = typer.Option(Path(), "--to", help="Folder to write both files to.", metavar="FOLDER"),
 ) -> None:
     """Make NAME.key, which may be given to everybody, and NAME.key_secret, which stays on its computer, readable by its owner only.

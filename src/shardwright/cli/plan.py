@@ -30,8 +30,10 @@ def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
     measured: bool = typer.Option(False, "--measure", help="Measure this machine, in output.root; without it there is only arithmetic."),
     frames: Path | None = typer.Option(None, "--frames", help="With --measure: your own frames, a .npy file or a store.", metavar="FILE"),
-    seconds: float = typer.Option(DEFAULT_SECONDS, "--seconds", min=2, max=600, help="With --measure: about how long."),
-    frame_rate: float | None = typer.Option(None, "--frame-rate", min=0.000001, help="Frames per second, in place of each stream's frame_rate_hz."),
+    seconds: float = typer.Option(DEFAULT_SECONDS, "--seconds", min=2, max=600, metavar="SECONDS", help="With --measure: about how long."),
+    frame_rate: float | None = typer.Option(
+        None, "--frame-rate", min=0.000001, metavar="HZ", help="Frames per second, in place of each stream's frame_rate_hz."
+    ),
     beside: bool = typer.Option(False, "--beside", help="Measure although this configuration's daemon is acquiring: it takes from the cameras."),
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:

@@ -13,9 +13,9 @@ from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # 
 
 def command(
     store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
-    levels: int = typer.Option(..., "--levels", min=1, max=32, help="How many levels there shall be above the image."),
-    method: str = typer.Option("mean", "--method", help="mean, min, max or nearest (the first element of each window)."),
-    axes: str = typer.Option("y,x", "--axes", help="Axes along which each level has half the elements of the one below."),
+    levels: int = typer.Option(..., "--levels", min=1, max=32, metavar="COUNT", help="How many levels there shall be above the image."),
+    method: str = typer.Option("mean", "--method", metavar="METHOD", help="mean, min, max or nearest (the first element of each window)."),
+    axes: str = typer.Option("y,x", "--axes", metavar="AXES", help="Axes along which each level has half the elements of the one below."),
     memory: Memory = "512MiB",
     rate: Rate = None,
     workers: Workers = None,

@@ -18,7 +18,7 @@ _PLAIN_STEPS = 10  # lines of progress where there is no terminal
 def command(
     store: Path = typer.Argument(..., help="A store, an array in it, or one shard file.", metavar="STORE"),
     as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
-    threads: int | None = typer.Option(None, "--threads", min=1, help="Decoding threads. One for each core unless given."),
+    threads: int | None = typer.Option(None, "--threads", min=1, metavar="COUNT", help="Decoding threads. One for each core unless given."),
 ) -> None:
     """Decode and check every chunk of a store. Exits with 1 and a list of what is wrong."""
     from shardwright.read.verify import verify_store

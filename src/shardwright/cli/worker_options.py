@@ -12,7 +12,9 @@ Rate = Annotated[
     str | None,
     typer.Option("--rate", metavar="SIZE", help="Bytes a second at most, e.g. 50MB: those read, written and read back again, all workers together."),
 ]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes that work at the same time. One for each core, at most 4.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, metavar="COUNT", help="Processes that work at the same time. One for each core, at most 4.")
+]
 Scheduler = Annotated[
     str | None,
     typer.Option(

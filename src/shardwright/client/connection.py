@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ConfigError, SessionLostError, ShardwrightError, SpecError
+from shardwright.model.errors import ConfigError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
 from shardwright.wire.controls import Open
 
 from .curve import keys_for
 from .frame_ring import shared_memory_offered
 from .io_thread import IoThread
+from .no_answer import no_answer
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def connect(
     ``append`` waits meanwhile. 0: never, streams then end with ``SessionLostError``.
     ``curve``: the keys for a daemon that demands them over TCP; left out, the files that ``SHARDWRIGHT_SECRET_KEY`` and ``SHARDWRIGHT_DAEMON_KEY``
     name, if they are set. Not looked at for ipc.
-    Raises ``SessionLostError`` when nobody answers, ``AccessError`` when keys do not fit, ``VersionError`` when the daemon speaks another protocol
-    version and ``ConfigError`` for a bad endpoint or a key file that cannot be used.
+    Raises ``SessionLostError`` when nobody answers, ``AccessError`` when keys do not fit or the socket is not open to this user,
+    ``VersionError`` when the daemon speaks another protocol version and ``ConfigError`` for a bad endpoint or a key file that cannot be used.
     """
     if transport not in ("auto", "shm", "message"):
         raise ConfigError("unknown transport", expected="'auto', 'shm' or 'message'", got=repr(transport))
@@ -67,8 +68,7 @@ class Connection:
             self._transport = self._choose_transport(transport)
         except TimeoutError:
             self._io.stop()
-            expected, hint = f"an answer from {endpoint} within {timeout_ms} ms", "Is `shardwright serve` running there?"
-            raise SessionLostError("no daemon answered", expected=expected, hint=hint) from None
+            raise no_answer(endpoint, timeout_ms) from None
         except BaseException:
             self._io.stop()
             raise

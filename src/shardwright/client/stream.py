@@ -120,7 +120,7 @@ class Stream:
         if pixels.shape != self._shape:
             raise FrameShapeError("wrong frame shape", expected=self._shape, got=pixels.shape)
         if pixels.dtype != self._dtype:
-            raise FrameDtypeError("wrong frame dtype", expected=self._dtype.name, got=pixels.dtype.str)
+            raise FrameDtypeError("wrong frame dtype", expected=self.spec.dtype, got=pixels.dtype)
         position = self._position(index, frame_id)
         columns = self._no_metadata
         if metadata is not None:

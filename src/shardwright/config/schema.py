@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from shardwright.array.spec import DTYPES
+from shardwright.array.spec import CODEC_NAMES, DTYPES
 
 from .model import Config
 
@@ -25,7 +25,7 @@ def json_schema() -> dict[str, Any]:
     for name in ("Zstd", "Gzip"):
         definitions[name]["required"] = ["name"]
     array = definitions["ArraySpec"]["properties"]
-    array["codec"]["anyOf"].append({"const": "none"})
+    array["codec"]["anyOf"].append({"enum": list(CODEC_NAMES)})
     array["dtype"] = {"title": "Dtype", "enum": list(DTYPES)}
     return {"$schema": DIALECT, **schema}
 

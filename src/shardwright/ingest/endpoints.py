@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 import socket
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from shardwright.model.errors import ConfigError
+from shardwright.model.permissions import owners, user_name
+from shardwright.storage.filesystems import nearest_folder
 
 from . import zap
 from .doorkeeper import MAX_STRANGERS
@@ -26,6 +29,11 @@ BACKLOG = 256  # TCP connections that the kernel keeps until they are accepted: 
 IO_THREADS = 2  # of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
 MAX_WAITING = 32  # connections of the ring socket that have not asked yet
 _LOCAL, _TCP = 1, 2  # masks of these threads
+_NOT_BOUND = {
+    errno.EACCES: "Ports below 1024 are the system's: choose another one",
+    errno.EADDRNOTAVAIL: "This machine has no such address (yet): see `ip address`",
+    errno.ENODEV: "This machine has no such address (yet): see `ip address`",
+}
 
 
 def make_router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
@@ -77,7 +85,7 @@ def _bind(router: zmq.Socket[bytes], endpoint: str, group: str | None = None) ->
             router.bind(endpoint)
     except zmq.ZMQError as error:
         in_use = error.errno == zmq.EADDRINUSE
-        hint = "Another program listens there; is a daemon already running?" if in_use else None
+        hint = "Another program listens there; is a daemon already running?" if in_use else _NOT_BOUND.get(error.errno or 0)
         raise ConfigError(f"cannot bind {endpoint}", expected="an endpoint that is free", got=str(error), hint=hint) from None
     if path is not None:
         _share(path, 0o660, group)
@@ -149,4 +157,13 @@ def _make_way(path: Path, group: str | None) -> None:
                 return
         raise ConfigError(f"{path} is in use", expected="a socket nobody listens on", got="a live one", hint="Is a daemon already running?")
     except OSError as error:
-        raise ConfigError(f"cannot prepare {path}", got=str(error)) from None
+        raise ConfigError(f"cannot prepare {path}", got=error.strerror, hint=_way_out(path, error)) from None
+
+
+def _way_out(path: Path, error: OSError) -> str:
+    """What to do where a socket's folder cannot be made or used."""
+    if not isinstance(error, PermissionError):
+        return "Choose another path for it"
+    user, folder, found = user_name(os.geteuid()), path.parent, owners(nearest_folder(path.parent))
+    again = ", at each boot (a service has it made: RuntimeDirectory)" if folder.is_relative_to("/run") else ""
+    return f"Found {found}. As root, install -d -o {user} {folder}{again}; or choose a path in a folder that {user} may write to"

@@ -56,9 +56,7 @@ def restore(
     changed then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
     workspace = path / WORKSPACE
     if not has_manifest(workspace):
-        raise ResumeError(
-            f"{path} is not unfinished", expected=f"a store with a manifest in {WORKSPACE}", hint="A finished store cannot be appended to"
-        )
+        raise _nothing_unfinished(path)
     if take_over:
         read_known_manifest(path)  # before its writer loses the lock
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
@@ -80,6 +78,14 @@ def restore(
         restored.close()
         raise
     return restored
+
+
+def _nothing_unfinished(path: Path) -> ResumeError:
+    if (path / "zarr.json").exists():
+        hint = "Nothing is left to resume, and nothing can be appended: read it as it is, and begin a new store for more frames."
+        return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
+    got = "another folder or file" if path.exists() else "no such folder"
+    return ResumeError(f"there is nothing to resume at {path}", expected="a store that its writer left unfinished", got=got)
 
 
 def read_known_manifest(path: Path) -> Manifest:

@@ -18,6 +18,7 @@ from shardwright.model.errors import (
     FrameIndexError,
     FrameShapeError,
     OverloadError,
+    ShardwrightError,
     StorageError,
     TimedOutError,
 )
@@ -67,8 +68,10 @@ class Writer:
             except BaseException:
                 self._acquisition.close()
                 raise
-        except BaseException:
+        except BaseException as error:
             self._pool.stop()
+            if isinstance(error, ShardwrightError):
+                raise error from None  # it says all there is to say: one traceback
             raise
         self.spec = self._acquisition.spec
         self.limits = self._acquisition.limits
@@ -233,7 +236,7 @@ class Writer:
             if trouble := self._receipt.trouble:
                 log.warning("%s: not every frame is in its place: %s", self.path.name, ", ".join(f"{name} {n:,}" for name, n in trouble.items()))
             if self._acquisition.error is not None:
-                raise self._acquisition.error
+                raise self._acquisition.error from None
             self._check_places()
         return self._receipt
 
@@ -316,4 +319,4 @@ class Writer:
         for name, facts in self._acquisition.take_events():
             log.warning("%s: %s %s", self.path.name, name, facts)
         if raising and self._acquisition.error is not None and self._receipt is None and not self._acquisition.in_flight:
-            raise self._acquisition.error
+            raise self._acquisition.error from None

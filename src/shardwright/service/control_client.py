@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shardwright.model.errors import ProtocolError, SessionLostError, TimedOutError
+from shardwright.model.permissions import how_to_connect, owners, refusing
 
 from .control_protocol import MAX_REPLY_BYTES, decode_reply, encode_request
 
@@ -25,8 +26,8 @@ _READ_BYTES = 256 << 10
 class ControlClient:
     """One connection, kept for the next question and made anew when the daemon has closed it. One thread at a time.
 
-    ``ask`` raises ``SessionLostError`` when no daemon answers at ``path``, ``TimedOutError`` when one does not answer in time, and whatever error the
-    daemon answers with.
+    ``ask`` raises ``SessionLostError`` when no daemon answers at ``path`` or this user may not ask it, ``TimedOutError`` when one does not answer in
+    time, and whatever error the daemon answers with.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 2.0) -> None:
@@ -105,9 +106,8 @@ class ControlClient:
 
     def _nobody(self, error: OSError) -> SessionLostError:
         if error.errno in (errno.EACCES, errno.EPERM):
-            return SessionLostError(
-                f"the control socket {self._path} is not open to this user", hint="Run this as the user of the daemon, or as root."
-            )
+            path = Path(self._path)
+            return SessionLostError(f"permission denied on {path}", got=owners(refusing(path)), hint=how_to_connect(path))
         return SessionLostError(
             f"no daemon answers at {self._path}",
             got=error.strerror or str(error),

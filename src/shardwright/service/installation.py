@@ -16,7 +16,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from shardwright.model.errors import ConfigError, StorageError
 
@@ -25,24 +25,24 @@ SOURCES = (_HERE.parents[1] / "systemd", _HERE.parents[3] / "systemd")  # in an 
 # As they stand in the files, which can be used as they are where these are right.
 PROGRAM_IN_FILES, CONFIG_IN_FILES = "/opt/shardwright/bin/shardwright", "/etc/shardwright"
 _SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
-_HIDDEN_BY_UNITS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  (ProtectHome, PrivateTmp)
-_UNITS = "lib/systemd/system"
+HIDDEN_BY_UNITS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  (ProtectHome, PrivateTmp)
+UNITS = "lib/systemd/system"
 _PLACES = {
-    "shardwright@.service": f"{_UNITS}/shardwright@.service",
-    "shardwright-compact@.service": f"{_UNITS}/shardwright-compact@.service",
-    "shardwright-compact@.timer": f"{_UNITS}/shardwright-compact@.timer",
+    "shardwright@.service": f"{UNITS}/shardwright@.service",
+    "shardwright-compact@.service": f"{UNITS}/shardwright-compact@.service",
+    "shardwright-compact@.timer": f"{UNITS}/shardwright-compact@.timer",
     "shardwright.sysusers": "lib/sysusers.d/shardwright.conf",
     "shardwright.tmpfiles": "lib/tmpfiles.d/shardwright.conf",
     "site.conf.example": "share/doc/shardwright/site.conf.example",
 }
 EXAMPLE = "example.yaml"
 
-Outcome = Literal["new", "updated", "unchanged", "kept"]
+Outcome = Literal["new", "updated", "unchanged", "kept", "left", "removed"]
 
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """``outcome`` ``kept``: it was changed by somebody, so ``target`` stays and ``text`` goes to ``written``, beside it."""
+    """``outcome`` ``kept``: it was changed by somebody, so ``target`` stays and ``text`` goes to ``written``, beside it. ``left``: it is not ours."""
 
     target: Path
     text: str
@@ -51,6 +51,9 @@ class PlannedFile:
     @property
     def written(self) -> Path:
         return self.target.with_name(f"{self.target.name}.new") if self.outcome == "kept" else self.target
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"path": str(self.target), "outcome": self.outcome, "written": str(self.written) if self.outcome == "kept" else None}
 
 
 def this_program() -> Path:
@@ -70,24 +73,32 @@ def plan_installation(prefix: Path, program: Path, root: Path | None = None) -> 
     """What would be written where; changes nothing. ``prefix`` and ``program`` are absolute. Raises ``ConfigError``, ``StorageError``."""
     _check_program(program)
     config = config_folder(prefix)
-    _check_path(config, "the configuration's folder")
+    check_path(config, "the configuration's folder")
     targets = {name: prefix / place for name, place in _PLACES.items()} | {EXAMPLE: config / EXAMPLE}
     planned = []
     for name, target in targets.items():
-        text = _source(name).replace(PROGRAM_IN_FILES, str(program)).replace(CONFIG_IN_FILES, str(config))
+        text = installed_text(name, prefix).replace(PROGRAM_IN_FILES, str(program))
         if root is not None:
             target = root / target.relative_to("/")  # noqa: PLW2901  (where it is written is all that differs)
-        planned.append(PlannedFile(target, text, _outcome(target, text, keep=name == EXAMPLE)))
+        planned.append(PlannedFile(target, text, outcome_of(target, text, keep=name == EXAMPLE)))
     return planned
+
+
+def installed_text(name: str, prefix: Path) -> str:
+    """Of a file in ``systemd/``, with the folder of configurations that ``prefix`` has. Raises ``StorageError``."""
+    return _source(name).replace(CONFIG_IN_FILES, str(config_folder(prefix)))
 
 
 def install(planned: list[PlannedFile]) -> None:
     """Each file appears whole. Raises ``StorageError``."""
     for file in planned:
-        if file.outcome == "unchanged":
+        if file.outcome in ("unchanged", "left"):
             continue
         draft = file.written.with_name(f".{file.written.name}.draft")
         try:
+            if file.outcome == "removed":
+                file.target.unlink(missing_ok=True)
+                continue
             file.written.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(file.text, encoding="utf-8")
             draft.chmod(0o644)
@@ -104,7 +115,8 @@ def _source(name: str) -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
-def _outcome(target: Path, text: str, *, keep: bool) -> Outcome:
+def outcome_of(target: Path, text: str, *, keep: bool) -> Outcome:
+    """``keep``: it is never overwritten once it was changed. Raises ``StorageError``."""
     try:
         there = target.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -115,15 +127,15 @@ def _outcome(target: Path, text: str, *, keep: bool) -> Outcome:
 
 
 def _check_program(program: Path) -> None:
-    _check_path(program, "the program")
-    if any(program.is_relative_to(folder) for folder in _HIDDEN_BY_UNITS):
+    check_path(program, "the program")
+    if any(program.is_relative_to(folder) for folder in HIDDEN_BY_UNITS):
         hint = "Install shardwright into an environment such as /opt/shardwright (python3 -m venv), and run that one's install command."
         raise ConfigError("services cannot see home folders and /tmp", expected="a program elsewhere", got=str(program), hint=hint)
     if not os.access(program, os.X_OK):
         raise ConfigError("the program cannot be run", expected="an executable file", got=str(program))
 
 
-def _check_path(path: Path, what: str) -> None:
+def check_path(path: Path, what: str) -> None:
     """It must mean the same in a unit, where blanks separate and % begins a specifier."""
     if not path.is_absolute() or any(character.isspace() or character in "%\"'\\$;" for character in str(path)):
         raise ConfigError(f"{what} cannot stand in a unit", expected="an absolute path without blanks, quotes, %, $ and ;", got=str(path))

@@ -31,13 +31,19 @@ _PERMISSIONS_ARE_POSIX = os.name == "posix"
 
 def read_public_key(path: Path) -> bytes:
     """The public key in ``path``, as Z85. Raises ``ConfigError``, also for a file that anybody may write to: it says who is let in."""
-    text = _read(path, 0o002, "one that others cannot write to", "o-w")
-    return _key(text, path, "public-key", f"a file NAME{PUBLIC_SUFFIX}")
+    text, mode = _read(path)
+    key = _key(text, path, "public-key", f"a file NAME{PUBLIC_SUFFIX}")
+    _check_mode(path, mode, 0o002, "one that others cannot write to", "o-w")
+    return key
 
 
 def read_secret_key(path: Path) -> bytes:
     """The secret key in ``path``, as Z85. Raises ``ConfigError``, also for a file that others may read."""
-    text = _read(path, 0o077, "mode 0600", "go-rwx")
+    text, mode = _read(path)
+    if _field(text, "secret-key") is None and _field(text, "public-key") is not None:
+        expected = f"the secret one, {path.stem}{SECRET_SUFFIX}, that `shardwright keygen` made with it"
+        raise ConfigError(f"{path} is a public key", expected=expected)
+    _check_mode(path, mode, 0o077, "mode 0600", "go-rwx")
     return _key(text, path, "secret-key", f"a file NAME{SECRET_SUFFIX}")
 
 
@@ -62,25 +68,32 @@ def _is_key(key: str) -> bool:
     return len(key) == KEY_CHARACTERS and min(digits) >= 0 and all(sum(d * 85 ** (4 - i) for i, d in enumerate(group)) < 2**32 for group in groups)
 
 
-def _read(path: Path, forbidden: int, expected: str, change: str) -> str:
+def _read(path: Path) -> tuple[str, int]:
+    """Its text and its mode."""
     try:
         if not path.is_file():  # a pipe would wait for whoever writes into it
             raise ConfigError(f"cannot read the key file {path}", got="another kind of file" if path.exists() else "no such file")
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if _PERMISSIONS_ARE_POSIX and mode & forbidden:
-                hint = f"chmod {change} {path}"
-                raise ConfigError(f"the key file {path} is open to others", expected=expected, got=f"mode {mode:04o}", hint=hint)
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read the key file {path}", got=error.strerror) from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is too long for a key file", expected=f"at most {MAX_FILE_BYTES} bytes")
-    return raw.decode("utf-8", "replace")
+    return raw.decode("utf-8", "replace"), mode
+
+
+def _check_mode(path: Path, mode: int, forbidden: int, expected: str, change: str) -> None:
+    if _PERMISSIONS_ARE_POSIX and mode & forbidden:
+        raise ConfigError(f"the key file {path} is open to others", expected=expected, got=f"mode {mode:04o}", hint=f"chmod {change} {path}")
+
+
+def _field(text: str, field: Literal["public-key", "secret-key"]) -> re.Match[str] | None:
+    return re.search(_LINE % field, text, re.MULTILINE)
 
 
 def _key(text: str, path: Path, field: Literal["public-key", "secret-key"], expected: str) -> bytes:
-    found = re.search(_LINE % field, text, re.MULTILINE)
+    found = _field(text, field)
     if found is None:
         raise ConfigError(f"{path} holds no {field}", expected=expected, hint="`shardwright keygen NAME` makes a pair")
     if not _is_key(found["key"]):
