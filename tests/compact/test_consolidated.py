@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+import shardwright as sw
 from shardwright.compact.pyramid_job import PyramidOptions, add_levels
 from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store, write_new_store
 from shardwright.model.errors import ShardFormatError
@@ -86,6 +87,19 @@ def test_what_was_not_consolidated_stays_so(tmp_path: Path) -> None:
     rechunk(tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr")
     for name in "ab":
         assert "consolidated_metadata" not in json.loads((tmp_path / f"{name}.ome.zarr/zarr.json").read_text())
+
+
+@pytest.mark.filterwarnings("ignore:Object at .shardwright is not recognized")
+def test_a_store_that_is_consolidated_while_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "a.ome.zarr"
+    dimensions = [sw.Dimension(name="t", count=None, chunk_size=1), *(sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx")]
+    with sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions)) as writer:
+        writer.append(np.ones((8, 8), np.uint16))
+        zarr.consolidate_metadata(path)
+    group = zarr.open_group(path, mode="r")
+    assert group["0"].shape == (1, 8, 8)
+    assert group["frames/fate"].shape == (1,)
+    assert problems(path) == []
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from shardwright.array.consolidated import consolidated, told_metadata
+from shardwright.array.levels import encode
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import FencedError, OutputExistsError, ShardwrightError, StorageError
+from shardwright.model.errors import FencedError, OutputExistsError, ShardFormatError, ShardwrightError, StorageError
+from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE, Placement
@@ -175,8 +178,19 @@ class StoreFolder:
         """Final shape, frame table, then the workspace goes (unless files for recovery are in it). Raises ``StorageError`` or ``FencedError``."""
         self.grow(extent)
         write_frame_table(self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename)
+        self._consolidate_again()
         if not keep_workspace:
             self.remove_workspace()
+
+    def _consolidate_again(self) -> None:
+        """Where somebody has consolidated the store while it grew: shape and frame table are now others. Raises ``StorageError``, ``FencedError``."""
+        try:
+            group = read_metadata(self.path, foreign=True)
+            document = None if told_metadata(group) is None else encode(consolidated(group, read_nodes(self.path)))
+        except (ShardFormatError, StorageError):
+            return  # it is not ours to mend, and no reason not to end: `verify` tells of it
+        if document is not None:
+            replace_file(self.path / "zarr.json", document, self.may_rename)
 
     def remove_workspace(self) -> None:
         """The manifest goes first, durably: whatever a crash leaves of the rest is then known to be of no use. The lock is held to the end."""

@@ -22,7 +22,7 @@ from shardwright.storage.files import make_directories, storage_errors, sync_dir
 
 from .journal import GroupJournal, JournalLayout
 from .open_shard import OpenShard, SealedShard
-from .shard_sums import ShardSums, sum_of_journaled
+from .shard_sums import ShardSums, Sum, sum_of_journaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class GroupFiles:
         self.journal = journal
         self.cursors = np.array([shard.layout.data_start for shard in self.slots], np.int64)  # packed: where the next run of each goes; workers add
         self._sealed: list[SealedShard] = []
-        self._recorded = False
+        self._recorded: dict[str, Sum] = {}  # by key: what the array's record tells of these files already
 
     @classmethod
     def create(
@@ -184,17 +184,17 @@ class GroupFiles:
 
     def _record_sums(self, may_rename: Callable[[], None]) -> None:
         """Before the first file of the group has its name, so that no shard has one whose content is not on record."""
-        if self._recorded:
-            return
         sums = {}
         for file, shard in enumerate(self.shards):
             if shard is not None:
                 key = shard.final_path.relative_to(self.placement.root / IMAGE_FOLDER).as_posix()
                 with suppress(ShardFormatError):  # then it stays unrecorded; the shard itself is whole
                     sums[key] = sum_of_journaled(shard.entries, self.journal, file)
-        may_rename()
-        ShardSums(self.placement.store / IMAGE_FOLDER).append(sums)
-        self._recorded = True
+        fresh = {key: value for key, value in sums.items() if key not in self._recorded or self._recorded[key] != value}
+        if fresh:
+            may_rename()
+            ShardSums(self.placement.store / IMAGE_FOLDER).append(fresh)
+            self._recorded |= fresh
 
     def frame_records(self) -> np.ndarray:
         """The records of all frames that the journal holds, in order of their sequence."""
