@@ -26,13 +26,16 @@ from shardwright.read.verify import verify_store
 from .fork_server import GIVE_UP_S, Channel, Child, ForkServer
 from .kills.oracle import Oracle
 from .kills.processes import Closing, Created, Said, Sealed, kill_at
-from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene
+from .kills.scenes import IO_MODES, SCENES, Append, Flush, Pause, Scene, spec_of
 from .kills.trial import KILLED, WORKSPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .kills.scenes import Step
+
 FIRST_STORES = frozenset({"slots.before_store", "staging.before_write"})
+FIRST_SEALS = frozenset({"shard.before_index"})
 NAME = "killed"
 LEAST_INTERVAL_MS = 10  # of a daemon's configuration
 CONFIG = """\
@@ -44,8 +47,8 @@ reliability: {{store_within_ms: {store_within_ms}, sync_interval_ms: {sync_inter
 """
 
 
-def daemon(channel: Channel, config: Path, log: Path, call: int) -> None:
-    """``shardwright serve``, dying at the ``call``-th storage call after the first frame was to be stored (0: never)."""
+def daemon(channel: Channel, config: Path, log: Path, call: int, after: frozenset[str]) -> None:
+    """``shardwright serve``, dying at the ``call``-th storage call from the first of ``after`` on (0: never)."""
     from shardwright.cli.app import main
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -53,7 +56,7 @@ def daemon(channel: Channel, config: Path, log: Path, call: int) -> None:
     os.dup2(descriptor, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
-    kill_at(call, FIRST_STORES)
+    kill_at(call, after)
     try:
         main(["serve", str(config), "--log-format", "json"])
     except SystemExit as ended:
@@ -84,17 +87,20 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
 
 @dataclass
 class DaemonTrial:
-    """``calls``: at which storage call each daemon in turn is killed; ``after_ms``: or when, counted from its start. The one after them lives."""
+    """``calls``: at which storage call each daemon in turn is killed; ``after_ms``: or when, counted from its start. The one after them lives.
+    ``stopped_after``: the first one gets SIGTERM once so many frames are stored; ``calls`` then count from the first shard that it seals."""
 
     scene: Scene
     io: str
     calls: tuple[int, ...] = ()
     after_ms: tuple[float, ...] = ()
+    stopped_after: int | None = None
     kills: int = 0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.scene.name}, {self.io}, daemons killed at storage calls {self.calls} or after {self.after_ms} ms"
+        stopped = "" if self.stopped_after is None else f" stopped after {self.stopped_after} frames and"
+        return f"{self.scene.name}, {self.io}, daemons{stopped} killed at storage calls {self.calls} or after {self.after_ms} ms"
 
 
 class DaemonTrialRun:
@@ -117,6 +123,7 @@ class DaemonTrialRun:
             )
         )
         self._endpoint = f"ipc://{folder}/in.sock"
+        self._stop_after = trial.stopped_after
         self._deaths = iter([*trial.calls, *(0 for _ in trial.after_ms)])
         self._timers = iter([*(None for _ in trial.calls), *trial.after_ms])
 
@@ -133,7 +140,8 @@ class DaemonTrialRun:
 
     def _start_daemon(self) -> None:
         """With the next death of the list, while there is one."""
-        self._daemon: Child = self._server.start(daemon, self._config, self._log, next(self._deaths, 0))
+        after = FIRST_STORES if self._trial.stopped_after is None else FIRST_SEALS
+        self._daemon: Child = self._server.start(daemon, self._config, self._log, next(self._deaths, 0), after)
         after_ms = next(self._timers, None)
         self._dies_at_s = None if after_ms is None else monotonic() + after_ms / 1000
 
@@ -151,6 +159,9 @@ class DaemonTrialRun:
                 message = client.channel.receive()
                 if message is None:
                     return
+                if isinstance(message, Said) and message.stored == self._stop_after:
+                    self._stop_after = None
+                    self._daemon.signal(signal.SIGTERM)
                 yield message
 
     def _bury(self) -> None:
@@ -186,6 +197,10 @@ def draw_trials(count: int, seed: int) -> Iterator[DaemonTrial]:
     scenes = list(SCENES.values())
     planned = 0
     while planned < count:
+        if rng.random() < 0.25:
+            yield draw_stop(rng)
+            planned += 1
+            continue
         deaths = int(min(rng.integers(1, 4), count - planned))
         scene, io = scenes[int(rng.integers(len(scenes)))], IO_MODES[int(rng.integers(len(IO_MODES)))]
         if rng.random() < 0.75:
@@ -193,6 +208,16 @@ def draw_trials(count: int, seed: int) -> Iterator[DaemonTrial]:
         else:
             yield DaemonTrial(scene, io, after_ms=tuple(float(ms) for ms in rng.uniform(20, 150, deaths)))
         planned += deaths
+
+
+def draw_stop(rng: np.random.Generator) -> DaemonTrial:
+    """A stop that is cut short while the client's camera goes on: its row has room for all frames, so that nothing is sealed before the stop."""
+    spec = spec_of(("t", None, int(rng.integers(1, 5)), 16), ("y", 16, 8, int(rng.integers(1, 3))), ("x", 24, 24, 1))
+    frames, stop = int(rng.integers(10, 16)), int(rng.integers(4, 9))
+    steps: list[Step] = [Append(n, n + 1) for n in range(frames)]
+    steps[stop:stop] = [Flush(), Pause(30)]
+    scene = Scene("stopped", spec, tuple(steps), store_within_ms=10, sync_interval_ms=10)
+    return DaemonTrial(scene, IO_MODES[int(rng.integers(len(IO_MODES)))], calls=(int(rng.integers(1, 25)),), stopped_after=stop)
 
 
 def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any]:

@@ -95,7 +95,6 @@ class AcquisitionMachine(RuleBasedStateMachine):
         self.oracle = Oracle(Scene("machine", self.spec, (Append(0, 0),), late=True))
         self.script: list[Append] = []
         self.newest = self.durable = 0
-        self.closing = False
         self.begin(fresh=True)
 
     @rule()
@@ -154,8 +153,6 @@ class AcquisitionMachine(RuleBasedStateMachine):
         self.oracle.scene = replace(self.oracle.scene, steps=tuple(self.script))
         self.newest = max(self.newest, place)
         self.oracle.sent[self.next_sequence] = n
-        if self.closing:
-            self.oracle.perhaps_late.add(self.next_sequence)
         self.next_sequence += 1
         self.hear(self.order(puppet.Append(self.grid.index_of(place), frame.seed, self.oracle.scene.frame_id(n))))
 
@@ -200,7 +197,6 @@ class AcquisitionMachine(RuleBasedStateMachine):
     @rule(reader=st.sampled_from(sorted(READERS)))
     @when(lambda self: self.is_running)
     def finish(self, reader: str) -> None:
-        self.closing = True
         receipt = self.order(puppet.Finish())
         if isinstance(receipt, dict):
             assert Receipt.from_dict(receipt).frames_received >= self.next_sequence - self.base
@@ -214,7 +210,6 @@ class AcquisitionMachine(RuleBasedStateMachine):
     @when(lambda self: self.failed and self.strings is not None)
     def finish_after_failure(self) -> None:
         """On a full disk everything that was promised is sealed; the error comes again."""
-        self.closing = True
         answer = self.order(puppet.Finish())
         assert answer is None or isinstance(answer, Refused)
         if answer is not None:

@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--scene", action="append", choices=sorted(SCENES), help="only this scene (may be given again)")
     parser.add_argument("--io", action="append", choices=IO_MODES, help="only this io mode (may be given again)")
     parser.add_argument("--syscall", action="append", choices=SYSCALLS, help="only at calls of this system call (may be given again)")
+    parser.add_argument("--early-ends", action="store_true", help="only acquisitions that are ended early and go on all the same")
     options = parser.parse_args()
     with ForkServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         folder = options.folder or Path(temporary)
@@ -53,6 +54,7 @@ def main() -> int:
             scenes=tuple(SCENES[name] for name in options.scene or SCENES),
             io=tuple(options.io or IO_MODES),
             syscalls=tuple(options.syscall or ()),
+            early_ends=options.early_ends,
             keep=options.keep,
             until_violation=options.until_violation,
         )

@@ -37,7 +37,6 @@ class Oracle:
     ``sent``      sequence -> number of the frame in the script, as the newest life that used the sequence sent it
     ``promised``  sequences that some life said were stored: those it had sent itself
     ``durable``   likewise
-    ``perhaps_late``  sent after the writer had begun to close: their places may be closed, and the frame table says so then
     """
 
     scene: Scene
@@ -48,7 +47,6 @@ class Oracle:
     sent: dict[int, int] = field(default_factory=dict)
     promised: set[int] = field(default_factory=set)
     durable: set[int] = field(default_factory=set)
-    perhaps_late: set[int] = field(default_factory=set)
     complaints: list[str] = field(default_factory=list)
 
     @property
@@ -57,15 +55,15 @@ class Oracle:
         safe = {self.sent[sequence] for sequence in self.promised}
         return next(n for n in range(len(self.scene.frames) + 1) if n not in safe)
 
-    def listen(self, messages: Iterable[Any], first: int = 0) -> None:
-        """Take in everything one life said; it sent the script from frame ``first`` on."""
+    def listen(self, messages: Iterable[Any], first: int = 0, stop: int | None = None) -> None:
+        """Take in everything one life said; it sent the script from frame ``first`` on, up to ``stop``."""
         base = 0
         for message in messages:
             match message:
                 case Created():
                     base = message.frames
                     self._check_created(message)
-                    self._will_send(base, first)
+                    self._will_send(base, first, len(self.scene.frames) if stop is None else stop)
                 case Said():
                     self._promise(message, base, base + message.sent - first)
                 case Flushed():
@@ -89,11 +87,11 @@ class Oracle:
             self.complaints.append(f"the next sequence is {message.frames}, but sequence {max(self.promised)} was stored")
         self.created = True
 
-    def _will_send(self, base: int, first: int) -> None:
+    def _will_send(self, base: int, first: int, stop: int) -> None:
         """Whatever an earlier life had sent from here on has left no trace, and its sequences are used again."""
         for sequence in [sequence for sequence in self.sent if sequence >= base]:
             del self.sent[sequence]
-        for n in range(first, len(self.scene.frames)):
+        for n in range(first, stop):
             self.sent[base + n - first] = n
 
     def _promise(self, said: Said, base: int, stop: int) -> None:
@@ -137,7 +135,7 @@ class Oracle:
             return [f"the image cannot be read: {error!r}"]
         whole = tuple(slice(0, n) for n in values.shape)
         problems = self._compare(values, whole)
-        places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised - self.perhaps_late}
+        places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised}
         problems += [
             f"place {self.scene.index(place)} is outside the shape {values.shape}" for place in places if not self._inside(place, values.shape)
         ]
@@ -162,7 +160,7 @@ class Oracle:
 
     def _compare(self, values: np.ndarray, where: tuple[slice, ...]) -> list[str]:
         problems = []
-        promised = {self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised - self.perhaps_late)}
+        promised = {self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)}
         fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
         for position, place in self._places(where):
             if any(i >= n for i, n in zip(place, values.shape, strict=False)):

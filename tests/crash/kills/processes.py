@@ -53,7 +53,9 @@ class Flushed:
 
 @dataclass(frozen=True)
 class Closing:
-    """Every frame of the script was appended; ``close`` is called next."""
+    """Every frame of the script was appended; ``close`` is called next, after so many storage calls."""
+
+    calls: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
     writer = create(path, scene.spec, threads=scene.threads, io=io, on_duplicate="count", **settings)
     channel.send(Created())
     follow(channel, scene, writer, 0)
-    channel.send(Closing())
+    channel.send(Closing(len(points)))
     channel.send(Sealed(writer.close().to_dict(), tuple(points)))
 
 

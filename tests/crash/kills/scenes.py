@@ -62,6 +62,13 @@ class Scene:
         last = max(grid.index_of(frame.position)[0] for frame in self.frames)
         return (last + 1 if grid.unlimited else grid.counts[0], *grid.counts[1:])
 
+    @property
+    def early_end(self) -> int:
+        """About half of the frames, and not all of a shard: where somebody ends the acquisition although more frames come."""
+        frames = len(self.frames) // 2 + 1
+        grid = Grid.of(self.spec)
+        return frames - (frames % (grid.frames_per_slab * math.prod(grid.shard_chunks)) == 0)
+
     def until(self, frames: int) -> Scene:
         """The scene's beginning: its first frames and what stands between them."""
         appends = [number for number, step in enumerate(self.steps) if isinstance(step, Append)]

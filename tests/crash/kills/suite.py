@@ -13,9 +13,9 @@ from tests.properties.readers import READERS
 
 from .oracle import Oracle
 from .plans import AfterMs, AtCall, Plan, carry_out, count_syscalls, spread, strace_works, syscall_plans
-from .processes import Sealed, acquire
+from .processes import Closing, Sealed, acquire
 from .scenes import IO_MODES, SCENES, Scene
-from .trial import ENDINGS, Trial, TrialRun, Verdict
+from .trial import ENDINGS, GOING_ON, Trial, TrialRun, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,10 +30,13 @@ ONLY_SYSCALLS = {"calls": 0.0, "syscalls": 1.0, "timers": 0.0}
 
 @dataclass(frozen=True)
 class Survey:
-    """One scene in one io mode, run to its end: where it could have been killed."""
+    """One scene in one io mode, run to its end: where it could have been killed. ``early_end``: the frames after which it was ended, though more were
+    to come; only its end is of interest then, from storage call ``closing`` on."""
 
     scene: Scene
     io: str
+    early_end: int | None
+    closing: int
     points: tuple[str, ...]
     ms: float
     syscalls: Counter[str]
@@ -69,8 +72,10 @@ class SurvivorError(AssertionError):
     """A scene that nobody killed did not come out right: no kill can then be judged."""
 
 
-def survey(server: ForkServer, scene: Scene, io: str, folder: Path, *, with_strace: bool) -> Survey:
-    """Run to the end and judge it, once by itself and, with strace, once more."""
+def survey(server: ForkServer, whole: Scene, io: str, folder: Path, *, early: bool, with_strace: bool) -> Survey:
+    """Run to the end, or to an early one, and judge it, once by itself and, with strace, once more."""
+    early_end = whole.early_end if early else None
+    scene = whole if early_end is None else whole.until(early_end)
     folder.mkdir()
     started = time.monotonic()
     child = server.start(acquire, scene, folder / "whole.ome.zarr", io, 0)
@@ -86,7 +91,8 @@ def survey(server: ForkServer, scene: Scene, io: str, folder: Path, *, with_stra
     if with_strace:
         syscalls = count_syscalls(server.start(acquire, scene, folder / "traced.ome.zarr", io, 0), folder / "trace")
     shutil.rmtree(folder)
-    return Survey(scene, io, messages[-1].points, ms, syscalls)
+    closing = next(message.calls for message in messages if isinstance(message, Closing)) if early else 0
+    return Survey(whole, io, early_end, closing, messages[-1].points, ms, syscalls)
 
 
 def schedule(surveys: list[Survey], count: int, shares: dict[str, float], rng: np.random.Generator) -> Iterator[Trial]:
@@ -94,7 +100,7 @@ def schedule(surveys: list[Survey], count: int, shares: dict[str, float], rng: n
     each = {way: -(-int(np.ceil(count * share)) // len(surveys)) for way, share in shares.items()}
     done = 0
     for found in surveys:
-        plans: list[Plan] = [AtCall(number) for number in spread(each["calls"], len(found.points), rng)]
+        plans: list[Plan] = [AtCall(found.closing + number) for number in spread(each["calls"], len(found.points) - found.closing, rng)]
         plans += syscall_plans(each["syscalls"], found.syscalls, rng)
         plans += [AfterMs(float(ms)) for ms in rng.uniform(0, 1.1 * found.ms, each["timers"])]
         for plan in plans:
@@ -108,18 +114,21 @@ def schedule(surveys: list[Survey], count: int, shares: dict[str, float], rng: n
 
 def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
     reader = "tensorstore" if rng.random() < 1 / 3 else "zarr-python"
-    return Trial(found.scene, found.io, plan, ENDINGS[int(rng.integers(len(ENDINGS)))], float(rng.random()), reader)
+    endings = ENDINGS if found.early_end is None else GOING_ON
+    return Trial(found.scene, found.io, plan, endings[int(rng.integers(len(endings)))], float(rng.random()), reader, found.early_end)
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Trials until ``count`` processes were killed. ``syscalls``: only at these. ``keep`` the folders of trials that broke a promise."""
+    """Trials until ``count`` processes were killed. ``syscalls``: only at these. ``early_ends``: only those that are
+    ended early and go on. ``keep`` the folders of trials that broke a promise."""
 
     count: int
     seed: int = 1
     scenes: tuple[Scene, ...] = tuple(SCENES.values())
     io: tuple[str, ...] = IO_MODES
     syscalls: tuple[str, ...] = ()
+    early_ends: bool = False
     keep: bool = False
     until_violation: bool = False
 
@@ -131,7 +140,12 @@ def run(server: ForkServer, folder: Path, campaign: Campaign, progress: Callable
         summary.left_out.append("system calls: strace is missing or may not trace here")
     if campaign.syscalls:
         assert with_strace, "strace is missing, or may not trace here"
-    surveys = [survey(server, scene, io, folder / "survey", with_strace=with_strace) for scene in campaign.scenes for io in campaign.io]
+    surveys = [
+        survey(server, scene, io, folder / "survey", early=early, with_strace=with_strace and not early)
+        for scene in campaign.scenes
+        for io in campaign.io
+        for early in ((True,) if campaign.early_ends else (False,) if campaign.syscalls else (False, True))
+    ]
     for found in surveys:
         summary.points.update(found.points)
         if campaign.syscalls:

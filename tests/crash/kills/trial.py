@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 WORKSPACE = ".shardwright"
 ENDINGS = ("recover", "resume", "recover killed", "resume killed")
+GOING_ON = ("resume", "resume killed")
 KILLED = -9
 
 
 @dataclass(frozen=True)
 class Trial:
-    """``second`` in [0, 1) says where in its run the second victim (a recovery, a resumed writer) is killed."""
+    """``second`` in [0, 1) says where in its run the second victim (a recovery, a resumed writer) is killed. ``early_end``: the first victim is told
+    to close after so many frames, and the acquisition goes on with the others all the same."""
 
     scene: Scene
     io: str
@@ -42,9 +44,11 @@ class Trial:
     ending: str
     second: float = 0.5
     read_with: str = "zarr-python"
+    early_end: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.scene.name}, {self.io}, killed at {self.plan}, then {self.ending} ({self.second:.2f})"
+        end = "" if self.early_end is None else f" ended after {self.early_end} frames,"
+        return f"{self.scene.name}, {self.io},{end} killed at {self.plan}, then {self.ending} ({self.second:.2f})"
 
 
 @dataclass
@@ -68,8 +72,11 @@ class TrialRun:
 
     def run(self) -> Verdict:
         trial, oracle = self._trial, self._oracle
-        messages = self._live(trial.plan, acquire, trial.scene, self._store, trial.io)
-        oracle.listen(messages)
+        scene = trial.scene if trial.early_end is None else trial.scene.until(trial.early_end)
+        messages = self._live(trial.plan, acquire, scene, self._store, trial.io)
+        oracle.listen(messages, stop=trial.early_end)
+        if oracle.sealed is not None:
+            oracle.scene = scene  # it got to its end: nobody can go on
         self._judge_final_shards()
         if self._store.exists():
             self._bring_back()
