@@ -210,6 +210,7 @@ class Daemon:
         *,
         doubled: type | None = None,
         adopt: Iterable[Path] = (),
+        held: bool = False,
         **changes: Any,
     ) -> None:
         self.root = root
@@ -230,6 +231,8 @@ class Daemon:
         self.server = IngestServer(settings, streams, pool, on_event=lambda name, more: self.events.append((name, dict(more))), **opening)
         self.server.bind()
         self.server.adopt(adopt)
+        if held:
+            self.server.hold()
         self.ipc, *more = self.server.endpoints
         self.tcp = more[0] if more else ""
         self._stop = threading.Event()

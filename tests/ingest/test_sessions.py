@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -353,3 +354,30 @@ def test_a_live_socket_is_not_taken_over_and_a_dead_one_is(start, double, spec_o
         connection.acquire("a", spec_of()).close()
     assert second.count("acquisition_ended") == 1
     assert (first.root.stat().st_mode & 0o777) == 0o700
+
+
+def test_clients_are_welcomed_and_wait_while_the_daemon_is_not_ready_to_take_frames(start, double, spec_of, frames_of):
+    """Its kernels are being compiled: longer than a client waits for an answer, and no reason to give up."""
+    daemon = start(doubled=double, held=True)
+    with sw.connect(daemon.ipc, timeout_ms=5000) as connection, ThreadPoolExecutor(1) as threads:
+        assert connection.daemon.session_timeout_ms > 0, "welcomed"
+        opening = threads.submit(connection.acquire, "a", spec_of())
+        for _ in range(3):  # a request that comes later is heard: the loop goes round
+            with sw.connect(daemon.ipc, timeout_ms=5000):
+                assert not opening.done()
+        assert not daemon.acquisitions
+        daemon.server.let_go()
+        with opening.result(30) as stream:
+            stream.append(frames_of(1)[0])
+    assert stream.receipt.frames_stored == 1
+
+
+def test_a_daemon_that_is_stopped_before_it_is_ready_refuses_who_waits(start, double, spec_of, tmp_path):
+    daemon = start(doubled=double, held=True, adopt=[tmp_path / "a.ome.zarr"])
+    with sw.connect(daemon.ipc) as connection, ThreadPoolExecutor(1) as threads:
+        opening = threads.submit(connection.acquire, "b", spec_of())
+        daemon.ask_to_stop()
+        with pytest.raises(errors.SessionLostError):
+            opening.result(30)
+    daemon.stop()
+    assert not daemon.acquisitions, "nothing was begun, nothing taken up"

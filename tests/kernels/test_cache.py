@@ -1,8 +1,10 @@
-"""The folder of compiled kernels: old ones go, the one in use stays."""
+"""The folder of compiled kernels: old ones go, the one in use stays, and it says whether there is anything to compile."""
 
 import os
 
-from shardwright.kernels import cache
+import pytest
+
+from shardwright.kernels import cache, warm_up
 
 
 def test_a_clock_that_was_set_back_does_not_cost_the_newest_folder(tmp_path):
@@ -15,3 +17,50 @@ def test_a_clock_that_was_set_back_does_not_cost_the_newest_folder(tmp_path):
     cache._delete_old(newest)
     kept = {folder.name for folder in tmp_path.iterdir()}
     assert kept == {"kernels-new", *(f"kernels-{i}" for i in range(2, cache.KEPT + 2))}
+
+
+@pytest.fixture
+def new_process(monkeypatch):
+    """As at the start of another one, without the compilation. Returns how to begin one, and what it has done."""
+    done = []
+    monkeypatch.setattr(warm_up, "_run_each", lambda: done.append("run"))
+
+    def begin(folder):
+        monkeypatch.setattr(warm_up, "CACHE_FOLDER", folder)
+        monkeypatch.setattr(warm_up, "_done", False)
+        done.clear()
+        warm_up.warm_up(done.append)
+        warm_up.warm_up(done.append)
+        return list(done)
+
+    return begin
+
+
+def test_a_compilation_is_told_before_it_begins_and_once(new_process, tmp_path):
+    assert new_process(tmp_path) == [warm_up.COMPILING, "run"]
+    assert new_process(tmp_path) == ["run"], "loaded: nobody need wait"
+
+
+def test_where_nothing_can_be_kept_each_start_tells(new_process, tmp_path):
+    assert [new_process(None), new_process(None)] == [[warm_up.COMPILING, "run"]] * 2
+    gone = tmp_path / "gone"
+    assert [new_process(gone), new_process(gone)] == [[warm_up.COMPILING, "run"]] * 2
+
+
+def test_a_compilation_that_was_cut_short_is_told_again(new_process, monkeypatch, tmp_path):
+    def cut():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(warm_up, "_run_each", cut)
+        with pytest.raises(KeyboardInterrupt):
+            new_process(tmp_path)
+    assert new_process(tmp_path) == [warm_up.COMPILING, "run"]
+
+
+def test_in_a_program_it_is_a_line_of_the_log(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(warm_up, "_run_each", lambda: None)
+    monkeypatch.setattr(warm_up, "CACHE_FOLDER", tmp_path)
+    monkeypatch.setattr(warm_up, "_done", False)
+    warm_up.warm_up()
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [("shardwright", "WARNING", warm_up.COMPILING)]

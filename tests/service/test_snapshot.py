@@ -25,8 +25,8 @@ KEYS = {
 }
 STREAM_KEYS = {
     *("acquisitions", "acquisitions_failed", "frames_received", "bytes_received", "frames_stored", "frames_durable", "bytes_raw", "bytes_stored"),
-    *("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards_sealed"),
-    *(f"bytes_{fate}" for fate in ("durable", "missing", "duplicate", "late", "dropped", "lost")),
+    *("frames_missing", "frames_skipped", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards_sealed"),
+    *(f"bytes_{fate}" for fate in ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")),
     *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
     *("degrade_level", "frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
 }
@@ -62,7 +62,10 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
 def test_the_state_follows_the_life_of_the_daemon(config: Path, events: EventLog) -> None:
     daemon, stop = Daemon(load_config(config), events), threading.Event()
     assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("starting", [])
+    daemon._snapshots.starting("kernels")
+    assert daemon.snapshot()["waits_for"] == "kernels"
     daemon._snapshots.serve(("ipc:///in.sock",), stop)
+    assert "waits_for" not in daemon.snapshot()
     assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("serving", ["ipc:///in.sock"])
     stop.set()
     assert daemon.snapshot()["state"] == "draining"

@@ -119,7 +119,8 @@ def _daemon(status: Facts) -> RenderableType:
 def _state(status: Facts) -> Text:
     """Not green once frames were not stored, as on the status page: the streams below say which."""
     gone = any(stream.get(name) for stream in status["streams"].values() for name in _STREAM_TROUBLE)
-    return Text(status["state"], style="red" if gone else {"serving": "green", "draining": "yellow"}.get(status["state"], ""))
+    waits_for = f": {plain(status['waits_for'])}" if status.get("waits_for") else ""
+    return Text(f"{status['state']}{waits_for}", style="red" if gone else {"serving": "green", "draining": "yellow"}.get(status["state"], ""))
 
 
 def _disk(disk: Facts) -> Text:

@@ -8,6 +8,7 @@ Everything else here runs in the ingest thread and never waits: a request that c
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,9 @@ class Openings:
         self._opener = SlowThread("shardwright-opener", backstage.wake)
         self._recoverer = SlowThread("shardwright-recovery", backstage.wake)
         self._stopping = False
+        self._prepared = threading.Event()  # set from any thread
+        self._prepared.set()
+        self._unfinished: list[Path] = []  # to be taken up as soon as it is
         self._message_room = MessageRoom(self._opener.submit)
 
     @property
@@ -83,9 +87,16 @@ class Openings:
         return [thread.name for thread in (self._opener, self._recoverer) if not thread.alive()]
 
     def adopt(self, paths: Iterable[Path]) -> None:
-        """Unfinished stores of an earlier process: each becomes a session without a client. Also before the loop runs."""
-        for path in paths:
-            self._recover(path)
+        """Unfinished stores of an earlier process: each becomes a session without a client. Before the loop runs."""
+        self._unfinished += paths
+
+    def hold(self) -> None:
+        """Nothing is opened or taken up before ``let_go``; whoever asks waits. Before the loop runs."""
+        self._prepared.clear()
+
+    def let_go(self) -> None:
+        """From any thread."""
+        self._prepared.set()
 
     def open(self, client: Client, request: Open) -> None:
         pending = Pending(client, request, patient_until_s=time.monotonic() + self._patience_s)
@@ -126,6 +137,9 @@ class Openings:
         """One round: takes what the threads have prepared (or will not, being dead), then looks at everyone in line."""
         for thread in (self._opener, self._recoverer):
             thread.fail_if_dead()
+        if not self._prepared.is_set() and not self._stopping:
+            return
+        self._take_up_unfinished()
         self._take_recovered()
         for pending in list(self._pending):
             try:
@@ -287,6 +301,12 @@ class Openings:
         has = sum(each.message_bytes for each in self._sessions if each.attachment is not None and each.attachment.client is client)
         client.most_credit_bytes = max(client.most_credit_bytes, has)
         return True
+
+    def _take_up_unfinished(self) -> None:
+        unfinished, self._unfinished = self._unfinished, []
+        if not self._stopping:
+            for path in unfinished:
+                self._recover(path)
 
     def _recover(self, path: Path) -> Promise[AcquisitionLike]:
         if path not in self._recoveries:

@@ -110,6 +110,11 @@ class IngestServer:
         """A worker has something for ``poll``."""
         os.eventfd_write(self._wake_descriptor, 1)
 
+    def let_go(self) -> None:
+        """What ``hold`` held."""
+        self._openings.let_go()
+        self.wake()
+
     def dead_threads(self) -> list[str]:
         """Helper threads that are gone: whoever runs this server should stop it."""
         return self._openings.dead_threads()
@@ -191,6 +196,10 @@ class IngestServer:
         """Takes up unfinished stores of an earlier process, one after another, while everybody else is served; their clients may resume or reopen
         them. Before ``run``."""
         self._openings.adopt(paths)
+
+    def hold(self) -> None:
+        """Clients are welcomed, and whoever wants to acquire waits, until ``let_go``: this machine is not ready to take frames. Before ``run``."""
+        self._openings.hold()
 
     def run(self, stop: threading.Event) -> None:
         """Serves until ``stop`` is set and every acquisition is sealed. Bind first."""

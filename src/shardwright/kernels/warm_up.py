@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
+import logging
+import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.codecs.parameters import KIND_NONE
 
+from . import CACHE_FOLDER
+from .cache import is_compiled, note_compiled
 from .contexts import CompressorContexts
 from .copy import copy_streaming
 from .encode import NOT_PACKED, encode_chunks
@@ -15,10 +19,30 @@ from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
 from .write import start_writeback, write_runs, write_slots
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-@cache
-def warm_up() -> None:
-    """Run each kernel once on a tiny input of the types that the pipeline uses."""
+COMPILING = "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"
+log = logging.getLogger("shardwright")
+_lock = threading.Lock()  # held while kernels are compiled: whoever comes second finds them done
+_done = False  # in this process; under _lock
+
+
+def warm_up(tell: Callable[[str], None] = log.warning) -> None:
+    """Run each kernel once on a tiny input of the types that the pipeline uses. ``tell`` hears first of a wait that nobody would understand; left
+    out, it is a line of the log ``shardwright``, which Python shows on standard error."""
+    global _done  # noqa: PLW0603
+    with _lock:
+        if _done:
+            return
+        if not is_compiled(CACHE_FOLDER):
+            tell(COMPILING)
+        _run_each()
+        note_compiled(CACHE_FOLDER)
+        _done = True
+
+
+def _run_each() -> None:
     contexts = CompressorContexts()
     frame, slot = np.ones(64, np.uint8), np.zeros(4096, np.uint8)
     codec = np.array([KIND_NONE, 0, 0, 0, 0, 1, 1, 64], np.int64)

@@ -16,14 +16,16 @@
     compaction thread  when which sealed store is repacked      service/compaction.py (the work is done by a process of its own)
                        what holds up everybody's repacking     service/camera_needs.py
 
-Opened in the order plan, output roots, sockets, kernels, threads: what can be refused is refused before anything of a later step exists. Closed the
-other way round. Unfinished stores are handed over before `ready` and taken up behind it: a client that comes back waits for its own store only.
+Opened in the order plan, output roots, sockets, ingest, kernels, threads: what can be refused is refused before anything of a later step exists.
+Closed the other way round. Clients are welcomed while kernels are compiled; what they ask to open waits. Unfinished stores are handed over before
+`ready` and taken up behind it: a client that comes back waits for its own store only.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -121,9 +123,6 @@ class Daemon:
                 if self._web is not None:
                     self._bind("http", "listen", self._web.bind)
                     opened.callback(self._web.unbind)
-                if self._manager is not None:
-                    self._manager.starting("kernels are compiled, or loaded from their cache")
-                warm_up()
                 resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])  # measured before the first camera comes
             except BaseException:
                 self._server.close()
@@ -131,12 +130,19 @@ class Daemon:
             return self._serve(life, unfinished, opened)
 
     def _serve(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> int:
+        self._server.adopt(unfinished)
+        self._server.hold()
+        ingest = life.spawn("ingest", partial(self._server.run, life.stop))
+        try:
+            self._prepare()
+        except BaseException:
+            life.stop.set()
+            ingest.join()
+            raise
         life.take_signals(None if has_terminal() else self._reloader.ask)
         life.watch_uncaught()
-        self._pool.start()
-        self._server.adopt(unfinished)
         self._snapshots.serve(self._server.endpoints, life.stop)
-        ingest = life.spawn("ingest", partial(self._server.run, life.stop))
+        self._server.let_go()
         life.spawn("disks", partial(self._disks.run, life.stop))
         config = self._loaded.config.ingest
         if self._access is not None:
@@ -167,6 +173,24 @@ class Daemon:
             code = code or LEFT_TO_RECOVERY
         self._emit("stopped", {"exit_code": code, **self._server_totals()})
         return code
+
+    def _prepare(self) -> None:
+        """Kernels and workers. Until then clients are welcomed and wait: at a first start for half a minute, which is said to everybody who looks."""
+        begun_s, told = time.monotonic(), []
+
+        def compiling(what: str) -> None:
+            told.append(what)
+            self._snapshots.starting(what)
+            self._emit("kernels_compiling", {"meaning": what})
+            if self._manager is not None:
+                self._manager.starting(what)
+
+        if self._manager is not None:
+            self._manager.starting("kernels are loaded from their cache")
+        warm_up(compiling)
+        if told:
+            self._emit("kernels_compiled", {"took_s": round(time.monotonic() - begun_s, 1)})
+        self._pool.start()
 
     def _open_control(self, life: Lifecycle, opened: ExitStack) -> None:
         """Other processes may ask from now on, until ``opened`` is closed: last of all, so that an end can be watched."""

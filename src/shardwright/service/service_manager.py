@@ -1,6 +1,7 @@
 """What the service manager (systemd) is told, and when. Nothing here touches a frame: it looks at the snapshot, in a thread of its own.
 
-    READY, STATUS                 once the sockets are bound
+    EXTEND_TIMEOUT_USEC, STATUS   while kernels are compiled or loaded
+    READY, STATUS                 once frames can come
     WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on: none of their calls has been going on
                                   for half of the manager's patience. So a disk that is stuck for one and a half times as long ends the daemon; the
                                   next start takes up what was stored
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .notify import Manager
 
 LOOK_S = 5.0
+START_EXTENSION_S = 600.0
 EXTENSION_S = 30.0  # asked for each time
 MOST_IDLE_S = 120.0  # sealing that moved nothing for so long (a disk that stays full) gets no more time
 STUCK_S = 30.0  # without a watchdog: a call that takes longer is no progress
@@ -47,7 +49,8 @@ class ServiceManager:
         self._order = threading.Lock()  # STOPPING is the last that is said of this life; held for as long as one datagram takes
 
     def starting(self, what: str) -> None:
-        self._tell(STATUS=f"starting: {what}")
+        """``what`` may take its time: a slow machine compiles for minutes."""
+        self._tell(EXTEND_TIMEOUT_USEC=round(START_EXTENSION_S * 1e6), STATUS=f"starting: {what}")
 
     def ready(self) -> None:
         self._tell(READY=1, STATUS=status_text(self._snapshot()))

@@ -1,6 +1,7 @@
 """The daemon at one glance, as plain JSON: what the control socket tells, and the status page and the metrics are made of.
 
-    {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining", "uptime_s", "endpoints", "output_root",
+    {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining",
+     "waits_for": why it is still starting, only while there is something to wait for, "uptime_s", "endpoints", "output_root",
      "memory": {"used_bytes", "budget_bytes"}, "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
                                              free and total null where it does not answer
      "clients", "foreign_messages",
@@ -36,13 +37,14 @@ VERSION = 1
 
 
 class SnapshotTaker:
-    """``take`` may be called from any thread; the main thread calls ``serve``."""
+    """``take`` may be called from any thread; the main thread calls ``starting`` and ``serve``."""
 
     def __init__(
         self, config_file: str, output_root: Path, server: IngestServer, compaction: CompactionService, disks: DiskSpace, events: EventLog
     ) -> None:
         self._endpoints: Sequence[str] = ()
         self._stop: threading.Event | None = None
+        self._waits_for = ""
         self._config_file = config_file
         self._output_root = output_root
         self._server = server
@@ -52,9 +54,13 @@ class SnapshotTaker:
         self._begun_s = time.monotonic()
         self._software = f"shardwright {shardwright.__version__}"
 
+    def starting(self, waits_for: str) -> None:
+        """What the start is about, for whoever asks meanwhile."""
+        self._waits_for = waits_for
+
     def serve(self, endpoints: Sequence[str], stop: threading.Event) -> None:
         """From now on clients are served, until ``stop``."""
-        self._endpoints, self._stop = endpoints, stop
+        self._endpoints, self._stop, self._waits_for = endpoints, stop, ""
 
     @property
     def _state(self) -> State:
@@ -70,6 +76,7 @@ class SnapshotTaker:
             "host": socket.gethostname(),
             "config": self._config_file,
             "state": self._state,
+            **({"waits_for": self._waits_for} if self._waits_for else {}),
             "uptime_s": time.monotonic() - self._begun_s,
             "endpoints": list(self._endpoints),
             "output_root": str(self._output_root),
