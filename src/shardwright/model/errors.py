@@ -164,6 +164,13 @@ class FencedError(ShardwrightError):
     code = "fenced"
 
 
+class StoreGoneError(ShardwrightError):
+    """The folder of a store was deleted or (``moved``) moved while it was recorded."""
+
+    code = "store_gone"
+    moved = False
+
+
 class OverloadError(ShardwrightError):
     """The writer could not keep up, and the stream's policy is to fail."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.errors import LostFramesError, ShardwrightError, WorkerError
+from shardwright.model.errors import LostFramesError, ShardwrightError, StoreGoneError, WorkerError
 from shardwright.model.fates import Fate, Reason
 
 from .frame_flow import AcquisitionState, FrameFlow
@@ -76,7 +76,10 @@ class Failing(FrameFlow):
         """Nothing more will come: whatever still keeps pixels gives them back."""
         for _, entry in self._ledger.take_all():
             self._released.extend(entry.releases)
-        if self._leaves_something and self.error is not None:
+        if isinstance(self.error, StoreGoneError):
+            if not self.error.moved:
+                self.accounts.lose_all()
+        elif self._leaves_something and self.error is not None:
             self.error.hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
         self.state = AcquisitionState.FAILED
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, WorkerError
+from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, StoreGoneError, WorkerError
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
@@ -132,6 +132,7 @@ class ShardKeeper:
             for key, sync in places.items():
                 try:
                     reach("keeper.before_commit")
+                    self.folder.check_there()  # what is synced in a deleted file is not durable
                     sync()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
                     failed[key] = self._explained(error)
@@ -171,7 +172,7 @@ class ShardKeeper:
                 return
             try:
                 self.folder.may_rename()
-            except FencedError:
+            except (FencedError, StoreGoneError):
                 files.result().abandon()
                 raise
             files.result().discard()
@@ -265,11 +266,11 @@ class ShardKeeper:
             raise
 
     def _explained(self, error: Exception) -> Exception:
-        """An I/O error because another writer has taken the store over is no disk error: nothing may be rewritten then."""
+        """An I/O error because another writer has taken the store over, or it is gone, is no disk error: nothing may be rewritten then."""
         if isinstance(error, StorageError):
             try:
                 self.folder.may_rename()
-            except FencedError as fenced:
+            except (FencedError, StoreGoneError) as fenced:
                 return fenced
             except ShardwrightError:
                 return error

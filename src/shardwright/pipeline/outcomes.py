@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from shardwright.model.errors import StorageFullError, WorkerError
+from shardwright.model.errors import StorageError, StorageFullError, WorkerError
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
 from .encoding import SlabDone, StageDone
@@ -81,10 +81,10 @@ class Outcomes(Failing):
             self._table.free(row)
 
     def _commit_failed(self, key: int, error: Exception) -> None:
-        if key == STAGED:
+        if key == STAGED and isinstance(error, StorageError):
             self._note("staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"})
             self._desk.area = None
-        elif key == LOGGED or not self._rewrite(self._groups.by_number.get(key), error):
+        elif key in (STAGED, LOGGED) or not self._rewrite(self._groups.by_number.get(key), error):
             self._fail(error)
 
     def _rewrite(self, group: Group | None, error: BaseException) -> bool:
