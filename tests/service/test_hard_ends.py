@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -121,6 +122,26 @@ def test_a_sigbus_ends_with_a_readable_trace_and_the_next_start_recovers(config:
     bring_back(config)
     # The shard whose blocks are gone cannot be brought back by anybody; the sealed one and the staged frame are there.
     assert_starts_with(root / "run.ome.zarr", source, 9)
+
+
+def test_a_store_that_is_deleted_while_it_records_is_told_as_that_and_its_name_is_free(config: Path, folder: Path, source: PhotonFrames) -> None:
+    store = folder / "data" / "run.ome.zarr"
+    with DaemonProcess(config) as daemon:
+        connection, stream = send(daemon, source, 10, daemon.wait_for("ready")["endpoints"][0])
+        shutil.rmtree(store)
+        failed = daemon.wait_for("acquisition_failed")
+        assert "was deleted while it was recorded. What was in it is gone" in failed["reason"]
+        with pytest.raises(sw.errors.StoreGoneError, match="was deleted while it was recorded"):
+            stream.close()
+        assert stream.receipt is not None
+        assert (stream.receipt.frames_stored, stream.receipt.frames_durable) == (0, 0)
+        assert stream.receipt.frames_lost >= 10
+        assert not store.exists()
+        with connection.acquire("run", stream="cam0") as again:
+            again.append(source.frame(0))
+        connection.close()
+        assert daemon.stop() == 0
+    assert_holds(store, source, 1)
 
 
 def test_a_reader_of_events_that_hangs_does_not_stop_the_frames(config: Path, folder: Path, source: PhotonFrames) -> None:

@@ -170,6 +170,18 @@ class FencedError(ShardwrightError):
     code = "fenced"
 
 
+class StoreGoneError(ShardwrightError):
+    """The folder of a store was deleted or moved while it was recorded."""
+
+    code = "store_gone"
+
+
+class StoreMovedError(StoreGoneError):
+    """The folder of a store was moved while it was recorded: what was stored is where it is now."""
+
+    code = "store_moved"
+
+
 class OverloadError(ShardwrightError):
     """The writer could not keep up, and the stream's policy is to fail."""
 

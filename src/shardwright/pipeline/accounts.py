@@ -83,6 +83,11 @@ class Accounts:
         self.frames_durable -= int(self.durable.holds(sequences).sum())
         self.durable.add(sequences)
 
+    def lose_all(self) -> None:
+        """The store is gone, and every frame that was stored in it."""
+        self.frames_by_fate[Fate.LOST] += self.frames_stored
+        self.frames_stored = self.frames_durable = self.stored_bytes = self.shards = 0
+
     @property
     def frames_waiting(self) -> int:
         """Frames that came and whose fate is still open."""

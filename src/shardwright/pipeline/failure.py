@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import LostFramesError, WorkerError
+from shardwright.model.errors import LostFramesError, StoreGoneError, StoreMovedError, WorkerError
 from shardwright.model.fates import Fate, Reason
 
 from .frame_flow import AcquisitionState, FrameFlow
@@ -78,7 +78,10 @@ class Failing(FrameFlow):
         """Nothing more will come: whatever still keeps pixels gives them back."""
         for _, entry in self._ledger.take_all():
             self._released.extend(entry.releases)
-        if self._leaves_something and self._why is not None:
+        if self._why is not None and self._why.is_a(StoreGoneError):
+            if not self._why.is_a(StoreMovedError):
+                self.accounts.lose_all()
+        elif self._leaves_something and self._why is not None:
             hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
             self._why = replace(self._why, hint=hint)
         self.state = AcquisitionState.FAILED

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, WorkerError
+from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, StoreGoneError, WorkerError
 from shardwright.model.fates import Fate, Reason
 from shardwright.model.promise import Promise
 from shardwright.shard.frame_log import BlockKind
@@ -162,6 +162,7 @@ class ShardKeeper:
             for key, sync in places.items():
                 try:
                     reach("keeper.before_commit")
+                    self.folder.check_there()  # what is synced in a deleted file is not durable
                     sync()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
                     failed[key] = self._explained(error)
@@ -202,7 +203,7 @@ class ShardKeeper:
                 return
             try:
                 self.folder.may_rename()
-            except FencedError:
+            except (FencedError, StoreGoneError):
                 files.result().abandon()
                 raise
             files.result().discard()
@@ -309,12 +310,12 @@ class ShardKeeper:
             raise
 
     def _explained(self, error: Exception) -> ErrorText:
-        """An I/O error because another writer has taken the store over is no disk error: nothing may be rewritten then."""
+        """An I/O error because another writer has taken the store over, or it is gone, is no disk error: nothing may be rewritten then."""
         if isinstance(error, StorageError):
             try:
                 self.folder.may_rename()
-            except FencedError as fenced:
-                return ErrorText.of(fenced)
+            except (FencedError, StoreGoneError) as why:
+                return ErrorText.of(why)
             except ShardwrightError:
                 return ErrorText.of(error)
         return ErrorText.of(error, WorkerError(f"the shard keeper failed: {error!r}"))

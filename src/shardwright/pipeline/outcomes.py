@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ShardFormatError, StorageFullError, WorkerError
+from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError, WorkerError
 from shardwright.shard.slab_map import slabs_of_group
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
@@ -85,10 +85,10 @@ class Outcomes(Failing):
             self._table.free(row)
 
     def _commit_failed(self, key: int, error: ErrorText) -> None:
-        if key == STAGED:
+        if key == STAGED and error.is_a(StorageError):
             self._note("staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"})
             self._desk.area = None
-        elif key == LOGGED or not self._rewrite(self._groups.by_number.get(key), error):
+        elif key in (STAGED, LOGGED) or not self._rewrite(self._groups.by_number.get(key), error):
             self._fail(error)
 
     def _rewrite(self, group: Group | None, error: ErrorText) -> bool:

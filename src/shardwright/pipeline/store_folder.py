@@ -22,16 +22,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from shardwright.array.consolidated import consolidated, told_metadata
+from shardwright.array.frame_table import TABLE_PATH
 from shardwright.array.levels import encode
 from shardwright.array.metadata import array_metadata, array_shape, group_metadata
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.model.errors import FencedError, OutputExistsError, ShardFormatError, ShardwrightError, StorageError
+from shardwright.model.errors import (
+    FencedError,
+    OutputExistsError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageError,
+    StoreGoneError,
+    StoreMovedError,
+)
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE, Placement
-from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, write_manifest
+from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, manifest_path, read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.choose_io import resolve_io
@@ -154,10 +163,37 @@ class StoreFolder:
         return [self.placement(spill=False), *([self.placement(spill=True)] if self.manifest.spill_root is not None else [])]
 
     def may_rename(self) -> None:
-        """Asked right before everything that readers see or that cannot be taken back. ``FencedError``: another writer has taken this store over."""
-        if not self._over:
-            check_writer_epoch(self.workspace, self.manifest.writer_epoch)
-        self._may_remove()
+        """Asked right before everything that readers see or that cannot be taken back. ``FencedError``: another writer has taken this store over;
+        ``StoreGoneError``: somebody has deleted or moved it."""
+        try:
+            if not self._over:
+                check_writer_epoch(self.workspace, self.manifest.writer_epoch)
+            self._may_remove()
+        except FencedError as error:
+            raise self._gone() or error from None
+
+    def check_there(self) -> None:
+        """Raises ``StoreGoneError``. Cheap: a deleted file takes all that is written, and every sync of it succeeds."""
+        with storage_errors("look at", self.path):
+            there = self.lock.is_held() and manifest_path(self.workspace, self.manifest.writer_epoch).exists()
+        if not there and (gone := self._gone()) is not None:
+            raise gone
+
+    def _gone(self) -> StoreGoneError | None:
+        """What has become of the folder, unless another writer has it: that one leaves its lock and a manifest or, when done, the frame table."""
+        lock = self.lock.current_path()
+        if lock is not None and not self.lock.is_held():
+            now = lock.parent.parent
+            return StoreMovedError(f"{self.path} was moved away while it was recorded", got=now, hint=f"`shardwright recover {now}` seals it there")
+        if not self.path.exists():
+            return StoreGoneError(f"{self.path} was deleted while it was recorded", hint="What was in it is gone")
+        if has_manifest(self.workspace):
+            another = read_manifest(self.workspace).identity != self.manifest.identity
+            return StoreGoneError(f"{self.path} was deleted while it was recorded, and another has its name") if another else None
+        if lock is None and (self.lock.path.exists() or (self.path / TABLE_PATH).exists()):
+            return None
+        hint = "Only shards that were sealed before may be left"
+        return StoreGoneError(f"the working files of {self.path} were deleted while it was recorded", hint=hint)
 
     def _may_remove(self) -> None:
         if not self.lock.is_held():
@@ -176,6 +212,7 @@ class StoreFolder:
 
     def finish(self, extent: int, *, keep_workspace: bool) -> None:
         """Final shape, frame table, then the workspace goes (unless files for recovery are in it). Raises ``StorageError`` or ``FencedError``."""
+        self.may_rename()
         self.grow(extent)
         write_frame_table(self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename)
         self._consolidate_again()

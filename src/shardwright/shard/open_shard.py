@@ -128,8 +128,9 @@ class OpenShard:
         sealed = self.complete()
         if sealed.path is None:
             return sealed
-        make_directories(self.final_path.parent)
         if not self.renamed:
+            may_rename()  # of a store that was deleted meanwhile no folder is made again
+            make_directories(self.final_path.parent)
             self._reach("shard.before_rename")
             may_rename()
             if self._replaces:

@@ -88,6 +88,12 @@ class StoreLock:
             except FileNotFoundError:
                 return False
 
+    def current_path(self) -> Path | None:
+        """Where the file that is locked here is now; None once it was deleted."""
+        if self._descriptor < 0 or os.fstat(self._descriptor).st_nlink == 0:
+            return None
+        return type(self.path)(f"/proc/self/fd/{self._descriptor}").readlink()
+
     def release(self) -> None:
         """Let others in. The file stays: it means nothing when nobody holds it."""
         if self._descriptor >= 0:
