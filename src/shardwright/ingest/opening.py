@@ -96,7 +96,14 @@ class Openings:
 
     def give_back_idle_memory(self) -> None:
         """What was made ready for pixels in messages and is kept for nobody."""
-        self._message_room.tick(self._in_messages())
+        self._message_room.tick(self._in_messages(), self._memory_bytes())
+
+    def beyond_plan(self) -> int:
+        """How much more memory this process has than all that was admitted may take."""
+        return self._message_room.beyond_plan(self._memory_bytes())
+
+    def acquisition_ended(self) -> None:
+        self._message_room.ended()
 
     def client_gone(self, client: Client) -> None:
         self._message_room.forget(client)
