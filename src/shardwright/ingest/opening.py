@@ -166,7 +166,7 @@ class Openings:
         known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
-        pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
+        pending.admitted, pending.more_bytes = admitted, admitted.limits.bytes_with(pending.request.transport)
         self._expect(pending, admitted.limits.ring_bytes)
         pending.work = self._opener.submit(self._backstage.create, admitted, pending.client, pending.request.transport)
         return False
