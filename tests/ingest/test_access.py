@@ -335,14 +335,18 @@ def test_a_stranger_cannot_fill_the_memory_before_it_has_said_who_it_is(start, d
 @pytest.fixture
 def speak() -> Iterator[Callable[..., Speaker]]:
     with contextlib.ExitStack() as opened:
-        yield lambda daemon, identity=b"": opened.enter_context(contextlib.closing(Speaker(daemon, identity)))
+
+        def connect(daemon: Daemon, identity: bytes = b"") -> Speaker:
+            return opened.enter_context(contextlib.closing(Speaker(socket.create_connection(address_of(daemon)), identity)))
+
+        yield connect
 
 
 class Speaker:
     """Speaks ZMTP by hand, part by part: ZeroMQ's own sockets send nothing of a message before it is whole."""
 
-    def __init__(self, daemon: Daemon, identity: bytes = b"") -> None:
-        self.socket = socket.create_connection(address_of(daemon))
+    def __init__(self, connected: socket.socket, identity: bytes = b"") -> None:
+        self.socket = connected
         properties = b"".join(
             bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
             for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", identity))
@@ -399,7 +403,7 @@ def test_nobody_can_guess_what_the_next_connection_will_be_called(start, double,
 
 def test_a_client_cannot_fill_the_memory_with_a_message_that_does_not_end(start, double, speak, monkeypatch):
     """Each part is small enough, and each whole message was good."""
-    monkeypatch.setattr(endless, "SLACK_BYTES", 1 << 20)
+    monkeypatch.setattr(endless, "CONTROL_BYTES", 1 << 20)
     daemon = start(doubled=double, max_message_bytes=1 << 20, session_timeout_ms=60_000)
     client = speak(daemon)
     counter, sent = client.hello(), 0
@@ -416,7 +420,8 @@ def test_a_client_cannot_fill_the_memory_with_a_message_that_does_not_end(start,
 
 def test_a_client_may_send_all_of_its_credit_in_one_message(start, double, speak, spec_of, frames_of, wait, monkeypatch):
     """Slowly, and many times more than a message of one frame."""
-    monkeypatch.setattr(endless, "SLACK_BYTES", 4096)
+    monkeypatch.setattr(endless, "CONTROL_BYTES", 4096)
+    monkeypatch.setattr(endless, "TOLD_BYTES", 4096)
     daemon = start(doubled=double, max_message_bytes=256 << 10, session_timeout_ms=60_000)
     client = speak(daemon)
     counter = client.hello()

@@ -26,8 +26,8 @@ def room(done) -> MessageRoom:
 
 def test_the_next_acquisition_of_a_client_finds_what_its_last_one_had(room, done) -> None:
     room.expect(A, 100, 0)
-    room.tick(100)
-    room.tick(0)
+    room.tick(100, 0)
+    room.tick(0, 0)
     assert (room.kept_bytes, done) == (100, [])
     room.expect(A, 100, 0)
     assert (room.kept_bytes, done) == (100, [])
@@ -56,7 +56,7 @@ def test_another_client_has_its_own_and_what_nobody_uses_goes_first(room, done) 
 def test_a_ring_beside_it_takes_nothing_of_what_is_in_use_and_it_is_kept_on(room, done) -> None:
     room.expect(A, 100, 0)
     room.make_room(100)
-    room.tick(0)
+    room.tick(0, 0)
     assert (room.kept_bytes, done) == (100, [])
 
 
@@ -72,12 +72,12 @@ def test_a_ring_takes_the_place_of_what_nobody_uses(room, done) -> None:
 def test_nothing_is_kept_for_a_client_that_is_gone(room, done) -> None:
     room.expect(A, 100, 0)
     room.forget(B)
-    room.tick(0)
+    room.tick(0, 0)
     assert room.kept_bytes == 100
     room.forget(A)
-    room.tick(100)  # its acquisition is not sealed yet
+    room.tick(100, 0)  # its acquisition is not sealed yet
     assert room.kept_bytes == 100
-    room.tick(0)
+    room.tick(0, 0)
     assert (room.kept_bytes, done) == (0, [give_back])
 
 

@@ -9,6 +9,8 @@ import os
 import re
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -359,3 +361,32 @@ def test_whoever_answers_something_else_is_not_believed(path: Path, reply: bytes
         with ControlClient(path, timeout_s=60) as client, pytest.raises(error):
             client.ask("status")
         thread.join()
+
+
+HALF_OPEN = """
+import socket, sys
+connections = [socket.socket(socket.AF_UNIX) for _ in range(65)]
+for number, connection in enumerate(connections):
+    connection.connect(sys.argv[1])
+    if number % 2:
+        connection.sendall(b'{"version": 1, "do"')
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_connections_of_another_process_that_ask_nothing_cost_nobody_its_place(served: Served) -> None:
+    """65 of them: who was there before keeps its connection, and who comes is let in."""
+    with served.raw() as earlier:
+        earlier.sendall(request(do="echo", text="before"))
+        assert line_of(earlier)["echo"] == "before"
+        command = [sys.executable, "-c", HALF_OPEN, str(served.path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"there\n"
+            for number in range(5):
+                assert ask(served, str(number)) == str(number)
+            earlier.sendall(request(do="echo", text="after"))
+            assert line_of(earlier)["echo"] == "after"
+            other.communicate()
+    assert len(served.server._connections) <= PATIENT.connections

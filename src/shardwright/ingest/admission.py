@@ -60,7 +60,7 @@ class Admission:
         spec = self._spec(request, stream)
         self.check_sessions(sessions)
         limits = self._limits_of(spec, None if stream is None else stream.ring_frames)
-        self.check_memory(limits.acquisition_bytes, memory_bytes)
+        self.check_memory(limits.bytes_with(request.transport), memory_bytes)
         self.check_descriptors(limits.descriptors, descriptors)
         self.check_transport(request, limits)
         settings = self._settings.write if stream is None else stream.write

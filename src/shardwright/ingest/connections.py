@@ -18,7 +18,7 @@ from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_
 
 from .connection import Client
 from .doorkeeper import Doorkeeper
-from .endless import EndlessMessages
+from .endless import BEYOND_PLAN_BYTES, LOOK_S, EndlessMessages
 from .zap import public_key_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class Connections:
         self._router: zmq.Socket[bytes] | None = None
         self._doorkeeper: Doorkeeper | None = None
         self._zap: ZapHandler | None = None
-        self._endless = EndlessMessages(Doorkeeper.bytes_received, settings.max_message_bytes)
+        self._endless = EndlessMessages(Doorkeeper.bytes_received, Doorkeeper.waits)
+        self._next_memory_look_s = 0.0
         self._next_heartbeat_s = 0.0
 
     def use(self, router: zmq.Socket[bytes], doorkeeper: Doorkeeper, zap: ZapHandler | None) -> None:
@@ -144,9 +145,14 @@ class Connections:
         self.send(client, client.counter.control(Kind.HEARTBEAT))
         return not client.gone and client.unreachable is None
 
-    def keep_alive(self, now_s: float, *, drained_since_s: float) -> None:
-        """Heartbeats and the clocks of all connections; every message that had come by ``drained_since_s`` was taken."""
+    def keep_alive(self, now_s: float, *, drained_since_s: float, beyond_plan: Callable[[], int]) -> None:
+        """Heartbeats and the clocks of all connections; every message that had come by ``drained_since_s`` was taken. ``beyond_plan``: how much more
+        memory this process has than it should."""
         assert self._doorkeeper is not None
+        if now_s >= self._next_memory_look_s:
+            self._next_memory_look_s = now_s + LOOK_S
+            if (beyond := beyond_plan()) > BEYOND_PLAN_BYTES:
+                self._relieve(now_s, beyond)
         self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
         for client in self._endless.look(now_s, self.by_identity.values()):
             expected = f"at most {self._endless.most_bytes(client):,} bytes"
@@ -165,6 +171,16 @@ class Connections:
             ):
                 # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on sending gets no more than this.
                 self.lose(client, ErrorText(SessionLostError, "the client is gone", got=client.unreachable), left=False)
+
+    def _relieve(self, now_s: float, beyond_bytes: int) -> None:
+        """Memory that no plan knows is that of messages that are not whole: whoever sends one without a pause goes. A client that was wronged comes
+        back and goes on where it was."""
+        assert self._doorkeeper is not None
+        self._doorkeeper.turn_away_senders()
+        if (client := self._endless.culprit(now_s, self.by_identity.values())) is not None and client.door is not None:
+            expected, got = "an end of each message", f"{beyond_bytes >> 20:,} MiB more than the plan"
+            self.lose(client, ErrorText(SessionLostError, "a message without an end", expected, got), left=False)
+            self._doorkeeper.throw_out(client.door)
 
     def send(self, client: Client, parts: list[bytes]) -> None:
         """Never waits; what cannot be sent shows that the client is gone."""

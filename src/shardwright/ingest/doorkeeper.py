@@ -11,10 +11,12 @@ When there are too many strangers the oldest goes: an honest one needs a moment 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import stat
 import struct
+import termios
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 MAX_STRANGERS = 256
 MAX_STRANGER_S = 10.0  # the longest handshake and a HELLO; also the time to read why one was dismissed
-MAX_STRANGER_BYTES = 1 << 20  # a HELLO has a few hundred; ZeroMQ holds what is not a whole message yet
+MAX_STRANGER_BYTES = 64 << 10  # a HELLO has a few hundred; ZeroMQ holds what is not a whole message yet, 32 times as much where its parts are empty
+MAX_UNREAD_BYTES = 4096  # a HELLO that has just come is less
 LOOK_S = 0.1
 EVENTS_A_ROUND = 256
 _ADDRESS = "inproc://shardwright.doors"
@@ -105,6 +108,16 @@ class Doorkeeper:
         """Over a client's connection, all in all; 0 where that is not known."""
         return _bytes_received(door.descriptor) if _socket_inode(door.descriptor) == door.inode else 0
 
+    @staticmethod
+    def waits(door: Door) -> bool:
+        """Whether bytes have come over a client's connection that ZeroMQ has not read yet."""
+        return _unread_bytes(door.descriptor) > 0 if _socket_inode(door.descriptor) == door.inode else False
+
+    def turn_away_senders(self) -> None:
+        """Memory is short: strangers of whom more has come than they were read, that is who send without a pause, go at once."""
+        for descriptor in [descriptor for descriptor in self._strangers if _unread_bytes(descriptor) > MAX_UNREAD_BYTES]:
+            self._turn_away(descriptor)
+
     def look(self, now_s: float, *, drained_since_s: float) -> None:
         """Ends what has been here for too long, or says too much. ``drained_since_s``: all that had come before was received."""
         if now_s < self._next_look_s:
@@ -152,4 +165,11 @@ def _bytes_received(descriptor: int) -> int:
         if handle.family != socket.AF_UNIX:
             (count,) = _BYTES_RECEIVED.unpack(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size))
             return int(count)
+    return 0
+
+
+def _unread_bytes(descriptor: int) -> int:
+    """0 where the connection is gone already."""
+    with contextlib.suppress(OSError), _handle(descriptor) as handle:
+        return int.from_bytes(fcntl.ioctl(handle, termios.FIONREAD, bytes(4)), "little")
     return 0

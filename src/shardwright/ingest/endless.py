@@ -1,7 +1,11 @@
-"""Messages without an end: what a client has sent over TCP since its last whole message is bounded. Ingest thread only.
+"""Messages without an end: what a peer has sent since its last whole message is bounded. Ingest thread only.
 
 ZeroMQ limits each part of a message, and keeps them until the last has come, however many they are. A client that keeps to the protocol never has
-more on the way than it has credit for: whoever sends more than that in one piece does not keep to it. A Unix socket does not tell how much came.
+more on the way than it has credit for: whoever sends more than that in one piece does not keep to it.
+
+    bytes     over TCP, where the kernel counts them: more than credit and a little
+    memory    over any transport: the process has more than its plan, and the peer has said nothing whole for a while, though bytes of it wait to
+              be read. A part without content is 2 bytes on the wire and 64 in memory, and a Unix socket does not tell how many came
 """
 
 from __future__ import annotations
@@ -16,22 +20,25 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 LOOKED_AT = 64  # clients at a time, in turn
-SLACK_BYTES = 64 << 20  # control messages, and what is told of frames without pixels
+CONTROL_BYTES = 8 << 20  # control messages that wait to be taken
+TOLD_BYTES = 32 << 20  # what is told of frames without pixels
+BEYOND_PLAN_BYTES = 256 << 20  # before somebody is held responsible for it
+SILENT_S = 0.2  # a peer whose message does not end sends nothing else
 FRAME_OVERHEAD_BYTES = 1024  # of a frame that is a message by itself: its header and record, and what ZMTP and CURVE add to each part
 SAFETY = 2  # of credit: what was sent for a session that the daemon ended meanwhile may still be on its way
 
 
 class EndlessMessages:
-    """``bytes_received`` of a client's connection, 0 where that is not known."""
+    """``bytes_received`` of a client's connection, 0 where that is not known; ``waits``: whether bytes of it wait to be read."""
 
-    def __init__(self, bytes_received: Callable[[Door], int], max_message_bytes: int) -> None:
+    def __init__(self, bytes_received: Callable[[Door], int], waits: Callable[[Door], bool]) -> None:
         self._bytes_received = bytes_received
-        self._max_message_bytes = max_message_bytes
+        self._waits = waits
         self._next_look_s = 0.0
         self._turn = 0
 
     def most_bytes(self, client: Client) -> int:
-        return self._max_message_bytes + SLACK_BYTES + SAFETY * client.most_credit_bytes
+        return CONTROL_BYTES + (TOLD_BYTES + SAFETY * client.most_credit_bytes if client.most_credit_bytes else 0)
 
     def look(self, now_s: float, clients: Collection[Client]) -> list[Client]:
         """Those that have sent too much. Clients that are heard between two looks cost nothing."""
@@ -53,3 +60,8 @@ class EndlessMessages:
         if client.bytes_when_silent is None:
             client.bytes_when_silent = bytes_received
         return bytes_received - client.bytes_when_silent > self.most_bytes(client)
+
+    def culprit(self, now_s: float, clients: Collection[Client]) -> Client | None:
+        """Who fills this process's memory, as far as can be seen: silent for longest, and at it."""
+        silent = [client for client in clients if client.door is not None and now_s - client.last_heard_s > SILENT_S and self._waits(client.door)]
+        return min(silent, key=lambda client: client.last_heard_s, default=None)

@@ -29,11 +29,20 @@ BACKLOG = 256  # TCP connections that the kernel keeps until they are accepted: 
 IO_THREADS = 2  # of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
 MAX_WAITING = 32  # connections of the ring socket that have not asked yet
 _LOCAL, _TCP = 1, 2  # masks of these threads
+_ZERO_COPY_RECV = 10  # of a context: in zmq.h, not in pyzmq
 _NOT_BOUND = {
     errno.EACCES: "Ports below 1024 are the system's: choose another one",
     errno.EADDRNOTAVAIL: "This machine has no such address (yet): see `ip address`",
     errno.ENODEV: "This machine has no such address (yet): see `ip address`",
 }
+
+
+def make_context() -> zmq.Context[Any]:
+    """Small parts have memory of their own: else each holds the whole piece of 8 KiB and more that was read with it, and what a camera of tiny frames
+    has in flight takes a hundred times what it was admitted with. Parts that are longer than such a piece are never copied."""
+    context: zmq.Context[Any] = zmq.Context(IO_THREADS)
+    context.set(_ZERO_COPY_RECV, 0)
+    return context
 
 
 def make_router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:

@@ -3,7 +3,8 @@
     expect      a client is about to send so much: it is made ready in the opener thread
     make_room   somebody else is about to need memory: what nobody uses goes
     forget      the client is gone
-    tick        what is kept for nobody goes
+    ended       an acquisition is over: what it freed is perhaps still this process's
+    tick        what is kept for nobody goes, and what the heap has beyond the plan
 
 What is kept was admitted, and goes before anything is made ready beside it: the budget holds. All of it runs in the ingest thread; what takes time is
 submitted. ``in_use_bytes``: of all acquisitions with pixels in messages, opened or being opened.
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardwright.storage.message_memory import give_back, trim
+from shardwright.pipeline.limits import RUNTIME_BYTES
+from shardwright.storage.message_memory import give_back, resident_bytes, trim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ class MessageRoom:
         self._submit = submit
         self._peer: object | None = None  # compared by identity: who sent last
         self.kept_bytes = 0
+        self._ended = False
 
     def expect(self, peer: object, more_bytes: int, in_use_bytes: int) -> None:
         if peer is not self._peer:
@@ -37,9 +40,21 @@ class MessageRoom:
             self._submit(trim if in_use_bytes else give_back)
 
     def forget(self, peer: object) -> None:
+        self._ended = True  # also of what it had begun to send
         if peer is self._peer:
             self._peer = None
 
-    def tick(self, in_use_bytes: int) -> None:
+    def ended(self) -> None:
+        self._ended = True
+
+    def tick(self, in_use_bytes: int, planned_bytes: int) -> None:
+        """``planned_bytes``: what all acquisitions may have."""
         if self._peer is None:
             self.make_room(in_use_bytes)
+        if self._ended and self.beyond_plan(planned_bytes) > 0:
+            self._ended = False
+            self._submit(trim)
+
+    def beyond_plan(self, planned_bytes: int) -> int:
+        """How much more memory this process has than was promised: measured, not computed."""
+        return resident_bytes() - RUNTIME_BYTES - planned_bytes - self.kept_bytes

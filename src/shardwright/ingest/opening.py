@@ -107,7 +107,14 @@ class Openings:
 
     def give_back_idle_memory(self) -> None:
         """What was made ready for pixels in messages and is kept for nobody."""
-        self._message_room.tick(self._in_messages())
+        self._message_room.tick(self._in_messages(), self._memory_bytes())
+
+    def beyond_plan(self) -> int:
+        """How much more memory this process has than all that was admitted may take."""
+        return self._message_room.beyond_plan(self._memory_bytes())
+
+    def acquisition_ended(self) -> None:
+        self._message_room.ended()
 
     def client_gone(self, client: Client) -> None:
         self._message_room.forget(client)
@@ -173,7 +180,7 @@ class Openings:
         known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
-        pending.admitted, pending.more_bytes = admitted, admitted.limits.acquisition_bytes
+        pending.admitted, pending.more_bytes = admitted, admitted.limits.bytes_with(pending.request.transport)
         self._expect(pending, admitted.limits.ring_bytes)
         pending.work = self._opener.submit(self._backstage.create, admitted, pending.client, pending.request.transport)
         return False

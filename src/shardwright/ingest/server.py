@@ -31,7 +31,7 @@ from .admission import Admission
 from .backstage import Backstage
 from .connections import Connections, stranger
 from .doorkeeper import Doorkeeper
-from .endpoints import IO_THREADS, bind_router, make_router
+from .endpoints import bind_router, make_context, make_router
 from .opening import Openings
 from .rate import SAMPLE_S
 from .registry import Sessions
@@ -176,7 +176,7 @@ class IngestServer:
 
     def bind(self) -> None:
         """Binds all sockets. Raises ``ConfigError`` naming the one that cannot be bound."""
-        self._context = context = zmq.Context(IO_THREADS)
+        self._context = context = make_context()
         try:
             if self._settings.access is not None:
                 self._zap = ZapHandler(context, self._settings.access.clients, self._poller, self._on_event)
@@ -258,7 +258,7 @@ class IngestServer:
             if not session.paused:
                 self._advance(session)
         now_s = time.monotonic()
-        self._connections.keep_alive(now_s, drained_since_s=begin_s if drained else 0.0)
+        self._connections.keep_alive(now_s, drained_since_s=begin_s if drained else 0.0, beyond_plan=self._openings.beyond_plan)
         if now_s >= self._next_sample_s:
             self._next_sample_s = now_s + SAMPLE_S
             self._openings.give_back_idle_memory()
@@ -339,6 +339,7 @@ class IngestServer:
 
     def _forget(self, session: Session) -> None:
         self._sessions.forget(session)
+        self._openings.acquisition_ended()
         failed, why = session.acquisition.state is AcquisitionState.FAILED, session.why_ended
         receipt = session.acquisition.receipt()
         if self._stopping and failed:

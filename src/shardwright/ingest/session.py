@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.pipeline.acquisition import AcquisitionState
+from shardwright.pipeline.limits import MESSAGE_BYTES
 from shardwright.wire.controls import Finish, Opened, Problem
 from shardwright.wire.messages import Header, Kind, decode_batch, decode_control
 from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
@@ -81,7 +82,8 @@ class Session:
         limits = self.acquisition.limits
         spare = limits.ring_bytes if self.attachment is None else 0
         kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
-        return limits.acquisition_bytes + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
+        messages = self.credit.ring_slots * MESSAGE_BYTES if self.pixels_in_messages else 0
+        return limits.acquisition_bytes + messages + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
 
     @property
     def pixels_in_messages(self) -> bool:

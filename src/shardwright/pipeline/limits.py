@@ -27,6 +27,7 @@ TASK_BYTES = 8 << 20  # raw bytes of one worker task: long enough to hide Python
 SLOW_TASK_BYTES = 2 << 20  # with a slow codec: nothing interrupts a task, and other acquisitions wait for its worker
 RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; measured after warm-up
 SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
+MESSAGE_BYTES = 2 << 10  # what a frame that came in a message of its own takes beside its pixels, while they are needed; measured: 1.5 KiB
 SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
@@ -83,7 +84,7 @@ class Limits:
         grid = Grid.of(spec)
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         least = least_ring_frames(grid, batch_frames)
-        ring = max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // grid.frame_bytes)) if ring_frames is None else ring_frames
+        ring = max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grid.frame_bytes, MESSAGE_BYTES))) if ring_frames is None else ring_frames
         if ring < least:
             raise BudgetError("ring_frames is too small for this chunking", expected=f"at least {least} frames", got=ring, hint=_smaller_chunks(grid))
         rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
@@ -132,6 +133,10 @@ class Limits:
     def acquisition_bytes(self) -> int:
         """``memory_bytes`` without the process itself: what a further acquisition of this kind adds to a daemon."""
         return self.memory_bytes - RUNTIME_BYTES
+
+    def bytes_with(self, transport: str) -> int:
+        """As ``acquisition_bytes``; pixels in messages bring the messages along."""
+        return self.acquisition_bytes + (self.ring_frames * MESSAGE_BYTES if transport == "message" else 0)
 
     def _check(self, budget_bytes: int | None, grid: Grid) -> None:
         assert self.ring_frames > self.held_frames, "else frames in order could fill the ring with slabs that wait for one more frame"

@@ -4,7 +4,7 @@
 
 One thread, non-blocking; without connections it sleeps for good. After each round it rests nine times as long as the round took, so that no number
 of questions takes more than a tenth of one processor (and of the interpreter's lock) from the frames. Whoever is silent, slow or asks without end
-holds up nobody: each connection has one turn a round and times of its own; when there are too many, the one that has been of no use for longest goes.
+holds up nobody: each connection has one turn a round and times of its own; when there are too many, one of the process that has most goes.
 Nothing that goes wrong here ends the daemon.
 """
 
@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
+import struct
 import threading
 import time
 import weakref
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,6 @@ from shardwright.model.errors import ProtocolError, ShardwrightError, TimedOutEr
 from .control_protocol import MAX_REQUEST_BYTES, decode_request, encode_error, encode_reply
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 ACCEPTED_A_ROUND = 4  # fewer than connections, so that one whose request is on its way is heard before newer ones push it out
 REST_RATIO = 9
+_CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
 MAX_REST_S = 0.25
 
 
@@ -131,12 +134,19 @@ class ControlServer:
                 self._closed.wait(MAX_REST_S)
                 return
             if len(self._connections) >= self._limits.connections:
-                useless = min(self._connections, key=lambda connection: connection.useful_s)
-                useless.over = True
-                self._listen_to(useless)
+                self._make_room()
             connection = _Connection(accepted, self._limits, now_s)
             self._connections.append(connection)
             self._listen_to(connection)
+
+    def _make_room(self) -> None:
+        """Of the process that has most connections, the one goes that has been of no use for longest: nobody's flood costs another its place."""
+        by_process = Counter(connection.process for connection in self._connections)
+        most = max(by_process.values())
+        greedy = [connection for connection in self._connections if by_process[connection.process] == most]
+        useless = min(greedy, key=lambda connection: connection.useful_s)
+        useless.over = True
+        self._listen_to(useless)
 
     def _listen_to(self, connection: _Connection) -> None:
         """Bring the selector to what the connection waits for now."""
@@ -164,6 +174,7 @@ class _Connection:
     def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:
         connected.setblocking(False)
         self.socket = connected
+        self.process, _, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         self.useful_s = now_s  # when it came, or was last answered
         self.due_s = now_s + limits.idle_s
         self.listened_for = 0  # what the selector has of it

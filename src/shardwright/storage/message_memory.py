@@ -12,12 +12,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+from pathlib import Path
 
 from .files import advise, populate
 
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _NEVER = -1
+_FROM_SYSTEM_BYTES = 1 << 20  # whoever asks for so much gets it from the system and gives it back there; glibc's own rule moves with what is freed
 _FROM_HEAP_BYTES = 32 << 20  # the most that glibc allows; what the heap has room for comes from it in any size
 _USUAL_TRIM_BYTES = 2 * _FROM_HEAP_BYTES  # glibc's own rule
 _PIECE_BYTES = 16 << 20  # taken at once: neighbours become one when they are free again
@@ -37,7 +39,7 @@ def _mallopt(option: int, value: int) -> bool:
 def have_one_heap() -> bool:
     """For all threads: what one frees another can have. Only before this process has a second thread; False where the C library cannot."""
     global _one_heap  # noqa: PLW0603  (there is one heap)
-    _one_heap = _mallopt(_M_ARENA_MAX, 1)
+    _one_heap = _mallopt(_M_ARENA_MAX, 1) and _mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
     return _one_heap
 
 
@@ -79,4 +81,14 @@ def give_back() -> None:
     """As ``trim``; and what is freed from now on goes as well, where it is much."""
     if _one_heap:
         _mallopt(_M_TRIM_THRESHOLD, _USUAL_TRIM_BYTES)
+        _mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
     trim()
+
+
+def resident_bytes() -> int:
+    """What this process has of its own that is no file, ring or shared memory, free pieces of the heap among it. 0 where it is not for us to bound:
+    this process has not one heap."""
+    if not _one_heap:
+        return 0
+    status = Path("/proc/self/status").read_text()
+    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon:")), 0)
