@@ -74,6 +74,7 @@ class StoreFolder:
         self.ballast = ballast
         self._over = False  # our own manifest is gone: nobody can take over what is finished
         self._extent = extent
+        self._made: list[Path] = []  # by ``create``: folders that are nobody else's
 
     @property
     def workspace(self) -> Path:
@@ -95,6 +96,9 @@ class StoreFolder:
     def create(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
         """Raises ``OutputExistsError`` when something is there already, ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         _make_store(path)
+        made = [path]
+        if settings.spill_root is not None and not (spilled := settings.spill_root / path.name).exists():
+            made.append(spilled)
         try:
             workspace = path / WORKSPACE
             make_directories(workspace)
@@ -137,10 +141,9 @@ class StoreFolder:
                 lock.release()
                 raise
         except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            if settings.spill_root is not None:
-                shutil.rmtree(settings.spill_root / path.name, ignore_errors=True)
+            _remove(made)
             raise
+        folder._made = made
         return folder
 
     def remember_seen(self, stop: int, extent: int) -> None:
@@ -220,13 +223,17 @@ class StoreFolder:
         self.lock.release()
 
     def remove_store(self) -> None:
-        """Take back a store that never got a frame, so that its name is free for the next try. Only what ``create`` made is in it."""
+        """Take back a store that never got a frame, so that its name is free for the next try. Only what ``create`` made goes."""
         self.close()
-        for placement in self.placements():
-            shutil.rmtree(placement.root, ignore_errors=True)
+        _remove(self._made)
 
     def _write_array(self, extent: int, may_replace: Callable[[], None] = lambda: None) -> None:
         replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self.spec, extent, codec_metadata(self.spec)), may_replace)
+
+
+def _remove(folders: list[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_store(path: Path) -> None:
