@@ -24,7 +24,7 @@ from shardwright.shard.manifest import delete_manifests, has_manifest, read_mani
 from shardwright.shard.staging import StagingArea
 from shardwright.shard.versions import refuse_other_versions
 from shardwright.storage.ballast import Ballast
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import read_regular, storage_errors
 from shardwright.storage.lock import StoreLock
 
 from .accounts import Accounts
@@ -141,7 +141,7 @@ def open_staging(workspace: Path, spec: ArraySpec, manifest: Manifest, dtype: np
 def _visible_extent(path: Path, spec: ArraySpec) -> int:
     """How much of the first frame axis zarr.json covers already: it never shrinks."""
     with storage_errors("read", path / IMAGE_PATH):
-        document = json.loads((path / IMAGE_PATH / "zarr.json").read_bytes())
+        document = json.loads(read_regular(path / IMAGE_PATH / "zarr.json"))
     if len(spec.dimensions) == 2:
         return 0
     axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)
