@@ -190,12 +190,25 @@ def test_an_open_that_is_too_long_ends_the_connection(start, double, raw, spec_o
     assert (facts["code"], facts["fatal"]) == ("protocol", True)
 
 
+def _lists_of_lists(depth: int) -> list:
+    return [_lists_of_lists(depth - 1)] if depth else []
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"dtype": "complex64"},
         {"dimensions": []},
         {"dimensions": [{"name": "y", "count": 2**62, "chunk_size": 2**62}, {"name": "x", "count": 2**62, "chunk_size": 1}]},
+        {
+            "dimensions": [
+                {"name": "t", "count": 2**63, "chunk_size": 1},
+                {"name": "y", "count": 8, "chunk_size": 8},
+                {"name": "x", "count": 8, "chunk_size": 8},
+            ]
+        },
+        {"dtype": "\n"},
+        {"attributes": {"deep": _lists_of_lists(300)}},
         {"codec": {"name": "lzma"}},
         {"surprise": 1},
     ],
@@ -203,10 +216,12 @@ def test_an_open_that_is_too_long_ends_the_connection(start, double, raw, spec_o
 )
 def test_a_wrong_spec_is_refused_and_the_connection_goes_on(bystander, raw, spec_of, changes):
     client = raw(bystander.ipc)
+    before = sorted(thread.name for thread in threading.enumerate()), sorted(bystander.root.iterdir())
     spec = {**spec_of().model_dump(mode="json"), **changes}
     client.send(client.connection.control(Kind.OPEN, {"request": 5, "name": "a", "spec": spec, "stream": None, "transport": "message"}))
     header, facts = client.receive_error()
     assert (header.session, facts["code"], facts["fatal"], facts["request"]) == (0, "spec", False, 5)
+    assert (sorted(thread.name for thread in threading.enumerate()), sorted(bystander.root.iterdir())) == before
     client.open("a", spec_of())
 
 

@@ -13,6 +13,7 @@ import zarr
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 EMPTY = 2**64 - 1
@@ -75,12 +76,12 @@ def write_with_tensorstore(path: Path, layout: Layout) -> None:
 WRITERS = {"zarr-python": write_with_zarr_python, "tensorstore": write_with_tensorstore}
 
 
-def wrap_in_group(root: Path, layout: Layout | None = None) -> None:
-    """An OME-Zarr group around an array ``0``."""
+def wrap_in_group(root: Path, layout: Layout | None = None, *, datasets: Sequence[str] = ("0",)) -> None:
+    """An OME-Zarr group around an array ``0``. ``datasets``: the paths that its metadata names."""
     root.mkdir()
     axes = [{"name": "t", "type": "time"}, {"name": "y", "type": "space"}, {"name": "x", "type": "space"}]
-    datasets = [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 1]}]}]
-    ome = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    named = [{"path": path, "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 1]}]} for path in datasets]
+    ome = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": named}]}
     (root / "zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}}))
     write_with_zarr_python(root / "0", layout or Layout())
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+import shardwright as sw
 from shardwright.cli.app import main
 
 from .stores import Layout, wrap_in_group, write_with_zarr_python
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -103,3 +108,68 @@ def test_inspect_a_group_that_leads_nowhere(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "g/0/zarr.json").unlink()
     assert run("inspect", tmp_path / "g") == 1
     assert "dataset '0'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def no_hang() -> Iterator[None]:
+    """Only so that a command that waits for ever becomes a failure."""
+
+    def give_up(*_: object) -> None:
+        raise AssertionError("waited for somebody to write into a pipe")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("place", ["zarr.json", "0/zarr.json"])
+@pytest.mark.parametrize("command", [("verify",), ("inspect",), ("inspect", "--missing"), ("compact", "--no-idle")], ids=" ".join)
+def test_a_pipe_in_place_of_metadata_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_hang, place: str, command: tuple[str, ...]
+) -> None:
+    wrap_in_group(tmp_path / "g")
+    (tmp_path / "g" / place).unlink()
+    os.mkfifo(tmp_path / "g" / place)
+    assert run(*command, tmp_path / "g") != 0
+    out, err = capsys.readouterr()
+    assert "it is no regular file" in " ".join((out + err).split())
+
+
+@pytest.mark.parametrize("place", ["frames/zarr.json", "frames/frame_id/zarr.json", "frames/frame_id/c/0"])
+def test_a_pipe_in_the_frame_table_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_hang, place: str) -> None:
+    store = tmp_path / "a.ome.zarr"
+    plane = [sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx"]
+    with sw.create(store, sw.ArraySpec(dtype="uint8", dimensions=plane), threads=1) as writer:
+        writer.append(np.ones((8, 8), np.uint8))
+    assert run("verify", store) == 0
+    (store / place).unlink()
+    os.mkfifo(store / place)
+    assert run("verify", store) == 1
+    assert "it is no regular file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [("verify",), ("inspect",), ("inspect", "--json"), ("compact", "--dry-run", "--no-idle")], ids=" ".join)
+@pytest.mark.parametrize("name", ["0\0", "d" * 300, "d/" * 3000])
+def test_a_dataset_path_that_no_folder_can_have_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, command: tuple[str, ...]
+) -> None:
+    wrap_in_group(tmp_path / "g", datasets=["0", name])
+    assert run(*command, tmp_path / "g") == (0 if "inspect" in command else 1)
+    out, err = capsys.readouterr()
+    assert repr(name)[1:40] in out + err or json.dumps(name)[1:40] in out + err
+
+
+@pytest.mark.parametrize("command", [("verify",), ("inspect",), ("compact", "--no-idle")], ids=" ".join)
+def test_a_group_of_very_many_datasets_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
+    wrap_in_group(tmp_path / "g", datasets=[f"d{number}" for number in range(5000)])
+    assert run(*command, tmp_path / "g") != 0
+    out, err = capsys.readouterr()
+    assert "names too many datasets; expected at most 256; got 5000" in out + err
+
+
+def test_a_dataset_that_is_named_again_and_again_is_looked_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrap_in_group(tmp_path / "g", datasets=["0"] * 5000)
+    assert run("inspect", "--json", tmp_path / "g") == 0
+    assert len(json.loads(capsys.readouterr().out)["arrays"]) == 1

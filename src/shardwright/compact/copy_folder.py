@@ -9,7 +9,7 @@ import crc32c
 
 from shardwright.model.errors import StorageError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, storage_errors, sync_directory
+from shardwright.storage.files import make_directories, open_regular, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def _copy_file(source: Path, target: Path) -> int:
     with storage_errors("copy", source):
         reach("compact.before_copy")
         crc = total = 0
-        with source.open("rb", buffering=0) as old, target.open("xb", buffering=0) as new:
+        with open_regular(source, buffering=0) as old, target.open("xb", buffering=0) as new:
             while piece := old.read(_PIECE_BYTES):
                 crc = crc32c.crc32c(piece, crc)
                 total += len(piece)

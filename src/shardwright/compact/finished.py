@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import read_regular, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ class FinishedShards:
         found = []
         with storage_errors("read", self._path):
             try:
-                text = self._path.read_text(encoding="utf-8", errors="replace")
+                text = read_regular(self._path).decode("utf-8", "replace")
             except (FileNotFoundError, NotADirectoryError):
                 return []
         for line in text.splitlines():

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from shardwright.model.errors import StorageError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, preallocate, read_range, rename_without_replacing, storage_errors, sync_directory
+from shardwright.storage.files import (
+    make_directories,
+    preallocate,
+    read_range,
+    read_regular,
+    rename_without_replacing,
+    storage_errors,
+    sync_directory,
+)
 
 from .claim import ClaimedPlace
 from .destination import CLAIM_KEY, PART_SUFFIX, WORK_PREFIX, check_size, key_exists, part_key
@@ -89,7 +97,7 @@ class LocalFolder(ClaimedPlace):
         path = self.root / CLAIM_KEY
         with storage_errors("read", path):
             try:
-                return path.read_bytes()
+                return read_regular(path)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 

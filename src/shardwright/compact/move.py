@@ -24,7 +24,7 @@ from shardwright.kernels.read import checksum_ranges
 from shardwright.model.errors import OutputExistsError, ShardFormatError, StorageError
 from shardwright.read.store import parse_array
 from shardwright.shard.index import encode_index
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import open_regular, storage_errors
 
 from .open_destination import open_destination
 from .source import PackedBytes, SourceShard, parts_between
@@ -65,7 +65,7 @@ def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
 
 
 def _send_as_it_is(key: str, path: Path, nbytes: int, destination: Destination, manners: Manners) -> dict[str, Any]:
-    with storage_errors("read", path), path.open("rb", buffering=0) as file:
+    with storage_errors("read", path), open_regular(path, buffering=0) as file:
         sizes = np.array([nbytes] if nbytes else [], np.int64)
         return _deliver(Consignment(key, sizes, lambda: _file_parts(file.fileno(), nbytes), lambda _: str(path)), destination, manners)
 

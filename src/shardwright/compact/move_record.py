@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.model.errors import FormatVersionError, ShardFormatError, StorageError
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import replace_file, storage_errors, sync_directory
+from shardwright.storage.files import read_regular, replace_file, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -158,7 +158,7 @@ class MoveRecord:
 def _read(path: Path) -> str | None:
     with storage_errors("read", path):
         try:
-            return path.read_text(encoding="utf-8")
+            return read_regular(path).decode()
         except FileNotFoundError:
             return None
         except UnicodeDecodeError as error:

@@ -25,7 +25,7 @@ from shardwright.kernels.downsample import halved
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, publish_folder, replace_file, storage_errors
+from shardwright.storage.files import make_directories, publish_folder, read_regular, replace_file, storage_errors
 
 from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
 from .pausing import pause_files
@@ -183,7 +183,7 @@ class _PyramidJob:
         asked = {"source": self._source, "levels": [[level.name, json.loads(level.document)] for level in self._levels]}
         job = self._folder / _JOB
         with storage_errors("look at", job):
-            found = json.loads(job.read_bytes()) if job.exists() else {}
+            found = json.loads(read_regular(job)) if job.exists() else {}
         self._check_free(same_source=isinstance(found, dict) and found.get("source") == self._source)
         same = found == asked
         make_directories(self._folder)
@@ -213,7 +213,7 @@ class _PyramidJob:
         """Whether a run that was stopped while it published got so far: only complete levels ever have their name."""
         document = self._store.root / level.name / "zarr.json"
         with storage_errors("look at", document):
-            return document.is_file() and document.read_bytes() == level.document
+            return document.is_file() and read_regular(document) == level.document
 
     def _where(self, name: str) -> Path:
         published = self._store.root / name

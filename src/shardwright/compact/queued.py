@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shardwright.model.versions import check_version
 from shardwright.shard.group_files import IMAGE_FOLDER
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import replace_file, storage_errors, sync_directory
+from shardwright.storage.files import read_regular, replace_file, storage_errors, sync_directory
 
 from .work_folder import WORK_FOLDER
 
@@ -57,14 +57,14 @@ class QueuedStore:
     def failures(self) -> int:
         """How often its compaction has failed. What cannot be read says 0."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            return int(json.loads(self.queued_file.read_bytes())["failures"])
+            return int(json.loads(read_regular(self.queued_file))["failures"])
         return 0
 
     def check_version(self) -> None:
         """Raises ``FormatVersionError`` when a release that keeps something else there has queued it."""
         facts = None
         with suppress(OSError, ValueError):
-            facts = json.loads(self.queued_file.read_bytes())
+            facts = json.loads(read_regular(self.queued_file))
         if isinstance(facts, dict):
             check_version(facts.get("version", VERSION), VERSION, self.queued_file)
 

@@ -26,7 +26,7 @@ from shardwright.codecs.parameters import codec_of, inner_codecs
 from shardwright.model.errors import OutputExistsError, SpecError
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, publish_folder, replace_file, storage_errors
+from shardwright.storage.files import make_directories, publish_folder, read_regular, replace_file, storage_errors
 from shardwright.storage.lock import StoreLock
 
 from .copy_folder import copy_folder
@@ -221,7 +221,7 @@ class _RechunkJob:
     def _begin(self) -> None:
         job = self._folder / "job.json"
         with storage_errors("look at", job):
-            same = job.exists() and job.read_bytes() == self._facts
+            same = job.exists() and read_regular(job) == self._facts
         for stale in (self._folder / "work", *(() if same else (job, self._store))):
             _remove(stale)
         if not same:

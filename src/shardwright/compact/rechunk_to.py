@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import OutputExistsError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, replace_file, storage_errors
+from shardwright.storage.files import make_directories, read_regular, replace_file, storage_errors
 from shardwright.storage.lock import StoreLock
 
 from .manners import Manners
@@ -66,7 +66,7 @@ class RechunkTo:
         job, facts = self._folder / "job.json", describe(self._plan)
         record = MoveRecord.find(self._folder, self._destination.url)
         with storage_errors("look at", job):
-            found = job.read_bytes() if job.exists() else None
+            found = read_regular(job) if job.exists() else None
         self._sent_already = found is not None and (record is None or (record.complete and not self._store.exists()))
         self._made_already = self._sent_already or self._store.exists()
         complete = self._sent_already or (record is not None and record.complete)

@@ -79,16 +79,21 @@ class Acquisition(Outcomes):
     ) -> None:
         settings = settings or WriteSettings()
         folder = StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
-        super().__init__(folder, limits, pool, wake, settings, () if restored is None else restored.staged_slots)
-        if restored is None:
-            self._prepare_first_group()
-            return
+        self._is_new = restored is None
         try:
-            self._restore(restored)
+            super().__init__(folder, limits, pool, wake, settings, () if restored is None else restored.staged_slots)
         except BaseException:
-            self._await_workers()
-            self._keeper.stop()
-            self._keeper.join()
+            if restored is None:
+                folder.remove_store()
+            raise
+        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
+        try:
+            if restored is None:
+                self._groups.prepare_first()  # waits: a full disk is a clean refusal here
+            else:
+                self._restore(restored)
+        except BaseException:
+            self.take_back()
             raise
 
     @classmethod
@@ -308,9 +313,21 @@ class Acquisition(Outcomes):
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
         if self.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
             self._await_workers()
+            self._groups.abandon()
             self._keeper.stop()
         self._keeper.join()
         self.folder.close()
+
+    def take_back(self) -> None:
+        """In place of ``close``, for an acquisition that nobody got: a store that was made for it goes, so that its name is free for the next try.
+        One that was taken up stays as it is for recovery."""
+        if not self._is_new:
+            self.close()
+            return
+        self._groups.abandon()
+        self._keeper.stop()
+        self._keeper.join()
+        self.folder.remove_store()
 
     def _await_workers(self) -> None:
         """Nobody may read or write any more when the files are closed and the staging area is unmapped."""
@@ -361,15 +378,6 @@ class Acquisition(Outcomes):
                 self._keeper.remove_store()
 
     # ------------------------------------------------------------------ the beginning
-
-    def _prepare_first_group(self) -> None:
-        try:
-            self._groups.prepare_first()  # waits: a full disk is a clean refusal here
-        except BaseException:
-            self._keeper.stop()
-            self._keeper.join()
-            self.folder.remove_store()
-            raise
 
     def _restore(self, restored: Restored) -> None:
         """Take up what recovery found: closed groups, groups to go on with, staged frames."""

@@ -154,6 +154,7 @@ class FrameFlow(ABC):
         self._desk = StagingDesk(folder.staging, staged_slots, self._table, limits.frame_bytes, pool, report)
         self._keeper = ShardKeeper(folder, self._encoder.layout, report)
         self._groups = Groups(self.grid, limits, self._keeper, settings, partial(_note, self._events))
+        self._keeper.start()  # last: what fails before leaves no thread behind
 
     def warn_below(self, low_water_bytes: int) -> None:
         """Another limit of free disk below which an event warns. From any thread."""

@@ -60,12 +60,12 @@ class FrameRing:
     """Belongs to the writer's thread."""
 
     def __init__(self, spec: ArraySpec, slots: int) -> None:
-        self._memory = spare_memory.take(slots * spec.frame_bytes)
+        self._free = FreeSlots(slots)
+        self._table = SlotTable(slots)
+        self._memory = spare_memory.take(slots * spec.frame_bytes)  # last: whoever takes it gives it back
         pixels = self._memory[: slots * spec.frame_bytes].view(np.dtype(spec.dtype).newbyteorder("<"))
         self.frames = pixels.reshape(slots, *spec.frame_shape)
         self.address = int(self.frames.ctypes.data)
-        self._free = FreeSlots(slots)
-        self._table = SlotTable(slots)
 
     def take(self, sequence: int, most: int = 1) -> npt.NDArray[np.int64]:
         """Free slots for frames ``sequence`` onwards: as many as there are, at most ``most``."""

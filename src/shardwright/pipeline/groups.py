@@ -124,14 +124,18 @@ class Groups:
 
     def prepare_first(self) -> None:
         """Waits: a disk without room for the first shard is a clean refusal. Raises ``StorageError``."""
-        group = self._new(0)
+        group = self._prepared[0] = self._new(0)
         error = group.files.failure()
         if error is not None and error.is_a(StorageFullError) and self._settings.on_full == "spill":
             self._spill(group, error)
             error = group.files.failure()
         if error is not None:
             raise error.to_error()
-        self._prepared[0] = group
+
+    def abandon(self) -> None:
+        """Close the files of all groups, as they are, for recovery. Only when no worker is at them."""
+        for group in (*self.by_number.values(), *self._prepared.values()):
+            self._keeper.abandon(group.files)
 
     def restore(self, group: Group) -> None:
         """A group found on disk, its files open."""

@@ -59,6 +59,9 @@ class ShardKeeper:
         self._dead: ErrorText | None = None
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
+
+    def start(self) -> None:
+        """Once, when everything else that an acquisition is made of is there."""
         self._thread.start()
 
     def alive(self) -> bool:
@@ -273,7 +276,9 @@ class ShardKeeper:
         self._commands.put(None)
 
     def join(self) -> None:
-        self._thread.join()
+        """Also of a thread that could not be started."""
+        if self._thread.ident is not None:
+            self._thread.join()
 
     # ------------------------------------------------------------------ the thread
 

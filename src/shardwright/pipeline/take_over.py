@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import is_manifest
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import storage_errors, sync_directory
+from shardwright.storage.files import open_regular, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from shardwright.shard.manifest import Manifest
@@ -41,7 +41,7 @@ def leave_old_inodes(path: Path, manifest: Manifest) -> None:
 
 def _copy_file(source: Path, target: Path) -> None:
     """Whole blocks, so that the copy is as preallocated as the source."""
-    with source.open("rb") as reading, target.open("xb") as writing:
+    with open_regular(source) as reading, target.open("xb") as writing:
         size = os.fstat(reading.fileno()).st_size
         os.posix_fallocate(writing.fileno(), 0, max(size, 1))
         os.ftruncate(writing.fileno(), size)

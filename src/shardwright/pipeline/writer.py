@@ -6,6 +6,7 @@ import logging
 import operator
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,30 +59,31 @@ class Writer:
         self._wake = threading.Event()
         self._receipt: Receipt | None = None
         self._ended = False
-        self._pool = WorkerPool(threads)
-        self._pool.start()
         try:
+            self._begin(make, threads)
+        except ShardwrightError as error:
+            raise error from None  # it says all there is to say: one traceback
+
+    def _begin(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
+        with ExitStack() as undo:
+            self._pool = WorkerPool(threads)
+            undo.callback(self._pool.stop)
+            self._pool.start()
             self._acquisition = make(self._pool, self._wake.set)
-            try:
-                self._ring = FrameRing(self._acquisition.spec, self._acquisition.limits.ring_frames)
-                self._acquisition.settle_missing()  # what the process before this one had appended and not stored
-            except BaseException:
-                self._acquisition.close()
-                raise
-        except BaseException as error:
-            self._pool.stop()
-            if isinstance(error, ShardwrightError):
-                raise error from None  # it says all there is to say: one traceback
-            raise
-        self.spec = self._acquisition.spec
-        self.limits = self._acquisition.limits
-        self._grid = self._acquisition.grid
-        self._dtype = np.dtype(self.spec.dtype)
-        self._count = self._acquisition.next_sequence
-        self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
-        self._address = np.zeros(1, np.int64)
-        self._helper = threading.Thread(target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True)
-        self._helper.start()
+            undo.callback(self._acquisition.take_back)
+            self.spec = self._acquisition.spec
+            self.limits = self._acquisition.limits
+            self._grid = self._acquisition.grid
+            self._dtype = np.dtype(self.spec.dtype)
+            self._count = self._acquisition.next_sequence
+            self._descriptor = np.zeros(1, descriptor_dtype(len(self.spec.frame_fields)))
+            self._address = np.zeros(1, np.int64)
+            self._ring = FrameRing(self.spec, self.limits.ring_frames)
+            undo.callback(self._ring.close)
+            self._acquisition.settle_missing()  # what the process before this one had appended and not stored
+            self._helper = threading.Thread(target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True)
+            self._helper.start()
+            undo.pop_all()
 
     @property
     def path(self) -> Path:

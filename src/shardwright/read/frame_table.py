@@ -15,6 +15,7 @@ from shardwright.codecs.decode import ChunkCodecs, decode_chunk
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.model.fates import Fate, Reason
 from shardwright.model.versions import check_version
+from shardwright.storage.files import open_regular
 
 from .store import read_metadata
 
@@ -50,7 +51,7 @@ class Column:
         chunk_bytes = self.rows_per_chunk * self.dtype.itemsize
         limit = self.codecs.max_encoded_bytes(chunk_bytes)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 data = file.read(limit + 1)
         except FileNotFoundError:
             raise ShardFormatError("a chunk of the frame table is missing", got=path) from None

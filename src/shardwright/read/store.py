@@ -23,12 +23,14 @@ from shardwright.array.document import check_document, check_node
 from shardwright.array.spec import DTYPES, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD
 from shardwright.codecs.decode import ChunkCodecs
 from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WORK_FOLDER = ".shardwright"
 MAX_METADATA_BYTES = 16 * 1024 * 1024
+MAX_DATASETS = 256  # of a group: levels of its images; each is looked at as a whole
 
 _INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 _KEY_PART = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -168,7 +170,10 @@ def _open_folder(folder: Path) -> Store:
         return Store(folder, None, (parse_array(folder, document),))
     attributes = document.get("attributes", {})
     arrays, broken = [], {}
-    for name in _dataset_paths(attributes):
+    names = list(dict.fromkeys(_dataset_paths(attributes)))
+    if len(names) > MAX_DATASETS:
+        raise ShardFormatError(f"the group {folder} names too many datasets", expected=f"at most {MAX_DATASETS}", got=len(names))
+    for name in names:
         try:
             arrays.append(parse_array(_inside(folder, name)))
         except (ShardFormatError, StorageError) as error:
@@ -198,6 +203,8 @@ def _dataset_paths(attributes: Any) -> list[str]:
 
 def _inside(folder: Path, name: str) -> Path:
     """The folder of a dataset named by metadata, which must not lead out of the group."""
+    if "\0" in name:
+        raise ShardFormatError("dataset path with a NUL", got=repr(name)[:160])
     if name.startswith("/") or ".." in Path(name).parts:
         raise ShardFormatError("dataset path leads out of the group", got=repr(name))
     return folder / name
@@ -210,7 +217,7 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
     """
     path = folder / "zarr.json"
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(min(os.fstat(file.fileno()).st_size, MAX_METADATA_BYTES) + 1)  # a read takes as much memory as it asks for
     except FileNotFoundError:
         raise ShardFormatError(f"no zarr.json in {folder}", hint="Give the path of a Zarr v3 store, array or shard") from None

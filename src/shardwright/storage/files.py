@@ -10,8 +10,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, StorageFullError
 
@@ -150,9 +151,27 @@ def replace_by_rename(source: Path, target: Path) -> None:
         source.replace(target)
 
 
+def open_regular(path: Path, *, buffering: int = -1) -> IO[bytes]:
+    """A regular file, for reading. Raises ``OSError``, also for what is none: a named pipe in its place would wait for somebody to write."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))  # noqa: TRY301
+        return open(descriptor, "rb", buffering=buffering)  # noqa: PTH123 (of a descriptor; the caller closes it)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a regular file. Raises ``OSError``."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def read_range(path: Path, offset: int, nbytes: int) -> bytes:
     """Bytes of a file, fewer at its end. Raises ``StorageError``."""
-    with storage_errors("read", path), path.open("rb", buffering=0) as file:
+    with storage_errors("read", path), open_regular(path, buffering=0) as file:
         pieces, done = [], 0
         while done < nbytes and (piece := os.pread(file.fileno(), nbytes - done, offset + done)):
             pieces.append(piece)

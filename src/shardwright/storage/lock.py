@@ -114,7 +114,7 @@ class StoreLock:
 def is_locked(path: Path) -> bool:
     """Whether somebody holds the lock of this file now; False where there is no file, or none that may be looked at."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
     except OSError:
         return False
     try:

@@ -32,9 +32,11 @@ class SpareMemory:
             block = self._fitting(nbytes)
             if block is None:
                 self._kept.clear()
-            self._in_use_bytes += nbytes if block is None else block.size
+        block = self.fresh(nbytes) if block is None else block
+        with self._lock:  # not before: what the system refused was never in use
+            self._in_use_bytes += block.size
             self._most_bytes = max(self._most_bytes, self._in_use_bytes)
-        return self.fresh(nbytes) if block is None else block
+        return block
 
     def _fitting(self, nbytes: int) -> np.ndarray | None:
         """The smallest that is large enough, and not so large that a plan would be exceeded by much."""

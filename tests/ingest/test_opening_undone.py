@@ -1,0 +1,92 @@
+"""An OPEN that fails at any step of creation leaves the daemon as it was: no descriptor, no thread, no file; the same name can be opened next."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from shardwright.pipeline import frame_flow
+from shardwright.storage import failpoints
+
+CAN_DO_WITHOUT = {"ballast.before_fill", "ballast.before_open", "log.before_preallocate"}
+
+
+@pytest.fixture
+def root(tmp_path):
+    """In memory where that can be had: creation syncs a lot, and nothing here asks for a disk."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path, prefix="shardwright-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def client(start, raw, root, spec_of):
+    """Of a daemon that has opened and ended an acquisition: what it keeps from then on is there."""
+    client = raw(start(root=root).ipc)
+    yield client
+    failpoints.watch_all(None)
+
+
+def left(root: Path) -> tuple[list[str], list[str], list[str]]:
+    gc.collect()
+    descriptors = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sorted(descriptors), sorted(thread.name for thread in threading.enumerate()), sorted(map(str, root.rglob("*")))
+
+
+def refused(client, spec) -> None:
+    client.ask_to_open("a", spec)
+    header, facts = client.receive_error()
+    assert (header.session, facts["fatal"], facts["request"]) == (0, False, 1)
+
+
+def watch(look) -> None:
+    """Every call of storage; not where the keeper's thread dies."""
+    failpoints.watch_all(lambda name: look(name) if name != "keeper.before_command" else None)
+
+
+def fail(error: BaseException):
+    def action(*_: object, **__: object) -> None:
+        raise error
+
+    return action
+
+
+def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
+    calls: list[str] = []
+    watch(calls.append)
+    client.open("counted", spec_of())  # the opener's thread is there from now on
+    failpoints.watch_all(None)
+    steps, tolerated = len(calls), 0
+    assert {"lock.before_take", "log.before_sync", "staging.before_preallocate", "journal.before_sync"} <= set(calls)
+    before = left(root)
+    for number in range(1, steps + 1):
+        del calls[:]
+        failing = failpoints.at_time(number, fail(OSError(errno.EIO, os.strerror(errno.EIO))))
+        watch(lambda name, failing=failing: (calls.append(name), failing()))
+        client.ask_to_open(f"a{number}", spec_of())
+        header, _ = client.receive()
+        failpoints.watch_all(None)
+        if header.session:
+            assert calls[number - 1] in CAN_DO_WITHOUT
+            before, tolerated = left(root), tolerated + 1
+        assert left(root) == before, f"after a failure at call {number}, {calls[number - 1]}"
+    assert tolerated <= len(CAN_DO_WITHOUT)
+    client.open("a1", spec_of())
+
+
+@pytest.mark.parametrize("name", ["SlabTable", "StagingDesk", "ShardKeeper", "Groups"])
+def test_a_part_that_cannot_be_made(client, root, spec_of, monkeypatch, name):
+    with monkeypatch.context() as patch:
+        patch.setattr(frame_flow, name, fail(OverflowError("Python int too large to convert to C long")))
+        refused(client, spec_of())
+        before = left(root)
+        for _ in range(3):
+            refused(client, spec_of())
+            assert left(root) == before
+    client.open("a", spec_of())
