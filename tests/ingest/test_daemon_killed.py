@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -24,14 +25,18 @@ if TYPE_CHECKING:
     from shardwright.client import Connection, Stream
 
 DAEMON = """
-import json, sys, threading
+import json, os, signal, sys, threading
 from pathlib import Path
 from shardwright.ingest import IngestServer, IngestSettings
 from shardwright.pipeline.recover import unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.storage import failpoints
 
 root, facts = Path(sys.argv[1]), json.loads(sys.argv[2])
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop.set())
+failpoints.set_hook(facts.pop("dies_at", ""), lambda: os.kill(os.getpid(), signal.SIGKILL))
 pool = WorkerPool(2)
 pool.start()
 settings = IngestSettings(
@@ -42,7 +47,7 @@ server = IngestServer(settings, (), pool, on_event=lambda name, facts: print(nam
 server.bind()
 server.adopt(unfinished_stores(root / "data"))
 print("ready", flush=True)
-server.run(threading.Event())
+server.run(stop)
 """
 
 CAMERA = """
@@ -80,6 +85,18 @@ class Rig:
             self._daemon.kill()
             self._daemon.communicate()
             self._daemon = None
+
+    def stop(self) -> None:
+        """SIGTERM; it may die of it."""
+        assert self._daemon is not None
+        self._daemon.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Until it has ended by itself: its exit code."""
+        assert self._daemon is not None
+        self._daemon.communicate(timeout=60)
+        code, self._daemon = self._daemon.returncode, None
+        return int(code)
 
     def pause(self) -> None:
         assert self._daemon is not None
@@ -167,6 +184,40 @@ def test_a_killed_camera_is_replaced_by_another(rig: Rig, spec_of: Callable[...,
         stream.close()
     np.testing.assert_array_equal(rig.stored(), frames)
     assert stream.receipt.frames_stored == 50
+
+
+@pytest.mark.parametrize(
+    ("end", "point"), [("its client was gone for too long", "log.before_append"), ("the daemon was stopped", "table.before_create")]
+)
+def test_another_client_goes_on_after_an_end_that_was_cut_short(
+    rig: Rig, spec_of: Callable[..., sw.ArraySpec], frames_of: Callable[..., np.ndarray], end: str, point: str
+):
+    """The daemon dies while it seals what the first client had sent, a slab and a shard of it half full; the next frames come in order."""
+    frames = frames_of(40)
+    gone = end == "its client was gone for too long"
+    rig.start(dies_at=point, **({"resume_timeout_ms": 100} if gone else {}))
+    with sw.connect(rig.endpoint, reconnect_timeout_ms=0) as connection:
+        stream = connection.acquire("a", spec_of(chunk=8))
+        for frame in frames[:10]:
+            stream.append(frame)
+        stream.flush()
+        if not gone:
+            rig.stop()
+            assert rig.wait() == -signal.SIGKILL
+        with contextlib.suppress(errors.ShardwrightError):
+            connection.close()
+    if gone:
+        assert rig.wait() == -signal.SIGKILL
+    rig.start()
+    with sw.connect(rig.endpoint) as connection:
+        stream = reopened(connection)
+        for frame in frames[10:]:
+            stream.append(frame)
+        stream.close()
+    receipt = stream.receipt
+    assert receipt is not None
+    assert (receipt.frames_stored, receipt.frames_late, receipt.frames_duplicate, receipt.frames_lost) == (40, 0, 0, 0)
+    np.testing.assert_array_equal(rig.stored(), frames)
 
 
 def reopened(connection: Connection) -> Stream:
