@@ -28,6 +28,7 @@ from shardwright.storage.files import make_directories, storage_errors, sync_dir
 
 from .assembly import grid_tables
 from .encoding import SlabEncoder
+from .evidence import Evidence
 from .restored import GroupReport, Restored, RestoredGroup
 
 if TYPE_CHECKING:
@@ -75,15 +76,15 @@ class Finder:
         self._layout: ArrayLayout = SlabEncoder(restored.spec, Grid.of(restored.spec)).layout
         self._record_bytes = record_dtype(len(restored.spec.frame_fields)).itemsize
         self._whole: dict[int, set[int]] = {}  # group -> whole slabs
+        self._evidence = Evidence.of(self._folder.workspace, restored.accounts, self._folder.manifest)
 
     def run(self) -> None:
-        manifest = self._folder.manifest
-        self._restored.accounts.expect_up_to(manifest.seen_stop, manifest.seen_extent)
         self._read_log()
         for placement in self._folder.placements():
             if placement.workspace.is_dir():
                 self._find_groups(placement)
         self._read_staging()
+        self._judge_losses()
         self._folder.log.sync()
         self._count_shards()
         self._make_room()
@@ -91,6 +92,7 @@ class Finder:
     def _read_log(self) -> None:
         """Frames of sealed groups, and frames that were settled without being stored."""
         accounts = self._restored.accounts
+        self._evidence.take_log(self._folder.log)
         positions: dict[int, list[np.ndarray]] = {}  # of the group whose block is being read
         for kind, group, records in self._folder.log.blocks():
             if kind is BlockKind.GROUP:
@@ -237,11 +239,11 @@ class Finder:
         self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, report.frames_kept, begun))
 
     def _clear_torn(self, files: GroupFiles, found: ReadBack) -> None:
-        """Not stored; but their frames came, and are to be sent again or recorded as lost, even if recovery dies once more."""
-        for places in found.torn:
-            self._restored.accounts.expect(found.frames_of(places))
-        if found.torn:
+        """Not stored. Where frames of theirs may have been acknowledged, these are to be sent again or recorded as lost, even if recovery dies once
+        more."""
+        if self._evidence.take_torn(found):
             self._folder.remember_seen(self._restored.accounts.seen.stop, self._restored.accounts.received_extent)
+        if found.torn:
             files.journal.clear_slabs(places.slot_layer for places in found.torn)
 
     def _read_staging(self) -> None:
@@ -263,6 +265,15 @@ class Finder:
         accounts.store(sequences)
         accounts.make_durable(sequences, frames=False)
         accounts.frames_durable += sequences.size
+        self._evidence.take_staged(staging, records, valid)
+
+    def _judge_losses(self) -> None:
+        """What is missing is one thing or the other from now on, even if recovery dies once more."""
+        restored, accounts = self._restored, self._restored.accounts
+        damaged = any((placement.root / DAMAGED).exists() for placement in self._folder.placements())
+        restored.frames_forgotten = self._evidence.conclude(damaged=damaged)
+        if accounts.missing_acknowledged():
+            self._folder.remember_seen(accounts.seen.stop, accounts.received_extent)
 
     def _is_open(self, position: int) -> bool:
         """Whether a position's slab still waits for frames."""

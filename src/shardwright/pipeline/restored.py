@@ -63,6 +63,7 @@ class Restored:
     staged_addresses: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     reports: list[GroupReport] = field(default_factory=list)
     checked_bytes: int = 0
+    frames_forgotten: int = 0  # known to have come, never acknowledged, and behind everything that is kept
 
     def close(self) -> None:
         """Let go of everything; the store stays as it is."""
