@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,33 @@ def test_a_dry_run_says_the_same_and_changes_nothing(store: Path) -> None:
     done = as_json(store)[1]["stores"][0]
     for count in ("identity", "chunks_kept", "chunks_dropped", "frames_lost"):
         assert would[count] == done[count], count
+
+
+def test_frames_that_were_never_acknowledged_are_told_as_such_and_are_no_failure(store: Path, tmp_path: Path) -> None:
+    """The last whole slab, as if the worker had died before it journaled its chunks; one frame behind it is staged."""
+    with (store / ".shardwright" / "2.journal").open("r+b") as file:
+        entries = file.seek(8192)
+        file.write(bytes((store / ".shardwright" / "2.journal").stat().st_size - entries))
+    copy = tmp_path / "copy.ome.zarr"
+    shutil.copytree(store, copy)
+    code, answer = as_json(store)
+    assert (code, answer["ok"]) == (0, True)
+    (facts,) = answer["stores"]
+    assert (facts["frames_kept"], facts["frames_lost"], facts["frames_unacknowledged"]) == (FRAMES - 4, 0, 4)
+    result = recover(copy)
+    assert result.returncode == 0
+    assert "none lost; 4 more were on their way when the writer died, never acknowledged" in result.stdout
+    assert "LOST" not in result.stdout
+
+
+def test_acknowledged_frames_that_are_gone_are_a_failure(store: Path) -> None:
+    (rotten, *_) = sorted((store / ".shardwright").glob("c.2.*.partial"))
+    with rotten.open("r+b") as file:
+        file.write(b"\xff" * 64)
+    result = recover(store)
+    assert result.returncode == 1
+    assert "4 LOST: `shardwright inspect --missing` names them" in result.stdout
+    assert "never acknowledged" not in result.stdout
 
 
 def test_a_store_that_is_being_written_is_refused_and_others_are_recovered(writer: Writer, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.workers import WorkerPool
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.journal import GroupJournal, JournalLayout
+from shardwright.shard.journal import CHUNK_ENTRY, GroupJournal, JournalLayout
 from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 GIVE_UP_S = 60.0  # only so that a hang becomes a failure
 
 
-def _rot(store: Path, spec: ArraySpec, slab: int) -> None:
-    """Spoil the first chunk of a slab of group 0, wherever in its shard in progress it lies."""
+def _first_chunk(store: Path, spec: ArraySpec, slab: int) -> tuple[int, int]:
+    """(offset in file 0 of group 0, place of its journal entry) of the first chunk of a slab."""
     layout = SlabEncoder(spec, Grid.of(spec)).layout
     (manifest,) = store.glob(".shardwright/acquisition.*.json")
     identity = bytes.fromhex(json.loads(manifest.read_text())["identity"])
@@ -42,6 +42,24 @@ def _rot(store: Path, spec: ArraySpec, slab: int) -> None:
     slot = layout.layer_of_slab(slab)[1] * int(layout.plane.layer_slots[0])
     offset = int(journal.read_chunks(0)[0]["offset"][slot])
     journal.close()
+    return offset, tables.chunk_place(0, slot)
+
+
+def _unfinish(store: Path, spec: ArraySpec, slab: int) -> None:
+    """As if the worker had died before it journaled the first chunk of a slab of group 0."""
+    with (store / ".shardwright" / "0.journal").open("r+b") as file:
+        file.seek(_first_chunk(store, spec, slab)[1])
+        file.write(bytes(CHUNK_ENTRY.itemsize))
+
+
+@pytest.fixture
+def unfinish() -> Callable[[Path, ArraySpec, int], None]:
+    return _unfinish
+
+
+def _rot(store: Path, spec: ArraySpec, slab: int) -> None:
+    """Spoil the first chunk of a slab of group 0, wherever in its shard in progress it lies."""
+    offset, _ = _first_chunk(store, spec, slab)
     with (store / ".shardwright" / "c.0.0.0.partial").open("r+b") as file:
         file.seek(offset)
         file.write(b"\xff" * 8)

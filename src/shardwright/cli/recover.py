@@ -33,7 +33,7 @@ def command(
     """Bring unfinished stores back: every chunk whose checksum holds is kept, every shard sealed. `serve` does the same at its start.
 
     May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing had to be, with 1 when a store could not be
-    recovered or frames were lost, and 2 for usage.
+    recovered or frames were lost that were, or may have been, acknowledged, and 2 for usage.
     """
     from shardwright.pipeline.limits import default_threads
     from shardwright.pipeline.recover import unfinished_stores
@@ -90,6 +90,8 @@ def summary(store: Path, result: Recovery | ShardwrightError) -> str:
     lines = [f"{store}: {result.action}, {result.seconds:.1f} s"]
     if result.identity is not None:
         lost = f"{result.frames_lost:,} LOST: `shardwright inspect --missing` names them" if result.frames_lost else "none lost"
+        if result.frames_unacknowledged:
+            lost += f"; {result.frames_unacknowledged:,} more were on their way when the writer died, never acknowledged"
         lines += [
             f"  frames: {result.frames_kept:,} kept, {result.frames_completed_from_staging:,} of them from the staging area, {lost}",
             f"  chunks: {result.chunks_kept:,} kept, {result.chunks_dropped:,} unfinished or damaged; {format_bytes(result.bytes_checked)} checked",

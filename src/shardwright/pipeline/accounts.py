@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.model.fates import Fate
+from shardwright.model.fates import Fate, Reason
 from shardwright.model.receipt import Receipt
 
 from .sequence_set import SequenceSet
@@ -33,6 +33,9 @@ class Accounts:
     seen: SequenceSet = field(default_factory=SequenceSet)
     stored: SequenceSet = field(default_factory=SequenceSet)
     durable: SequenceSet = field(default_factory=SequenceSet)
+    lost: SequenceSet = field(default_factory=SequenceSet)  # after a crash: not on disk, and perhaps acknowledged
+    lost_stop: int = 0  # likewise all that is missing below this
+    frames_unacknowledged: int = 0  # of the lost ones
 
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         self.frames_received += sequences.size
@@ -57,6 +60,20 @@ class Accounts:
         self.seen.stop = max(self.seen.stop, stop)
         self.received_extent = max(self.received_extent, extent)
 
+    def lose(self, records: np.ndarray) -> None:
+        """Frames that a crash or rot took, and that may have been acknowledged."""
+        self.expect(records)
+        self.lost.add(records["sequence"].astype(np.int64))
+
+    def may_be_acknowledged(self, missing: np.ndarray) -> np.ndarray:
+        """bool[n], of sequences that are missing after a crash."""
+        acknowledged: np.ndarray = (missing < self.lost_stop) | self.lost.holds(missing)
+        return acknowledged
+
+    def missing_acknowledged(self) -> int:
+        """How many of the missing sequences may have been acknowledged."""
+        return sum(int(self.may_be_acknowledged(np.arange(first, last + 1)).sum()) for first, last in self.seen.missing(self.seen.stop))
+
     def store(self, sequences: np.ndarray) -> np.ndarray:
         """Frames that are stored. Returns bool[n]: which were not before, in the staging area or in files that failed since."""
         new: np.ndarray = ~self.stored.holds(sequences)
@@ -76,6 +93,7 @@ class Accounts:
             fate = Fate(int(number))
             self.frames_by_fate[fate] += int(count)
             self.first_by_fate.setdefault(fate, records[first].copy())
+        self.frames_unacknowledged += int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
 
     def lose_stored(self, sequences: np.ndarray) -> None:
         """Stored frames that a disk error took: settled from now on, and no commit counts them any more."""

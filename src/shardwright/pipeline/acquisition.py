@@ -24,7 +24,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import DuplicateFrameError, ResumeError
 from shardwright.model.fates import Fate, Reason
 from shardwright.model.promise import kept
-from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, METADATA_FIELDS, descriptor_dtype
+from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
 
 from .commit_ledger import joined
 from .frame_flow import AcquisitionState, _Batch
@@ -208,15 +208,16 @@ class Acquisition(Outcomes):
 
     def settle_missing(self) -> None:
         """Sequences below ``next_sequence`` that never came and that nobody can send any more: recorded as lost, so that they hold nothing up."""
+        if self.state is not AcquisitionState.OPEN:
+            return
         for first, last in self.missing(self.next_sequence):
             for start in range(first, last + 1, _SETTLE_ROWS):
-                descriptors = np.zeros(min(_SETTLE_ROWS, last + 1 - start), descriptor_dtype(len(self.spec.frame_fields)))
-                descriptors["sequence"] = np.arange(start, start + descriptors.size)
-                descriptors["frame_id"] = descriptors["position"] = -1
-                descriptors["flags"] = FRAME_NOT_HELD
-                for name in METADATA_FIELDS:
-                    descriptors[name] = np.nan
-                self.submit(descriptors, np.zeros(descriptors.size, np.int64))
+                records = self._records_of(not_held(start, min(_SETTLE_ROWS, last + 1 - start), descriptor_dtype(len(self.spec.frame_fields))))
+                sequences = records["sequence"].astype(np.int64)
+                self.accounts.receive(sequences, records["position"].astype(np.int64))
+                reason = np.where(self.accounts.may_be_acknowledged(sequences), Reason.NOT_HELD, Reason.NOT_ACKNOWLEDGED)
+                self._settle(records, Fate.LOST, reason.astype(np.uint8), release=False)
+        self._advance()
 
     def flush(self) -> None:
         """Make everything that came so far durable, now: frames of unfinished slabs are staged. Watch ``durable_watermark``."""

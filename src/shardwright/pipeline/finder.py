@@ -28,6 +28,7 @@ from shardwright.storage.files import make_directories, storage_errors, sync_dir
 from .assembly import grid_tables
 from .earlier_row import EarlierRow
 from .encoding import SlabEncoder
+from .evidence import Evidence
 from .restored import GroupReport, Restored, RestoredGroup
 
 if TYPE_CHECKING:
@@ -77,15 +78,15 @@ class Finder:
         self._whole: dict[int, set[int]] = {}  # group -> whole slabs
         self._logged: set[int] = set()  # groups that have records in the frame log
         self._replaced: set[Path] = set()  # shards whose groups were opened again, as the store names them
+        self._evidence = Evidence.of(self._folder.workspace, restored.accounts, self._folder.manifest)
 
     def run(self) -> None:
-        manifest = self._folder.manifest
-        self._restored.accounts.expect_up_to(manifest.seen_stop, manifest.seen_extent)
         self._read_log()
         for placement in self._folder.placements():
             if placement.workspace.is_dir():
                 self._find_groups(placement)
         self._read_staging()
+        self._judge_losses()
         self._folder.log.sync()
         self._count_shards()
         self._make_room()
@@ -93,6 +94,7 @@ class Finder:
     def _read_log(self) -> None:
         """Frames of sealed groups, and frames that were settled without being stored."""
         accounts, log = self._restored.accounts, self._folder.log
+        self._evidence.take_log(log)
         pieces: dict[int, list[np.ndarray]] = {}  # the records of the group whose block is being read
         for kind, group, records in log.blocks():
             if kind is BlockKind.GROUP:
@@ -249,11 +251,11 @@ class Finder:
         self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, takes_back, report.frames_kept, begun))
 
     def _clear_torn(self, files: GroupFiles, found: ReadBack) -> None:
-        """Not stored; but their frames came, and are to be sent again or recorded as lost, even if recovery dies once more."""
-        for places in found.torn:
-            self._restored.accounts.expect(found.frames_of(places))
-        if found.torn:
+        """Not stored. Where frames of theirs may have been acknowledged, these are to be sent again or recorded as lost, even if recovery dies once
+        more."""
+        if self._evidence.take_torn(found):
             self._folder.remember_seen(self._restored.accounts.seen.stop, self._restored.accounts.received_extent)
+        if found.torn:
             files.journal.clear_slabs(places.slot_layer for places in found.torn)
 
     def _read_staging(self) -> None:
@@ -271,6 +273,15 @@ class Finder:
         restored.staged["pixels_crc"] = restored.staged["record_crc"] = 0
         restored.staged_slots = slots
         restored.accounts.find(restored.staged)
+        self._evidence.take_staged(staging, records, valid)
+
+    def _judge_losses(self) -> None:
+        """What is missing is one thing or the other from now on, even if recovery dies once more."""
+        restored, accounts = self._restored, self._restored.accounts
+        damaged = any((placement.root / DAMAGED).exists() for placement in self._folder.placements())
+        restored.frames_forgotten = self._evidence.conclude(damaged=damaged)
+        if accounts.missing_acknowledged():
+            self._folder.remember_seen(accounts.seen.stop, accounts.received_extent)
 
     def _is_open(self, position: int) -> bool:
         """Whether a position's slab still waits for frames."""

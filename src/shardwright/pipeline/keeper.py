@@ -27,6 +27,7 @@ from shardwright.shard.rewrite import rewrite_group
 from shardwright.storage.failpoints import reach
 
 from .commit_ledger import LOGGED, STAGED
+from .evidence import end_intact
 from .keeper_reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
 from .measures import BusyClock
 from .reopen import reopen_row
@@ -129,6 +130,7 @@ class ShardKeeper:
             error: ErrorText | None = None
             try:
                 self.folder.may_rename()
+                end_intact(self.folder.workspace)
                 if old.renamed:
                     raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
                 files, saved, lost = rewrite_group(
@@ -169,6 +171,8 @@ class ShardKeeper:
                     sync()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
                     failed[key] = self._explained(error)
+                    with suppress(StorageError):
+                        end_intact(self.folder.workspace)
                 self.busy.step()
             self._report(Committed(failed, time.monotonic_ns() - begun_ns))
 

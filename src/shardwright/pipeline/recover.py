@@ -5,6 +5,7 @@ Restartable at any point: nothing is deleted before what replaces it is on disk.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import LockedError, ShardFormatError
-from shardwright.model.fates import Fate
+from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
@@ -32,8 +33,10 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_range, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
+from .accounts import Accounts
 from .acquisition import Acquisition, AcquisitionState
 from .encoding import SlabEncoder
+from .evidence import Evidence
 from .finder import DAMAGED, facts_of, journals
 from .limits import Limits
 from .new_store import abandoned, is_making_folder, remove_abandoned, withdraw
@@ -56,7 +59,10 @@ _POLL_S = 0.5
 
 @dataclass
 class Recovery:
-    """What was found in one store and what was made of it. ``action``: sealed, would be sealed, or leftovers removed (or would be)."""
+    """What was found in one store and what was made of it. ``action``: sealed, would be sealed, or leftovers removed (or would be).
+
+    ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are gone as well, but nothing had been promised for them.
+    ``receipt`` counts both as lost, but for those of the latter that came behind everything that is kept."""
 
     path: str
     action: str
@@ -65,6 +71,7 @@ class Recovery:
     frames_kept: int = 0
     frames_completed_from_staging: int = 0
     frames_lost: int = 0
+    frames_unacknowledged: int = 0
     chunks_kept: int = 0
     chunks_dropped: int = 0
     bytes_checked: int = 0
@@ -229,7 +236,9 @@ def _seal(path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progre
     if acquisition.error is not None:
         raise acquisition.error
     recovery.receipt = acquisition.receipt()
-    recovery.frames_kept, recovery.frames_lost = recovery.receipt.frames_stored, recovery.receipt.frames_lost
+    settled = acquisition.accounts.frames_unacknowledged
+    recovery.frames_kept, recovery.frames_lost = recovery.receipt.frames_stored, recovery.receipt.frames_lost - settled
+    recovery.frames_unacknowledged = settled + restored.frames_forgotten
     return recovery
 
 
@@ -257,6 +266,9 @@ class _Examiner:
         self._whole: dict[int, set[int]] = {}
         self._closed: set[int] = set()
         self._logged: Counter[int] = Counter()  # frames of each sealed group
+        grid, manifest = self._layout.grid, self._manifest
+        self._accounts = Accounts(self._spec.frame_bytes, math.prod(grid.counts[1:]))
+        self._evidence = Evidence.of(path / WORKSPACE, self._accounts, manifest)
         self.recovery = Recovery(str(path), "would be sealed", self._manifest.identity)
 
     def run(self) -> Recovery:
@@ -268,20 +280,37 @@ class _Examiner:
         recovery.frames_kept += sum(report.frames_kept for report in reports)
         self._read_staging()
         recovery.frames_kept += recovery.frames_completed_from_staging
+        self._judge_losses(placements)
         return recovery
+
+    def _judge_losses(self, placements: list[Placement]) -> None:
+        recovery, accounts = self.recovery, self._accounts
+        set_aside = any(Action.SET_ASIDE.value in report.actions.values() for report in recovery.groups)
+        forgotten = self._evidence.conclude(damaged=set_aside or any((placement.root / DAMAGED).exists() for placement in placements))
+        missing = sum(last + 1 - first for first, last in accounts.seen.missing(accounts.seen.stop))
+        acknowledged = accounts.missing_acknowledged()
+        recovery.frames_lost += acknowledged
+        recovery.frames_unacknowledged += missing - acknowledged + forgotten
 
     def _read_log(self) -> None:
         log = FrameLog.open(self._path / WORKSPACE / "frames.log", self._dtype, self._manifest.identity_bytes, read_only=True)
         try:
+            self._evidence.take_log(log)
             for kind, group, records in log.blocks():
+                self._receive(records)
                 if kind is BlockKind.GROUP:
                     self._logged[group] += records.size
                     self.recovery.frames_kept += records.size
                 else:
-                    self.recovery.frames_lost += int((records["fate"] == Fate.LOST).sum())
+                    unacknowledged = int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
+                    self.recovery.frames_lost += int((records["fate"] == Fate.LOST).sum()) - unacknowledged
+                    self.recovery.frames_unacknowledged += unacknowledged
             self._closed = set(log.groups)
         finally:
             log.close()
+
+    def _receive(self, records: np.ndarray) -> None:
+        self._accounts.receive(records["sequence"].astype(np.int64), records["position"].astype(np.int64))
 
     def _group(self, placement: Placement, file: Path) -> GroupReport:
         number = int(file.name.removesuffix(JOURNAL_SUFFIX))
@@ -315,6 +344,9 @@ class _Examiner:
                 lost.add(f)
         found = read_back(self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress)
         report.take(found)
+        for places in found.whole:
+            self._receive(found.frames_of(places))
+        self._evidence.take_torn(found)
         self._whole[number] = {places.slab for places in found.whole}
         self.recovery.bytes_checked += found.checked_bytes
 
@@ -322,15 +354,17 @@ class _Examiner:
         staging = open_staging(self._path / WORKSPACE, self._spec, self._manifest, self._dtype)
         if staging is None:
             return
+        grid = self._layout.grid
         try:
             records, valid = staging.read()
+            slots = np.flatnonzero(valid)
+            _, first = np.unique(records["sequence"][slots], return_index=True)  # a slab that was taken back leaves older copies behind
+            for slot in slots[first].tolist():
+                slab = grid.slab_of_position(int(records["position"][slot]))
+                group = grid.group_of_slab(slab)
+                if group not in self._closed and slab not in self._whole.get(group, set()):
+                    self._receive(records[slot : slot + 1])
+                    self.recovery.frames_completed_from_staging += 1
+            self._evidence.take_staged(staging, records, valid)
         finally:
             staging.close()
-        grid = self._layout.grid
-        records = records[valid]
-        _, first = np.unique(records["sequence"], return_index=True)
-        for position in records["position"][first].tolist():
-            slab = grid.slab_of_position(position)
-            group = grid.group_of_slab(slab)
-            if group not in self._closed and slab not in self._whole.get(group, set()):
-                self.recovery.frames_completed_from_staging += 1

@@ -66,6 +66,7 @@ class Restored:
     staged_slots: list[int] = field(default_factory=list)
     reports: list[GroupReport] = field(default_factory=list)
     checked_bytes: int = 0
+    frames_forgotten: int = 0  # known to have come, never acknowledged, and behind everything that is kept
 
     def close(self) -> None:
         """Let go of everything; the store stays as it is."""

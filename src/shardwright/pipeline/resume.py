@@ -27,6 +27,7 @@ from shardwright.storage.ballast import Ballast
 from shardwright.storage.lock import StoreLock
 
 from .accounts import Accounts
+from .evidence import end_intact
 from .finder import Finder
 from .restored import Restored
 from .store_folder import StoreFolder
@@ -61,6 +62,8 @@ def restore(
         read_known_manifest(path)  # before its writer loses the lock
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     try:
+        if take_over:
+            end_intact(workspace)
         manifest = read_known_manifest(path)
         _check_spill(path, spill_workspace(path, manifest))
         manifest = replace(manifest, writer_epoch=manifest.writer_epoch + 1)

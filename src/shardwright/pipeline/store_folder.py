@@ -48,6 +48,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
+from .evidence import begin_intact
 from .frame_table import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
@@ -306,6 +307,7 @@ def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
     replace_file(store / IMAGE_PATH / "zarr.json", array_metadata(spec, 0, codec_metadata(spec)))
     replace_file(store / "zarr.json", group_metadata(spec, store.name.split(".")[0]))
+    begin_intact(workspace)
     write_manifest(workspace, manifest)
     if settings.spill_root is not None:  # a spill root that is not there later is then noticed
         make_directories(settings.spill_root / store.name / WORKSPACE)

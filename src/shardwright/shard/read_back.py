@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.model.errors import StorageError
 
 from .index import EMPTY as ABSENT
-from .journal import VALID
+from .journal import EMPTY, VALID
 from .slab_map import SlabPlaces, slab_places, slabs_of_group
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ class Readable(Protocol):
 
 @dataclass
 class ReadBack:
-    """``entries[f]``: CHUNK_ENTRY[slots] of file f; ``good[f]``: bool[slots], the chunk can be believed. ``whole``: slabs, with their places."""
+    """``entries[f]``: CHUNK_ENTRY[slots] of file f; ``good[f]``: bool[slots], the chunk can be believed;
+    ``written[f]``: bool[slots], there is an entry. ``whole``: slabs, with their places."""
 
     entries: list[np.ndarray]
     good: list[np.ndarray]
     records: np.ndarray
     record_valid: np.ndarray
+    written: list[np.ndarray]
     whole: list[SlabPlaces] = field(default_factory=list)
     torn: list[SlabPlaces] = field(default_factory=list)  # begun, but not whole
     checked_bytes: int = 0
@@ -51,6 +53,14 @@ class ReadBack:
         """The frame records of a slab."""
         records: np.ndarray = self.records[places.slot_layer][self.record_valid[places.slot_layer]]
         return records
+
+    def was_stored(self, places: SlabPlaces) -> bool:
+        """Whether every chunk of a slab was journaled, so that its frames may have been acknowledged."""
+        return all(bool(written[places.slot[places.file == f]].all()) for f, written in enumerate(self.written))
+
+    def tells_frames(self, places: SlabPlaces) -> bool:
+        """Whether every frame of a stored slab is known."""
+        return _frames_complete(self.frames_of(places))
 
     @property
     def chunks_kept(self) -> int:
@@ -78,7 +88,7 @@ def read_back(
     ``progress`` hears of bytes as they are checked.
     """
     records, record_valid = journal.read_frames()
-    entries, good = [], []
+    entries, good, written = [], [], []
     checked_bytes = 0
     with ThreadPoolExecutor(threads, "shardwright-read-back") as pool:
         for file, shard in enumerate(shards):
@@ -90,7 +100,8 @@ def read_back(
                 checked_bytes += _check_chunks(pool, shard, table, believed, progress)
             entries.append(table)
             good.append(believed)
-    found = ReadBack(entries, good, records, record_valid, checked_bytes=checked_bytes)
+            written.append(states != EMPTY)
+    found = ReadBack(entries, good, records, record_valid, written, checked_bytes=checked_bytes)
     for slab in slabs_of_group(layout, group):
         places = slab_places(layout, slab)
         state = np.concatenate([good[f][places.slot[places.file == f]] for f in range(len(good))])

@@ -18,7 +18,7 @@ from shardwright.model.errors import StorageError
 from shardwright.storage.table_file import TableFile
 
 from .file_header import decode_header, encode_header, expect_header, file_seed
-from .journal import checked_rows, seal_rows
+from .journal import checked_rows, seal_rows, written_rows
 from .layout import PAGE_BYTES, page_aligned
 
 if TYPE_CHECKING:
@@ -108,6 +108,12 @@ class StagingArea:
             except StorageError:
                 valid[slot] = False  # one bad sector must not cost the others
         return records, valid
+
+    def spoiled(self, records: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Of what ``read`` has returned: the records of frames whose pixels do not fit, and whether there are records that cannot be read either. A
+        frame that was being written over such a one is not meant: that one's slab is stored."""
+        readable = checked_rows(records, self.seed)
+        return records[readable & ~valid], bool((written_rows(records) & ~readable).any())
 
     def map(self) -> int:
         """Address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's are ``k * slot_bytes`` further."""

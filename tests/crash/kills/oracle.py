@@ -127,6 +127,19 @@ class Oracle:
                 problems += [f"final shard c/{key}: {what}" for what in self._compare(values, where)]
         return problems
 
+    def judge_end(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
+        """A store that nobody went on with ends with a frame that is stored: the array is not lengthened by places of frames that never were."""
+        stored = [self.scene.frames[self.sent[sequence]].position for sequence in self._stored_sequences(store)]
+        first = [self.scene.spec.dimensions[0].name == d.name for d in self.scene.spec.stored_dimensions].index(True)
+        extent = read(store / "0").shape[first]
+        needed = max((self.scene.index(position)[0] + 1 for position in stored), default=0)
+        return [] if extent == needed else [f"the array has {extent} steps, but its frames need {needed}"]
+
+    def _stored_sequences(self, store: Path) -> list[int]:
+        table = zarr.open_group(store / "frames", mode="r")
+        sequences: list[int] = np.asarray(table["sequence"])[np.asarray(table["fate"]) == Fate.STORED].tolist()
+        return sequences
+
     def judge_store(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
         """The whole store once it was brought back: every promised frame at its place, no other's pixels anywhere, the frame table in agreement."""
         try:

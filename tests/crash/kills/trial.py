@@ -122,6 +122,8 @@ class TrialRun:
         if not messages or not isinstance(messages[-1], Recovered):
             self._complain(f"recovery failed: {messages[-1:]}")
             return None
+        if lost := messages[-1].facts.get("frames_lost"):
+            self._complain(f"a kill takes no acknowledged frame, but recovery says that {lost} are lost")
         if store.exists():
             before = digest(store)
             self._live(None, recover, store)
@@ -167,6 +169,13 @@ class TrialRun:
     def _judge_store(self) -> None:
         if self._unfinished():
             self._complain("work in progress is left after recovery")
+        if not self._store.exists():
+            if self._oracle.promised:
+                self._complain("the store is gone")
+            return
+        if not self._trial.ending.startswith("resume"):
+            for problem in self._oracle.judge_end(self._store, self._read):
+                self._complain(problem)
         for problem in self._oracle.judge_store(self._store, self._read):
             self._complain(problem)
         report = verify_store(self._store, threads=1)

@@ -1,0 +1,239 @@
+"""A loss that breaks a promise, and one for which nothing had been promised: which is which after a crash, and what becomes of either."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.model.errors import StorageError
+from shardwright.model.fates import Fate, Reason
+from shardwright.pipeline.evidence import end_intact, is_intact
+from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.recover import recover_store
+from shardwright.pipeline.resume import open_staging, read_known_manifest, restore
+from shardwright.pipeline.settings import WriteSettings
+from shardwright.shard.frame_record import record_dtype
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FRAMES = 6  # three slabs of two, all in group 0
+SETTINGS = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
+STAGING = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+LOST, UNTOLD = (Fate.LOST, Reason.NOT_HELD), (Fate.LOST, Reason.NOT_ACKNOWLEDGED)
+STORED = (Fate.STORED, Reason.NONE)
+
+
+@pytest.fixture
+def left(tmp_path, shared_pool, drive_of, spec_of):
+    """(a store whose writer is gone and had stored all of its frames, its specification)."""
+
+    def make(frames=FRAMES, settings=SETTINGS, **spec):
+        drive = drive_of(tmp_path / "living.zarr", spec_of(codec=None, **{"shard": 4, **spec}), shared_pool, settings)
+        drive.submit(*range(frames))
+        drive.until(lambda: drive.acquisition.durable_watermark == frames)
+        drive.still()
+        copy = tmp_path / "left.zarr"
+        shutil.copytree(drive.path, copy, symlinks=True)
+        drive.finish()
+        return copy, drive.spec
+
+    return make
+
+
+def bring_back(store: Path, pool) -> tuple[int, int, int]:
+    """(kept, lost, never acknowledged), as a dry run says and as it then is."""
+    dry = recover_store(store, pool, threads=1, dry_run=True)
+    done = recover_store(store, pool, threads=1)
+    facts = [(found.frames_kept, found.frames_lost, found.frames_unacknowledged) for found in (dry, done)]
+    assert facts[0] == facts[1]
+    return facts[1]
+
+
+def extent(store: Path) -> int:
+    return int(zarr.open_array(store / "0", mode="r").shape[0])
+
+
+def fates(store: Path) -> list[tuple[int, int]]:
+    group = zarr.open_group(store / "frames", mode="r")
+    rows = sorted(zip(*(np.asarray(group[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True))
+    return [row[1:] for row in rows]
+
+
+def test_frames_that_were_on_their_way_are_no_loss_and_leave_no_room_at_the_end(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+    assert extent(store) == 4
+    assert fates(store) == [STORED] * 4
+
+
+def test_a_hole_in_front_of_frames_that_are_kept_is_told_with_its_reason(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 1)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+    assert extent(store) == 6
+    assert fates(store) == [*[STORED] * 2, *[UNTOLD] * 2, *[STORED] * 2]
+
+
+@pytest.mark.parametrize("slab", [1, 2])
+def test_a_slab_that_was_stored_and_does_not_hold_is_lost(left, shared_pool, rot, slab):
+    store, spec = left()
+    rot(store, spec, slab)
+    assert bring_back(store, shared_pool) == (4, 2, 0)
+    assert extent(store) == 6
+    assert fates(store).count(LOST) == 2
+
+
+def test_both_at_once_are_told_apart(left, shared_pool, rot, unfinish):
+    store, spec = left()
+    rot(store, spec, 0)
+    unfinish(store, spec, 2)
+    assert bring_back(store, shared_pool) == (2, 2, 2)
+    assert extent(store) == 4
+    assert fates(store) == [LOST, LOST, STORED, STORED]
+
+
+def test_a_shard_that_is_gone_takes_what_was_stored_in_it(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    (store / ".shardwright" / "c.0.0.0.partial").unlink()
+    assert bring_back(store, shared_pool) == (0, 4, 2)
+
+
+@pytest.mark.parametrize("what", ["another boot", "no boot", "log", "records", "damaged before"])
+def test_in_doubt_every_missing_frame_may_have_been_acknowledged(left, shared_pool, unfinish, what):
+    """A power cut takes pages of the journal; damage takes what would tell."""
+    store, spec = left()
+    unfinish(store, spec, 2)
+    workspace = store / ".shardwright"
+    if what == "another boot":
+        (workspace / "boot").write_text("00000000-0000-0000-0000-000000000000")
+    elif what == "no boot":
+        (workspace / "boot").unlink()
+    elif what == "log":
+        with (workspace / "frames.log").open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\x01" * 400)
+    elif what == "records":
+        unreadable_record(workspace / "0.journal", 0)
+    else:
+        (store / ".shardwright.damaged").mkdir()
+    lost_besides = 2 if what == "records" else 0
+    assert bring_back(store, shared_pool) == (4 - lost_besides, 2 + lost_besides, 0)
+    assert extent(store) == 6
+
+
+def unreadable_record(journal: Path, frame: int) -> None:
+    with journal.open("r+b") as file:
+        file.seek(4096 + frame * 128 + 20)
+        file.write(b"\xff")
+
+
+def test_a_journal_that_was_set_aside_leaves_everything_in_doubt(left, shared_pool, unfinish):
+    store, _ = left(frames=20)
+    with (store / ".shardwright" / "2.journal").open("r+b") as file:
+        file.write(b"\xff" * 64)
+    recovery = recover_store(store, shared_pool, threads=1)
+    assert (recovery.frames_kept, recovery.frames_unacknowledged) == (16, 0)
+
+
+def test_a_log_that_ends_in_a_header_only_is_what_a_kill_leaves(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    with (store / ".shardwright" / "frames.log").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\x01" * 64)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+
+
+@pytest.mark.parametrize("spoiled", ["pixels", "record"])
+def test_a_staged_frame_that_cannot_be_read_is_lost(left, shared_pool, spoiled):
+    store, spec = left(frames=7, chunk=4, settings=STAGING)
+    path, dtype = store / ".shardwright" / "staging", record_dtype(0)
+    area = open_staging(path.parent, spec, read_known_manifest(store), dtype)
+    assert area is not None
+    records, valid = area.read()
+    (slot,) = np.flatnonzero(valid & (records["sequence"] == 5))
+    place = area.data_place(int(slot)) if spoiled == "pixels" else area.entry_place(int(slot))
+    area.close()
+    with path.open("r+b") as file:
+        file.seek(place + 8)
+        file.write(b"\xff" * 4)
+    assert bring_back(store, shared_pool) == (6, 1, 0)
+    assert fates(store)[5] == LOST
+
+
+def test_what_was_found_out_is_not_forgotten_when_recovery_dies(left, shared_pool, rot, unfinish):
+    store, spec = left()
+    rot(store, spec, 0)
+    unfinish(store, spec, 1)
+    restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1).close()
+    kept, lost, never = bring_back(store, shared_pool)
+    assert (kept, lost + never) == (2, 4)
+    assert lost >= 2, "in doubt, but never the other way round"
+
+
+def test_a_recovery_that_dies_when_all_is_told_says_the_same_again(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 1)
+    failpoints.set_hook("workspace.before_manifest", fail)
+    try:
+        with pytest.raises(StorageError):
+            recover_store(store, shared_pool, threads=1)
+    finally:
+        failpoints.set_hook("workspace.before_manifest", None)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+
+
+def fail() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_frames_that_are_sent_again_take_their_places(left, drive_of, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    with sw.resume(store) as writer:
+        assert writer.frames == 4, "the next frame takes the number of one that was never acknowledged"
+        for value in (7, 8):
+            writer.append(np.full(spec.frame_shape, value, spec.dtype))
+    assert (writer.receipt.frames_stored, writer.receipt.frames_lost) == (6, 0)
+    assert zarr.open_array(store / "0", mode="r")[4:, 0, 0].tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("what", ["sync", "take-over"])
+def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_pool, drive_of, spec_of, what):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, SETTINGS)
+    workspace = drive.path / ".shardwright"
+    drive.submit(0, 1)
+    drive.until(lambda: drive.acquisition.durable_watermark == 2)
+    assert is_intact(workspace)
+    if what == "take-over":
+        drive.still()
+        copy = tmp_path / "copy.zarr"
+        shutil.copytree(drive.path, copy)
+        restore(copy, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True).close()
+        assert not is_intact(copy / ".shardwright")
+    else:
+        failpoints.set_hook("shard.before_sync", failpoints.at_time(1, fail))
+        try:
+            drive.submit(2, 3)
+            drive.until(lambda: drive.acquisition.durable_watermark == 4)
+        finally:
+            failpoints.set_hook("shard.before_sync", None)
+        assert not is_intact(workspace)
+    drive.finish()
+
+
+def test_a_store_without_a_boot_is_not_intact(tmp_path):
+    assert not is_intact(tmp_path)
+    end_intact(tmp_path)
