@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
 from shardwright.compact.order import Order  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
-from shardwright.pipeline.limits import default_threads
+from shardwright.pipeline.limits import MAX_RING_FRAMES, default_threads
 from shardwright.pipeline.settings import Durability, OnDuplicate, OnFull, Overload  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import (
     MAX_SOCKET_PATH_BYTES,
-    AutoOrRingFrames,
     AutoOrThreads,
     Endpoint,
     File,
@@ -31,6 +30,8 @@ from .quantities import (
     Origin,
     Size,
     SocketFile,
+    auto_or_count,
+    auto_or_count_schema,
 )
 
 RECOMPRESS_PATTERN = r"^(codec|(lz4|lz4hc|zlib|zstd|gzip)(:[0-9]{1,2})?)$"
@@ -38,8 +39,7 @@ DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 CONTROL_SOCKET = "control.sock"
 MAX_FRAME_RATE_HZ = 1e9
 VERSION: Literal[1] = 1  # of the file's format
-
-
+AutoOrRingFrames = Annotated[int | Literal["auto"], BeforeValidator(auto_or_count(MAX_RING_FRAMES)), auto_or_count_schema(MAX_RING_FRAMES)]
 _OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # what a stream may say for itself
 
 

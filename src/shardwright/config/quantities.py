@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from shardwright.pipeline.limits import MAX_RING_FRAMES
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -49,7 +47,7 @@ def parse_size_bytes(value: Any) -> int:
     raise ValueError("expected a size such as 64MiB or 4GiB, or a whole number of bytes, above 0 and at most 2^60")
 
 
-def _auto_or_count(most: int) -> Callable[[Any], Any]:
+def auto_or_count(most: int) -> Callable[[Any], Any]:
     def checked(value: Any) -> Any:
         if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most):
             return value
@@ -58,7 +56,7 @@ def _auto_or_count(most: int) -> Callable[[Any], Any]:
     return checked
 
 
-def _auto_or_count_schema(most: int) -> WithJsonSchema:
+def auto_or_count_schema(most: int) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "exclusiveMinimum": 0, "maximum": most}]})
 
 
@@ -149,8 +147,7 @@ Size = Annotated[
     BeforeValidator(parse_size_bytes),
     WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0, "maximum": MAX_SIZE_BYTES}, {"type": "string", "pattern": SIZE_PATTERN}]}),
 ]
-AutoOrThreads = Annotated[int | Literal["auto"], BeforeValidator(_auto_or_count(MAX_THREADS)), _auto_or_count_schema(MAX_THREADS)]
-AutoOrRingFrames = Annotated[int | Literal["auto"], BeforeValidator(_auto_or_count(MAX_RING_FRAMES)), _auto_or_count_schema(MAX_RING_FRAMES)]
+AutoOrThreads = Annotated[int | Literal["auto"], BeforeValidator(auto_or_count(MAX_THREADS)), auto_or_count_schema(MAX_THREADS)]
 Endpoint = Annotated[
     str,
     AfterValidator(_endpoint),
