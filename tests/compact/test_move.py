@@ -104,6 +104,8 @@ def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, death
         return move_store.move_store(store, MoveOptions(str(away), delete_source=True, manners=POLITE), execute)
 
     away, count = tmp_path / "dry-run", []
+    shutil.rmtree(store)  # what is counted is what dies: a copy, without links
+    shutil.copytree(original, store)
     assert die_at(0, job, count=count).ok
     for number in range(1, count[0] + 1, max(1, count[0] // deaths)):
         away = tmp_path / f"away-{number}"

@@ -51,8 +51,9 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     """
     begin_s = time.monotonic()
     array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
-    if len(shard) != len(array.shape) or min(shard, default=0) < 0:
-        raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"{len(array.shape)} coordinates")
+    possible = len(shard) == len(array.shape) and min(shard, default=0) >= 0
+    if not possible or not (array.contains_shard(shard) or (array.path / array.shard_key(shard)).exists()):  # the array may have been cropped
+        raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}")
     trim = bool(task.get("trim"))
     recompress = task.get("recompress")
     codec = None if recompress is None else denser_codec(array, recompress)
