@@ -5,6 +5,7 @@ Tasks of all acquisitions share the pool, first come first served. Workers share
 
 from __future__ import annotations
 
+import logging
 import threading
 from queue import SimpleQueue
 from typing import Protocol
@@ -12,12 +13,14 @@ from typing import Protocol
 import numpy as np
 
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.warm_up import warm_up
+from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.storage.spare_memory import spare_memory
 
 from .limits import raise_descriptor_limit
 from .measures import BusyClock
 from .scheduling import let_others_first
+
+log = logging.getLogger("shardwright")
 
 
 class WorkerState:
@@ -77,6 +80,8 @@ class WorkerPool:
     def start(self) -> None:
         """Lift the limit of open files, compile (or load) the kernels, then start the threads."""
         raise_descriptor_limit()
+        if compiles():
+            log.warning("%s", COMPILING)  # which Python shows on standard error, where a program has no log
         warm_up()
         for thread in self._threads:
             thread.start()
