@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,27 +17,24 @@ from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
 from .write import start_writeback, write_runs, write_slots
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 COMPILING = "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"
-log = logging.getLogger("shardwright")
 _lock = threading.Lock()  # held while kernels are compiled: whoever comes second finds them done
 _done = False  # in this process; under _lock
 
 
-def warm_up(tell: Callable[[str], None] = log.warning) -> None:
-    """Run each kernel once on a tiny input of the types that the pipeline uses. ``tell`` hears first of a wait that nobody would understand; left
-    out, it is a line of the log ``shardwright``, which Python shows on standard error."""
+def compiles() -> bool:
+    """Whether ``warm_up`` will compile: a wait that nobody would understand, to be told before it begins (``COMPILING``)."""
+    return not _done and not is_compiled(CACHE_FOLDER)
+
+
+def warm_up() -> None:
+    """Run each kernel once on a tiny input of the types that the pipeline uses."""
     global _done  # noqa: PLW0603
     with _lock:
-        if _done:
-            return
-        if not is_compiled(CACHE_FOLDER):
-            tell(COMPILING)
-        _run_each()
-        note_compiled(CACHE_FOLDER)
-        _done = True
+        if not _done:
+            _run_each()
+            note_compiled(CACHE_FOLDER)
+            _done = True
 
 
 def _run_each() -> None:

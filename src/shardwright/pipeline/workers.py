@@ -5,6 +5,7 @@ Acquisitions share the pool by turns (``turns``). Workers share nothing but the 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from queue import SimpleQueue
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.warm_up import warm_up
+from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.storage.spare_memory import spare_memory
 
 from .limits import raise_descriptor_limit
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .turns import Line
+
+log = logging.getLogger("shardwright")
 
 
 class WorkerState:
@@ -86,6 +89,8 @@ class WorkerPool:
     def start(self) -> None:
         """Lift the limit of open files, compile (or load) the kernels, then start the threads."""
         raise_descriptor_limit()
+        if compiles():
+            log.warning("%s", COMPILING)  # which Python shows on standard error, where a program has no log
         warm_up()
         for thread in self._threads:
             thread.start()

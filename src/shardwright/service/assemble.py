@@ -36,7 +36,7 @@ from shardwright.config.descriptors import descriptors_for_acquisitions
 from shardwright.config.plan import make_plan
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.ingest.endpoints import is_tcp
-from shardwright.kernels.warm_up import warm_up
+from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
 from shardwright.pipeline.limits import raise_descriptor_limit
 from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinished_stores
@@ -176,19 +176,15 @@ class Daemon:
 
     def _prepare(self) -> None:
         """Kernels and workers. Until then clients are welcomed and wait: at a first start for half a minute, which is said to everybody who looks."""
-        begun_s, told = time.monotonic(), []
-
-        def compiling(what: str) -> None:
-            told.append(what)
-            self._snapshots.starting(what)
-            self._emit("kernels_compiling", {"meaning": what})
-            if self._manager is not None:
-                self._manager.starting(what)
-
+        first, begun_s = compiles(), time.monotonic()
+        what = COMPILING if first else "kernels are loaded from their cache"
+        self._snapshots.starting(what)
         if self._manager is not None:
-            self._manager.starting("kernels are loaded from their cache")
-        warm_up(compiling)
-        if told:
+            self._manager.starting(what)
+        if first:
+            self._emit("kernels_compiling", {"meaning": what})
+        warm_up()
+        if first:
             self._emit("kernels_compiled", {"took_s": round(time.monotonic() - begun_s, 1)})
         self._pool.start()
 
