@@ -18,7 +18,7 @@ from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, decode_
 
 from .connection import Client
 from .doorkeeper import Doorkeeper
-from .endless import BEYOND_PLAN_BYTES, LOOK_S, EndlessMessages
+from .endless import BEYOND_PLAN_BYTES, FURTHER_BYTES, LOOK_S, EndlessMessages
 from .zap import public_key_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Connections:
         self._zap: ZapHandler | None = None
         self._endless = EndlessMessages(Doorkeeper.bytes_received, Doorkeeper.waits)
         self._next_memory_look_s = 0.0
+        self._tolerated_bytes = BEYOND_PLAN_BYTES
         self._next_heartbeat_s = 0.0
 
     def use(self, router: zmq.Socket[bytes], doorkeeper: Doorkeeper, zap: ZapHandler | None) -> None:
@@ -151,8 +152,7 @@ class Connections:
         assert self._doorkeeper is not None
         if now_s >= self._next_memory_look_s:
             self._next_memory_look_s = now_s + LOOK_S
-            if (beyond := beyond_plan()) > BEYOND_PLAN_BYTES:
-                self._relieve(now_s, beyond)
+            self._relieve(now_s, beyond_plan())
         self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
         for client in self._endless.look(now_s, self.by_identity.values()):
             expected = f"at most {self._endless.most_bytes(client):,} bytes"
@@ -173,14 +173,18 @@ class Connections:
                 self.lose(client, ErrorText(SessionLostError, "the client is gone", got=client.unreachable), left=False)
 
     def _relieve(self, now_s: float, beyond_bytes: int) -> None:
-        """Memory that no plan knows is that of messages that are not whole: whoever sends one without a pause goes. A client that was wronged comes
-        back and goes on where it was."""
+        """Memory that no plan knows is that of messages that are not whole: whoever sends one without a pause goes. Each further one costs
+        further growth, so that memory that has another reason cuts nobody for long; a client that was wronged comes back and goes on where it was."""
         assert self._doorkeeper is not None
+        if beyond_bytes <= self._tolerated_bytes:
+            self._tolerated_bytes = BEYOND_PLAN_BYTES if beyond_bytes < BEYOND_PLAN_BYTES else self._tolerated_bytes
+            return
         self._doorkeeper.turn_away_senders()
         if (client := self._endless.culprit(now_s, self.by_identity.values())) is not None and client.door is not None:
             expected, got = "an end of each message", f"{beyond_bytes >> 20:,} MiB more than the plan"
             self.lose(client, ErrorText(SessionLostError, "a message without an end", expected, got), left=False)
             self._doorkeeper.throw_out(client.door)
+            self._tolerated_bytes = beyond_bytes + FURTHER_BYTES
 
     def send(self, client: Client, parts: list[bytes]) -> None:
         """Never waits; what cannot be sent shows that the client is gone."""

@@ -23,6 +23,7 @@ LOOKED_AT = 64  # clients at a time, in turn
 CONTROL_BYTES = 8 << 20  # control messages that wait to be taken
 TOLD_BYTES = 32 << 20  # what is told of frames without pixels
 BEYOND_PLAN_BYTES = 256 << 20  # before somebody is held responsible for it
+FURTHER_BYTES = 64 << 20  # before the next one is
 SILENT_S = 0.2  # a peer whose message does not end sends nothing else
 FRAME_OVERHEAD_BYTES = 1024  # of a frame that is a message by itself: its header and record, and what ZMTP and CURVE add to each part
 SAFETY = 2  # of credit: what was sent for a session that the daemon ended meanwhile may still be on its way

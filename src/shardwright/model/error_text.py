@@ -1,5 +1,5 @@
-"""An error as it is kept: its class and its words. No exception outlives the call that handles it, since its traceback holds every object that the
-call touched: a session with its ring, a batch of frames.
+"""An error as it is kept: its class and its words. No exception outlives the call that handles it, since its
+traceback holds every object that the call touched: a session with its ring, a batch of frames.
 
     border   ErrorText.of(error)    whatever was raised, as text
     kept     in fields, queues, promises
@@ -20,7 +20,7 @@ _MOST_FRAMES = 40  # of a defect's traceback
 
 @dataclass(frozen=True)
 class ErrorText:
-    """``trace``: of a defect of ours, that is an exception of any other class: where it was raised, as Python prints it."""
+    """``trace``: where a defect of ours (an exception of any other class) was raised, as Python prints it."""
 
     kind: type[ShardwrightError]
     message: str
@@ -32,11 +32,11 @@ class ErrorText:
     @classmethod
     def of(cls, error: BaseException, defect: ShardwrightError | None = None) -> ErrorText:
         """``defect``: how to tell an error that is none of ours; else as ``ShardwrightError``."""
-        if isinstance(error, ShardwrightError):
-            return cls(type(error), *(_cut(text) for text in (error.message, error.expected, error.got, error.hint)))  # type: ignore[arg-type]
-        told = defect or ShardwrightError("an unexpected error", got=repr(error))
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-_MOST_FRAMES))
-        return cls(type(told), *(_cut(text) for text in (told.message, told.expected, told.got, told.hint, trace)))  # type: ignore[arg-type]
+        told, trace = error, None
+        if not isinstance(told, ShardwrightError):
+            told = defect or ShardwrightError("an unexpected error", got=repr(error))
+            trace = _cut("".join(traceback.format_exception(error, limit=-_MOST_FRAMES)))
+        return cls(type(told), told.message[:MOST_CHARACTERS], _cut(told.expected), _cut(told.got), _cut(told.hint), trace)
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> ErrorText:
