@@ -355,10 +355,15 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
     drive.finish()
 
 
-def test_rows_that_are_full_are_not_opened_again(spec_of):
+def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4), 20, at_point)
+    with sw.resume(path, **QUICK) as writer:
+        assert set(writer._acquisition._groups._earlier) == {2}
+        writer.append(frame(3), index=(3,))
+    assert (writer.receipt.frames_duplicate, writer.receipt.frames_stored) == (1, 20)
+
+
+def test_a_row_without_a_frame_takes_any(spec_of):
     grid = Grid.of(spec_of(chunk=4))
-    assert row_of(grid, list(range(8))).is_full(2)
-    assert not row_of(grid, list(range(7))).is_full(2)
-    assert not row_of(grid, list(range(4))).is_full(2)
-    assert not row_of(grid, []).is_full(2)
     assert row_of(grid, []).fates(0, np.array([0])).tolist() == [PLACED]

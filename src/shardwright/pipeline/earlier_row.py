@@ -37,9 +37,6 @@ class EarlierRow:
                 passed_over.add(slab)
         return cls(np.array(list(begun), np.int64), holes, frozenset(passed_over), int(records.size))
 
-    def is_full(self, slabs: int) -> bool:
-        return not self.holes and self.begun.size == slabs
-
     def begins(self, slab: int) -> bool:
         """Whether a frame of this slab is stored."""
         place = int(np.searchsorted(self.begun, slab))

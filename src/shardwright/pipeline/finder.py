@@ -21,7 +21,7 @@ from shardwright.shard.journal import VALID, GroupJournal, JournalLayout, was_ne
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.shard.read_back import ReadBack, read_back
 from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
-from shardwright.shard.slab_map import slabs_of_group
+from shardwright.shard.slab_map import frames_of_group, slabs_of_group
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, storage_errors, sync_directory
 
@@ -121,11 +121,10 @@ class Finder:
         grid, restored = self._layout.grid, self._restored
         for group, records in pieces.items():
             self._logged.add(group)
-            slabs = slabs_of_group(self._layout, group)
-            row = EarlierRow.of(grid, grid_tables(grid), np.concatenate(records))
-            if row.is_full(len(slabs)):
+            if sum(piece.size for piece in records) == frames_of_group(self._layout, group):
                 continue
-            for slab in slabs:
+            row = EarlierRow.of(grid, grid_tables(grid), np.concatenate(records))
+            for slab in slabs_of_group(self._layout, group):
                 if slab in row.holes or not row.begins(slab):
                     restored.holes.remember(slab, row.holes.get(slab))
             restored.earlier[group] = row

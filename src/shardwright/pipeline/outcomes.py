@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError, WorkerError
-from shardwright.shard.slab_map import slabs_of_group
+from shardwright.shard.slab_map import frames_of_group, slabs_of_group
 
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
 from .earlier_row import EarlierRow
@@ -316,10 +316,9 @@ class Outcomes(Failing):
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
         self._groups.sealed(report.group)
-        if group.opens_again and report.records is not None:
-            row = EarlierRow.of(self.grid, self._table.grid_tables, report.records)
-            if not row.is_full(len(slabs_of_group(self._encoder.layout, group.number))):
-                self._groups.opens_again(group.number, row)
+        records = report.records
+        if group.opens_again and records is not None and records.size < frames_of_group(self._encoder.layout, group.number):
+            self._groups.opens_again(group.number, EarlierRow.of(self.grid, self._table.grid_tables, records))
         self._settle_durable(report.group, self._ledger.take(report.group))
         self.accounts.shards += report.shards
         self.accounts.stored_bytes += report.shards * self.limits.index_bytes

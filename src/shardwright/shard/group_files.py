@@ -133,6 +133,8 @@ class GroupFiles:
         """Drop the suffix that these files were made with, the journal last: before it, shards in progress hold nothing."""
         for shard in self.slots:
             shard.rename(without_suffix(shard.working_path))
+        if self.journal.reopened:  # after a power cut, this journal without a shard in progress would say that the row was sealed again
+            sync_directory(self.placement.workspace)
         self.journal.rename(without_suffix(self.journal.path))
         sync_directory(self.placement.workspace)
 

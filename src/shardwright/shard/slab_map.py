@@ -39,6 +39,11 @@ def slabs_of_group(layout: ArrayLayout, group: int) -> list[int]:
     return slabs
 
 
+def frames_of_group(layout: ArrayLayout, group: int) -> int:
+    """How many frames a group has places for, inside the array."""
+    return sum(map(layout.grid.frames_in_slab, slabs_of_group(layout, group)))
+
+
 def slab_places(layout: ArrayLayout, slab: int) -> SlabPlaces:
     plane = layout.plane
     index_layer, slot_layer = layout.layer_of_slab(slab)
