@@ -12,7 +12,7 @@ from shardwright.model.errors import LayoutWarning
 from shardwright.storage.spare_memory import spare_memory
 
 from .acquisition import Acquisition
-from .limits import Limits, default_threads
+from .limits import Limits, default_threads, machine_memory_bytes
 from .settings import WriteSettings
 from .writer import Writer
 
@@ -42,7 +42,8 @@ def create(
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``). Its buffers stay with the process for the next one, see
     ``release_memory``.
 
-    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
+    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more; default:
+    what this machine has).
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.choose_io``: the
     first time on a filesystem it measures, a few tenths of a second). The others are those of
     ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
@@ -59,7 +60,7 @@ def create(
     for warning in layout_warnings(spec):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
-    limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
+    limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(lambda pool, wake: Acquisition(Path(path).absolute(), spec, limits, pool, wake, settings), threads)
 
 
@@ -84,7 +85,7 @@ def resume(
         durability=durability, store_within_ms=store_within_ms, sync_interval_ms=sync_interval_ms, overload=overload, on_full=on_full
     )
     threads = threads or default_threads()
-    limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes)
+    limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(lambda pool, wake: Acquisition.resume(Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over), threads)
 
 
