@@ -184,6 +184,17 @@ def test_a_resume_that_fails_leaves_the_store_and_nothing_else(tmp_path, left, m
         assert again.frames == 3
 
 
+def test_an_array_that_this_machine_cannot_hold_is_refused_before_anything_is_made(tmp_path, left, monkeypatch):
+    """Memory that is promised and not there would end the process while it is filled."""
+    before = left()
+    monkeypatch.setattr("shardwright.pipeline.in_process.machine_memory_bytes", lambda: 64 << 30)
+    plane = [sw.Dimension(name=name, count=2**18 - 1, chunk_size=2**10, shard_size_chunks=2**8) for name in "yx"]
+    large = sw.ArraySpec(dtype="uint8", dimensions=[sw.Dimension(name="t", count=None, chunk_size=1), *plane])
+    with pytest.raises(sw.errors.BudgetError, match="does not fit the memory budget"):
+        sw.create(tmp_path / "a.ome.zarr", large, threads=THREADS)
+    assert left() == before
+
+
 def test_what_another_store_has_spilled_under_the_same_name_stays(tmp_path, left):
     """Its store was renamed; its links lead here."""
     spilled = tmp_path / "second/a.ome.zarr/0/c/0/0/0"

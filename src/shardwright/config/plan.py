@@ -12,13 +12,12 @@ import math
 import os
 import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, StorageError
-from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
+from shardwright.pipeline.limits import RUNTIME_BYTES, Limits, machine_memory_bytes
 from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.filesystems import nearest_folder
 
@@ -28,6 +27,8 @@ from .durability import SafetyCost, can_degrade, degraded_for_good_warnings, dis
 from .quantities import format_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardwright.array.spec import ArraySpec
 
     from .load import LoadedConfig
@@ -281,16 +282,6 @@ def shard_files_per_frame(grid: Grid) -> float:
         return files_per_group * math.prod(grid.group_counts) / math.prod(grid.counts)
     frames_along_first = grid.chunk[0] * grid.shard_chunks[0]
     return files_per_group * math.prod(grid.group_counts[1:]) / (frames_along_first * math.prod(grid.counts[1:]))
-
-
-def machine_memory_bytes() -> int:
-    """This machine's memory, or the limit of the control group that this process runs in where that is less."""
-    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return installed
-    return min(installed, int(limit)) if limit.isdecimal() else installed
 
 
 def _page_cache_warnings(plan: Plan) -> list[str]:

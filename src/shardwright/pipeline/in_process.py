@@ -43,7 +43,8 @@ def create(
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``), but for what a creation that was killed has left. Its buffers
     stay with the process for the next one, see ``release_memory``. A store that is closed without a frame is removed.
 
-    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
+    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more; default:
+    what this machine has).
     ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.choose_io``: the
     first time on a filesystem it measures, a few tenths of a second). ``on_duplicate``: a frame whose place is taken is an error of the call that
     finds it (``Writer.append``), or with ``count`` only a number in the receipt. The others are those of ``pipeline.settings.WriteSettings``.
@@ -52,7 +53,7 @@ def create(
     """
     with naming_missing_extra("shardwright.create"):
         from .acquisition import Acquisition
-        from .limits import Limits, default_threads
+        from .limits import Limits, default_threads, machine_memory_bytes
         from .recover import free_name
         from .settings import WriteSettings
         from .writer import Writer
@@ -69,7 +70,7 @@ def create(
     for warning in layout_warnings(spec):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
-    limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes)
+    limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     free_name(Path(path).absolute())
     return Writer(lambda pool, wake: Acquisition(Path(path).absolute(), spec, limits, pool, wake, settings), threads)
 
@@ -98,7 +99,7 @@ def resume(
     """
     with naming_missing_extra("shardwright.resume"):
         from .acquisition import Acquisition
-        from .limits import Limits, default_threads
+        from .limits import Limits, default_threads, machine_memory_bytes
         from .settings import WriteSettings
         from .writer import Writer
     settings = WriteSettings.checked(
@@ -110,7 +111,7 @@ def resume(
         on_duplicate=on_duplicate,
     )
     threads = threads or default_threads()
-    limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes)
+    limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     return Writer(lambda pool, wake: Acquisition.resume(Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over), threads)
 
 

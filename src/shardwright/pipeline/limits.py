@@ -12,6 +12,7 @@ import math
 import os
 import resource
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.array.grid import Grid
@@ -187,6 +188,16 @@ def raise_descriptor_limit() -> None:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard, "every limit of open files was derived from the hard limit"
+
+
+def machine_memory_bytes() -> int:
+    """This machine's memory, or the limit of the control group that this process runs in where that is less."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return installed
+    return min(installed, int(limit)) if limit.isdecimal() else installed
 
 
 def default_threads() -> int:

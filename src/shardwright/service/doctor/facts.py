@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from shardwright.codecs import native
 from shardwright.config.access import load_access
-from shardwright.config.plan import machine_memory_bytes, make_plan
+from shardwright.config.plan import make_plan
 from shardwright.ingest.endpoints import connection_descriptors, is_tcp
 from shardwright.ingest.zmq_library import zmq_library
 from shardwright.model.errors import CodecError, ConfigError, ShardwrightError, StorageError
-from shardwright.pipeline.limits import DESCRIPTORS_PER_FILE, OWN_DESCRIPTORS, RUNTIME_BYTES, SPARE_DESCRIPTORS
+from shardwright.pipeline.limits import DESCRIPTORS_PER_FILE, OWN_DESCRIPTORS, RUNTIME_BYTES, SPARE_DESCRIPTORS, machine_memory_bytes
 from shardwright.pipeline.recover import is_leftover, unfinished_stores
 from shardwright.pipeline.resume import read_known_manifest
 from shardwright.service.web_child import PACKAGES
