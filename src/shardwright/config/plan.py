@@ -188,6 +188,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
             *degraded_for_good_warnings([s.name for s in plan.streams if s.may_degrade], config.compaction),
             *disk_warnings(config.output, nearest_folder(root), spill_root and nearest_folder(spill_root), spills=config.spills),
             *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
+            *((MAPPING_WARNING,) if config.output.io == "mmap" else ()),
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
         ),
     )
@@ -253,6 +254,12 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
             got=format_bytes(plan.disk_free_bytes),
             hint="Free some space, or make shard_size_chunks, ring_frames or output.ballast smaller.",
         )
+
+
+MAPPING_WARNING = (
+    "output.io: mmap: a process of the daemon's user that truncates a file being written (.partial), or a disk that dies, ends the daemon and all "
+    "acquisitions with it (SIGBUS); the next start recovers what was stored. With auto, direct or pwrite that shard alone is damaged"
+)
 
 
 def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None:
