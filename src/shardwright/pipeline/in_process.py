@@ -43,9 +43,9 @@ def create(
     ``release_memory``.
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more).
-    ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (whoever truncates a working file then ends this process by SIGBUS), or ``auto``,
-    which is never ``mmap`` (see ``storage.choose_io``: the first time on a filesystem it measures, a few tenths of a second). The others are those of
-    ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
+    ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (whoever truncates a working file then ends this process by SIGBUS), or
+    ``auto``, which is never ``mmap`` (see ``storage.choose_io``: the first time on a filesystem it measures, a few tenths of a second). The others
+    are those of ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
     """
     settings = WriteSettings.checked(
         io=io,
