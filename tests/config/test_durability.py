@@ -85,6 +85,14 @@ def test_a_mapping_that_a_full_disk_would_turn_into_a_sigbus_is_refused(tmp_path
         make_plan(parse_config(rig(tmp_path, output=", io: mmap")))
 
 
+def test_a_mapping_is_a_warning_that_says_what_it_risks(tmp_path: Path) -> None:
+    (warning,) = make_plan(parse_config(rig(tmp_path, output=", io: mmap"))).warnings
+    assert "truncates a file being written" in warning
+    assert "ends the daemon and all acquisitions" in warning
+    for safe in ("auto", "direct", "pwrite"):
+        assert make_plan(parse_config(rig(tmp_path, output=f", io: {safe}"))).warnings == ()
+
+
 def test_a_root_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "memory_filesystem", lambda _path: "tmpfs")
     (warning,) = make_plan(parse_config(rig(tmp_path))).warnings

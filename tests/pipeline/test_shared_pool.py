@@ -47,9 +47,9 @@ def cameras(pool, drive_of, spec_of, tmp_path):
 
     large = drive("large.zarr", WriteSettings(overload="drop"), chunk=1, shard=2 * BACKLOG, y=(4, 1, 4), x=(6, 6, 1))
     large.acquisition._task_ranges = [(i, i + 1) for i in range(4)]
-    small = drive("small.zarr")
+    small = drive("small.zarr", shard=BACKLOG)
     for each in (large, small):
-        each.still()  # their files are prepared
+        each.still()  # the files of the one shard that each of them needs are prepared
     large.submit(*range(BACKLOG))
     for _ in range(DONE):
         pool.step()
@@ -91,6 +91,26 @@ def test_a_frame_that_waits_for_its_slab_is_staged_by_the_next_free_workers(pool
     assert small.acquisition.stored_watermark == 1
     assert pool.waiting() >= 4 * BACKLOG - DONE - WORKERS
     finish(pool, large, small)
+
+
+def test_what_the_last_worker_stored_before_it_ended_counts(drive_of, spec_of, tmp_path, monkeypatch) -> None:
+    """It reports and ends while its owner looks: nothing of that slab is half written."""
+    pool = SteppedPool()
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), pool)
+    drive.still()
+    drive.submit(0, 1)
+
+    def ends_now() -> bool:
+        while pool.waiting():
+            pool.step()
+        return True
+
+    monkeypatch.setattr(pool, "alive", lambda: False)
+    monkeypatch.setattr(pool, "ended", ends_now)
+    drive.poll()
+    receipt = drive.finish()
+    assert (receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (2, 2, 0)
+    assert np.array_equal(drive.read(), drive.expected(range(2)))
 
 
 def test_the_backlog_goes_on_beside_a_camera_that_always_has_a_slab(pool, cameras) -> None:

@@ -53,8 +53,9 @@ class Output(_Section):
     root: Folder = Field(description="Folder that holds the stores; relative paths count from this file's folder.")
     io: IoMode = Field(
         default="auto",
-        description="How shards are written: direct (past the page cache), mmap (not on copy-on-write or network filesystems), pwrite; auto: the "
-        "first that this filesystem takes, in the order direct, mmap, pwrite, unless a short measurement there says that another is much faster.",
+        description="How shards are written: direct (past the page cache), pwrite, mmap (not on copy-on-write or network filesystems; a process of "
+        "the same user that truncates a working file, or a disk that dies, ends the daemon and every acquisition by SIGBUS); auto: direct where the "
+        "filesystem takes it, unless a short measurement there says that pwrite is much faster; never mmap.",
     )
     create: bool = Field(default=False, description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.")
     spill_root: Folder | None = Field(

@@ -191,6 +191,7 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
             *degraded_for_good_warnings([s.name for s in plan.streams if s.may_degrade], config.compaction),
             *disk_warnings(config.output, nearest_folder(root), spill_root and nearest_folder(spill_root), spills=config.spills),
             *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
+            *((MAPPING_WARNING,) if config.output.io == "mmap" else ()),
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
         ),
     )
@@ -266,6 +267,12 @@ def _refuse_an_unknown_group(loaded: LoadedConfig) -> None:
         grp.getgrnam(group)
     except (KeyError, ValueError):  # ValueError: a NUL in it
         raise loaded.source.error(("ingest", "group"), "is no group of this machine", got=repr(group)[:80]) from None
+
+
+MAPPING_WARNING = (
+    "output.io: mmap: a process of the daemon's user that truncates a file being written (.partial), or a disk that dies, ends the daemon and all "
+    "acquisitions with it (SIGBUS); the next start recovers what was stored. With auto, direct or pwrite that shard alone is damaged"
+)
 
 
 def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None:

@@ -188,6 +188,8 @@ class Acquisition(Outcomes):
 
         With a timeout, first waits that long for a report (for an owner that has nothing else to wait for).
         """
+        alive = self._pool.alive()
+        ended = not alive and self._pool.ended()  # asked before the reports: all that its workers had to say is among them
         try:
             report = self._reports.get(timeout=timeout_s) if timeout_s is not None else self._reports.get_nowait()
             while True:
@@ -195,8 +197,8 @@ class Acquisition(Outcomes):
                 report = self._reports.get_nowait()
         except Empty:
             pass
-        if not self._pool.alive():
-            self._fail_with_pool()
+        if not alive:
+            self._fail_with_pool(ended=ended)
         self._advance()
         released, self._released = self._released, []
         sequences = joined(released)

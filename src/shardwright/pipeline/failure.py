@@ -155,12 +155,12 @@ class Failing(FrameFlow):
             self._keeper_dead = self._leaves_something = self.thread_died = True
         self._fail(report.error)
 
-    def _fail_with_pool(self) -> None:
-        """A worker died. The others still read pixels and report; what is left when the last has gone will never be reported."""
+    def _fail_with_pool(self, *, ended: bool) -> None:
+        """A worker died. The others still read pixels and report; what is left when the last has gone (``ended``) will never be reported."""
         self.thread_died = True
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             self._fail(ErrorText(WorkerError, f"a worker thread died: {self._pool.failure}"))
-        if self.in_flight and self._pool.ended():
+        if self.in_flight and ended:
             rows = np.flatnonzero((self._tasks_left > 0) | (self._desk.tasks > 0))
             for row in rows.tolist():
                 self._doomed.add(row)

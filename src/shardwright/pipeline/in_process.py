@@ -45,10 +45,10 @@ def create(
 
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more; default:
     what this machine has).
-    ``io`` is how shards are filled: ``mmap``, ``pwrite``, ``direct``, or ``auto`` (see ``storage.choose_io``: the
-    first time on a filesystem it measures, a few tenths of a second). ``on_duplicate``: a frame whose place is taken is an error of the call that
-    finds it (``Writer.append``), or with ``count`` only a number in the receipt. The others are those of ``pipeline.settings.WriteSettings``.
-    A layout that some readers will not open is a ``LayoutWarning``.
+    ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (whoever truncates a working file then ends this process by SIGBUS), or
+    ``auto``, which is never ``mmap`` (see ``storage.choose_io``: the first time on a filesystem it measures, a few tenths of a second).
+    ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``), or with ``count`` only a number in the
+    receipt. The others are those of ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
     Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.create"):

@@ -1,11 +1,12 @@
 """What ``auto`` means where a store lies: the filesystem says which ways of writing are safe there, a short measurement which of them is fast.
 
     direct   offered where an aligned O_DIRECT write works; the favourite: it costs a tenth of the processors' time and no page cache
-    mmap     offered where neither a full disk nor a lost server can end the process by SIGBUS
     pwrite   offered everywhere
+    mmap     offered where neither a full disk nor a lost server can end the process by SIGBUS; never what ``auto`` means: a process of the same
+             user that truncates a working file, or a disk that dies, ends this one, and with it every acquisition. Only who asks for it gets it
 
-The first that is offered is the favourite. Another takes its place only when it was ``MARGIN`` times as fast in every round, the final sync of each
-round counted: a tie and a noisy disk favour the favourite. Measured once for each filesystem in a process, with at most ``ROUND_BYTES`` for each
+``auto`` means direct where it is offered, unless pwrite was ``MARGIN`` times as fast in every round, the final sync of each round counted: a tie and
+a noisy disk favour the favourite. Measured once for each filesystem in a process, with at most ``ROUND_BYTES`` for each
 way and about ``MOST_S`` in all, in files without a name, which are gone whatever happens. ``SHARDWRIGHT_MEASURE_IO=no``: the favourite, unmeasured.
 """
 
@@ -28,14 +29,14 @@ from shardwright.model.errors import StorageError
 
 from .files import set_direct, storage_errors
 from .filesystems import memory_filesystem, unmappable_filesystem
-from .measured_file import MeasuredFile, can_populate
+from .measured_file import MeasuredFile
 from .slot_file import DIRECT_ALIGNMENT_BYTES, IoMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-FAVOURITES: tuple[IoMode, ...] = ("direct", "mmap", "pwrite")
+FAVOURITES: tuple[IoMode, ...] = ("direct", "pwrite")  # of ``auto``
 MARGIN = 1.5
 MOST_S = 0.3
 ROUND_BYTES = (4 << 20, 8 << 20, 16 << 20, 32 << 20)
@@ -92,7 +93,7 @@ def refuse_mapping(folders: Sequence[Path]) -> None:
 
 def choose_io(folders: Sequence[Path]) -> IoChoice:
     """What ``auto`` means for a store in these folders: a way that all of them offer. Raises ``StorageError``."""
-    offers = [offered_io(folder) for folder in folders]
+    offers = [tuple(mode for mode in offered_io(folder) if mode in FAVOURITES) for folder in folders]
     offered = tuple(mode for mode in FAVOURITES if all(mode in offer for offer in offers))
     assert offered[-1] == "pwrite", "offered everywhere"
     if len(offered) == 1:
@@ -179,14 +180,13 @@ def _unless_pointless(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds
 def measure_io(folder: Path, modes: tuple[IoMode, ...], clock: Callable[[], float] = time.perf_counter) -> Rounds:
     """Write into preallocated files, as workers do: rounds of growing size, every way in each, until the next round would take too long.
 
-    At least one round. Left out is mmap on a kernel (before 5.14) that cannot populate a mapping. Raises ``OSError`` where a way does not work
-    after all.
+    At least one round. Raises ``OSError`` where a way does not work after all.
     """
     rates: dict[IoMode, list[float]] = {}
     with ExitStack() as stack:
         buffer = stack.enter_context(mmap.mmap(-1, _BUFFER_BYTES))  # page-aligned, as direct writes want it
         buffer[:] = np.random.default_rng(1).bytes(_BUFFER_BYTES)  # what a filesystem that compresses cannot shrink
-        files = {mode: stack.enter_context(MeasuredFile(folder, mode, sum(ROUND_BYTES))) for mode in modes if mode != "mmap" or can_populate()}
+        files = {mode: stack.enter_context(MeasuredFile(folder, mode, sum(ROUND_BYTES))) for mode in modes}
         pool = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="shardwright-measure"))  # ended before what it writes to
         begin_s = before_s = clock()
         for number, size in enumerate(ROUND_BYTES):

@@ -58,9 +58,3 @@ class MeasuredFile:
         if self._pages is not None:
             self._pages.close()
         self._file.close()
-
-
-def can_populate() -> bool:
-    """Whether this kernel can make a mapping's pages ready to be written, so that a disk that fails is an error."""
-    with mmap.mmap(-1, mmap.PAGESIZE) as page:
-        return populate(int(np.frombuffer(page, np.uint8).ctypes.data), mmap.PAGESIZE) == 0

@@ -6,7 +6,7 @@
 
 Measured with two threads and 1 MiB pieces, final sync counted: mapped 0.6 to 1.4 GB/s at 0.9 to 2.5 CPU seconds per GB, pwrite 2.0 to 2.9 at 0.33,
 direct 2.1 to 2.8 at 0.03. What ``auto`` means is decided in choose_io.py; a mapping is not safe on copy-on-write filesystems, where preallocation
-covers no second write of a page, and a full disk then kills the process.
+covers no second write of a page, and a full disk then kills the process. So does, anywhere, whoever truncates a mapped file.
 """
 
 from __future__ import annotations
