@@ -15,7 +15,7 @@ import numpy as np
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import ResumeError, StorageFullError
+from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import WORKSPACE
@@ -24,7 +24,7 @@ from shardwright.shard.manifest import delete_manifests, has_manifest, read_mani
 from shardwright.shard.staging import StagingArea
 from shardwright.shard.versions import refuse_other_versions
 from shardwright.storage.ballast import Ballast
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import read_range
 from shardwright.storage.lock import StoreLock
 
 from .accounts import Accounts
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from .limits import Limits
     from .settings import WriteSettings
+
+_MAX_METADATA_BYTES = 16 << 20
 
 
 def restore(
@@ -143,9 +145,12 @@ def open_staging(workspace: Path, spec: ArraySpec, manifest: Manifest, dtype: np
 
 def _visible_extent(path: Path, spec: ArraySpec) -> int:
     """How much of the first frame axis zarr.json covers already: it never shrinks."""
-    with storage_errors("read", path / IMAGE_PATH):
-        document = json.loads((path / IMAGE_PATH / "zarr.json").read_bytes())
+    file = path / IMAGE_PATH / "zarr.json"
+    text = read_range(file, 0, _MAX_METADATA_BYTES)
     if len(spec.dimensions) == 2:
         return 0
     axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)
-    return int(document["shape"][axis])
+    try:
+        return int(json.loads(text)["shape"][axis])
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise ShardFormatError(f"{file} is damaged: it has no shape", got=repr(error)[:80]) from None

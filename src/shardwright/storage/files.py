@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -128,12 +129,18 @@ def rename_without_replacing(source: Path, target: Path) -> None:
 
 
 def read_range(path: Path, offset: int, nbytes: int) -> bytes:
-    """Bytes of a file, fewer at its end. Raises ``StorageError``."""
-    with storage_errors("read", path), path.open("rb", buffering=0) as file:
-        pieces, done = [], 0
-        while done < nbytes and (piece := os.pread(file.fileno(), nbytes - done, offset + done)):
-            pieces.append(piece)
-            done += len(piece)
+    """Bytes of a file, fewer at its end. Raises ``StorageError``, also for what is no file: a named pipe would be waited for."""
+    with storage_errors("read", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StorageError(f"cannot read {path}: it is not a regular file")
+            pieces, done = [], 0
+            while done < nbytes and (piece := os.pread(descriptor, nbytes - done, offset + done)):
+                pieces.append(piece)
+                done += len(piece)
+        finally:
+            os.close(descriptor)
     return b"".join(pieces)
 
 
