@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import tensorstore
+
+from shardwright.shard.manifest import read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,6 +160,35 @@ def test_a_store_that_is_being_written_is_refused_and_others_are_recovered(write
     assert_whole(other.path)
     code, answer = as_json(tmp_path)
     assert (code, answer["ok"], answer["stores"][0]["error"]["code"]) == (1, False, "locked")
+
+
+def with_count(store: Path, count: int) -> None:
+    """Its manifest says that it is so long, and its checksum holds."""
+    manifest = read_manifest(store / ".shardwright")
+    (first, *rest) = manifest.spec["dimensions"]
+    write_manifest(store / ".shardwright", replace(manifest, spec={**manifest.spec, "dimensions": [{**first, "count": count}, *rest]}))
+
+
+def test_what_cannot_be_read_is_named_and_keeps_no_other_from_being_recovered(store: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xff.ome.zarr")
+    damaged = {name: tmp_path / f"{name}.ome.zarr" for name in ("a-count", "a-journal", "a-pipe", "a-shape")} | {"odd": odd}
+    for path in damaged.values():
+        shutil.copytree(store, path)
+    with_count(damaged["a-count"], 2**63)
+    (damaged["a-journal"] / ".shardwright" / "1x.journal").write_bytes(b"?" * 4096)
+    (damaged["a-pipe"] / "0" / "zarr.json").unlink()
+    os.mkfifo(damaged["a-pipe"] / "0" / "zarr.json")
+    (damaged["a-shape"] / "0" / "zarr.json").write_text('{"shape": "long"}')
+    (odd / ".shardwright" / "acquisition.1.json").write_bytes(b"\xff")
+    dry, answer = as_json(tmp_path, "--dry-run")
+    assert (dry, len(answer["stores"])) == (1, 6)
+    result = recover(tmp_path)
+    assert (result.returncode, result.stderr) == (1, "")
+    for path in damaged.values():
+        shown = str(path).encode(errors="backslashreplace").decode()
+        assert f"{shown}: not recovered: " in result.stdout, path.name
+    assert f"{store}: sealed" in result.stdout
+    assert_whole(store)
 
 
 def test_a_writer_that_hangs_can_be_taken_over(writer: Writer) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardwright.model.errors import ShardwrightError
+from shardwright.model.errors import ShardFormatError, ShardwrightError
 
 from .progress import show_progress
 
@@ -49,7 +49,7 @@ def command(
                 outcome = _recover(store, pool, dry_run=dry_run, take_over=take_over, progress=on_bytes)
             outcomes.append((store, outcome))
             if not as_json:
-                typer.echo(summary(store, outcome))
+                typer.echo(summary(store, outcome).encode(errors="backslashreplace"))  # a folder's name need not be text
     finally:
         pool.stop()
     if as_json:
@@ -61,13 +61,15 @@ def command(
 
 
 def _recover(store: Path, pool: Any, *, dry_run: bool, take_over: bool, progress: Callable[[int], None]) -> Recovery | ShardwrightError:
-    """The error of one store keeps no other from being recovered."""
+    """What is wrong with one store, whatever it is, keeps no other from being recovered."""
     from shardwright.pipeline.recover import recover_store
 
     try:
         return recover_store(store, pool, threads=pool.threads, dry_run=dry_run, take_over=take_over, progress=progress)
     except ShardwrightError as error:
         return error
+    except Exception as error:  # noqa: BLE001 - what somebody has put there may break anything; it is named
+        return ShardFormatError("this store cannot be read", got=repr(error)[:200], hint="It is left as it is; please report this")
 
 
 def _bad(outcome: Outcome) -> bool:

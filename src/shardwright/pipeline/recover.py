@@ -102,6 +102,8 @@ def _has_workspace(folder: Path) -> bool:
         return (folder / WORKSPACE).is_dir()
     except PermissionError:
         return False
+    except OSError:
+        return True  # whoever looks into it will say what is wrong
 
 
 def recover_store(

@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import ResumeError, StorageFullError
+from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
@@ -155,4 +155,7 @@ def _visible_extent(path: Path, spec: ArraySpec) -> int:
     if len(spec.dimensions) == 2:
         return 0
     axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)
-    return int(document["shape"][axis])
+    try:
+        return int(document["shape"][axis])
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
+        raise ShardFormatError(f"{path / IMAGE_PATH / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]) from None

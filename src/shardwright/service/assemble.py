@@ -237,11 +237,11 @@ class Daemon:
         """Stores to take up; what an end or a beginning that was cut short has left behind goes at once."""
         stores = []
         for path in unfinished_stores(root):
-            if not is_leftover(path):
-                stores.append(path)
-                continue
             try:
-                remove_leftovers(path)
+                if is_leftover(path):
+                    remove_leftovers(path)
+                else:
+                    stores.append(path)
             except ShardwrightError as error:
                 self._emit("leftovers_not_removed_warning", {"path": str(path), **error.to_dict()})
         return stores

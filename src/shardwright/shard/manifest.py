@@ -17,7 +17,7 @@ import crc32c
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
 from shardwright.model.versions import check_version
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import open_regular, replace_file, storage_errors, sync_directory
+from shardwright.storage.files import read_range, replace_file, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,8 +103,7 @@ def read_manifest(workspace: Path) -> Manifest:
     """The newest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError`` when it is of another version, ``StorageError`` when it
     cannot be read or there is none."""
     path = manifest_path(workspace, max(_epochs(workspace), default=1))
-    with storage_errors("read", path), open_regular(path) as file:
-        text = file.read(_MAX_BYTES + 1)
+    text = read_range(path, 0, _MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
         raise ShardFormatError(f"{path} is too long", expected=f"at most {_MAX_BYTES} bytes")
     try:
