@@ -189,3 +189,15 @@ def test_a_folder_in_the_making_is_gone_whatever_happens(tmp_path):
     with pytest.raises(ZeroDivisionError), making_folder(tmp_path) as folder:
         fail(folder)
     assert names(tmp_path) == []
+
+
+def test_a_removal_that_was_killed_is_finished_by_whoever_comes_next(tmp_path, spec_of, shared_pool, at_point):
+    def die() -> None:
+        raise OSError(5, "Input/output error")
+
+    at_point("store.before_withdraw", lambda: at_point("store.before_remove", die))
+    sw.create(tmp_path / "a.zarr", spec_of()).close()
+    (left,) = unfinished_stores(tmp_path)
+    assert left.name.startswith(".shardwright-"), "the name is free"
+    assert recover_store(left, shared_pool, threads=1).action == "leftovers removed"
+    assert names(tmp_path) == []

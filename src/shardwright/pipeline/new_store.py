@@ -1,10 +1,11 @@
 """A store in the making: built in a folder of its own beside its name, and renamed to that as a whole. A name stands for a store that can be
 recovered, or for none.
 
-    ROOT/.shardwright-HEX.making/lock       held while somebody is at it
-    ROOT/.shardwright-HEX.making/NAME/      the store; a store that never got a frame comes back here to be removed
+    ROOT/.shardwright-HEX.making/lock       held while somebody makes a store
+    ROOT/.shardwright-HEX.making/NAME/      the store
 
-What a kill leaves here is of no use. It is removed by the next creation beside it, the next start of a daemon, and ``recover``.
+A store that never got a frame takes such a name itself, and is removed then. What a kill leaves is of no use: the next
+creation beside it, the next start of a daemon and ``recover`` remove it.
 """
 
 from __future__ import annotations
@@ -71,18 +72,28 @@ def publish(store: Path, path: Path) -> None:
 
 
 def withdraw(path: Path) -> None:
-    """Remove a store in one step, so that no kill leaves a part of it under its name. Its lock is the caller's. Raises ``StorageError``."""
-    with making_folder(path.parent) as folder:
-        with storage_errors("remove", path):
-            reach("store.before_withdraw")
-            path.rename(folder / path.name)
+    """Remove a store, its name in one step, so that no kill leaves a part of it there; also on a full disk, where no folder can be made. Its lock
+    is the caller's. Raises ``StorageError``."""
+    folder = path.with_name(_new_name())
+    with storage_errors("remove", path):
+        reach("store.before_withdraw")
+        path.rename(folder)
+    with suppress(StorageError):  # what stays is known to be of no use
         sync_directory(path.parent)
+        with storage_errors("remove", folder):
+            _remove_spilled(folder, path)
+            reach("store.before_remove")
+            shutil.rmtree(folder)
+
+
+def _new_name() -> str:
+    return f".shardwright-{secrets.token_hex(8)}.making"
 
 
 def _begin(root: Path) -> tuple[Path, StoreLock]:
     """Whoever tidies up may take a folder for abandoned as long as it is not locked: then another one is begun."""
     for left in reversed(range(_TRIES)):
-        folder = root / f".shardwright-{secrets.token_hex(8)}.making"
+        folder = root / _new_name()
         with storage_errors("create", folder):
             reach("store.before_create")
             folder.mkdir()

@@ -93,7 +93,7 @@ def unfinished_stores(root: Path) -> list[Path]:
     with storage_errors("look into", root):
         if (root / WORKSPACE).is_dir():
             return [root]
-        stores = [folder for folder in root.iterdir() if folder.is_dir() and _has_workspace(folder)]
+        stores = [folder for folder in root.iterdir() if folder.is_dir() and not is_making_folder(folder) and _has_workspace(folder)]
     return sorted(stores + abandoned(root))
 
 
@@ -136,7 +136,7 @@ def recover_store(
 
 def is_leftover(path: Path) -> bool:
     """Whether a workspace, or what a killed creation has left, is of no use: without a manifest it never took a frame, or is done with."""
-    return not has_manifest(path / WORKSPACE)
+    return is_making_folder(path) or not has_manifest(path / WORKSPACE)
 
 
 def remove_leftovers(path: Path) -> Recovery:
