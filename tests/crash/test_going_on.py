@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .fork_server import ForkServer
 
 KILLED = -9
-KILLS_OF_EACH = 6
+KILLS_OF_EACH = 3
 
 
 @pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "_"))

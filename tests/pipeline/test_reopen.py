@@ -250,7 +250,7 @@ def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_
         for i in range(5, 12):
             writer.append(frame(i))
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
-    assert "row_stays_closed" in caplog.text
+    assert "row_reopening_failed" in caplog.text
     assert np.array_equal(zarr.open_array(path / "0", mode="r")[8:12], [frame(i) for i in range(8, 12)])
 
 

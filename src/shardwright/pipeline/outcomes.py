@@ -264,7 +264,7 @@ class Outcomes(Failing):
         error = group.failure
         assert error is not None, "one or the other"
         if error.is_a(ShardFormatError):
-            self._note("row_stays_closed", {"group": group.number, "reason": str(error), "then": "frames that come for it are late"})
+            self._note("row_reopening_failed", {"group": group.number, "reason": str(error), "then": "frames that come for it are late"})
             self._desk.give_back(group.taking.slots)
             self._groups.stays_closed(group)
         elif not self._groups.waits_to_reopen(group, time.monotonic(), error):
