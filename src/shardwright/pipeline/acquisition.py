@@ -86,7 +86,6 @@ class Acquisition(Outcomes):
             if restored is None:
                 folder.remove_store()
             raise
-        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
         try:
             if restored is None:
                 self._groups.prepare_first()  # waits: a full disk is a clean refusal here
