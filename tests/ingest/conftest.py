@@ -60,6 +60,7 @@ class AcquisitionDouble:
     disks: ClassVar[dict[Path, Disk]]
     is_finishing = False
     waits_for_room = True
+    left_to_recovery = False
     slabs_used = 0
     degrade_level = DegradeLevel.CONFIGURED
     keeper_busy_s = 0.0
