@@ -14,6 +14,7 @@ import pytest
 import shardwright as sw
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
+from shardwright.model.error_text import ErrorText
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.limits import Limits
 
@@ -324,7 +325,7 @@ def test_a_stop_names_the_stores_that_wait_for_recovery_and_no_other(start, doub
         daemon.ask_to_stop()
         daemon.event("draining")
         (acquisition,) = daemon.acquisitions
-        acquisition.error = errors.StorageFullError("the disk of this test is full")
+        acquisition.why = ErrorText(errors.StorageFullError, "the disk of this test is full")
         acquisition.state = AcquisitionState.FAILED
         with pytest.raises(errors.StorageFullError):
             stream.close()

@@ -69,7 +69,9 @@ def acquire_and_fail(daemon, frames, failing):
             acquisition.append(frames[i])
         with pytest.raises(errors.ShardwrightError):
             acquisition.close()
-        daemon.event("acquisition_failed")
+        told = daemon.event("acquisition_failed")
+        assert told["exception"].startswith("Traceback"), "where a defect was raised"
+        assert told["exception"].endswith("RuntimeError: a defect\n")
 
 
 def acquire_and_drop(daemon, frames, wait):

@@ -344,7 +344,7 @@ class IngestServer:
         receipt = session.acquisition.receipt()
         if self._stopping and session.acquisition.left_to_recovery:
             self.left_to_recovery.append(session.acquisition.path)
-        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {})}
+        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {}), **({"exception": why.trace} if why and why.trace else {})}
         self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
         if trouble := receipt.trouble:
             gone = why is not None and why.is_a(StoreGoneError)
