@@ -94,6 +94,7 @@ def test_it_is_told_as_what_it_is(drive, spoil, notice):
         raise acquisition.error
     assert "taken" not in str(acquisition.error)
     assert "is kept" not in str(acquisition.error)
+    assert not acquisition.left_to_recovery
     assert (sorted(path.rglob("*")) if path.exists() else None) == left, "nothing is made again under its name"
     if spoil is move:
         assert receipt.frames_stored >= FRAMES

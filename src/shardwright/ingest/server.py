@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
+from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, StoreGoneError, UnknownAcquisitionError
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.limits import Limits
@@ -342,13 +342,14 @@ class IngestServer:
         self._openings.acquisition_ended()
         failed, why = session.acquisition.state is AcquisitionState.FAILED, session.why_ended
         receipt = session.acquisition.receipt()
-        if self._stopping and failed:
+        if self._stopping and session.acquisition.left_to_recovery:
             self.left_to_recovery.append(session.acquisition.path)
-        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {})}
+        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {}), **({"exception": why.trace} if why and why.trace else {})}
         self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
         if trouble := receipt.trouble:
-            hint = f"`shardwright inspect --missing {receipt.path}` lists them"
-            self._on_event("acquisition_incomplete", {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, "hint": hint})
+            gone = why is not None and why.is_a(StoreGoneError)
+            hint = {} if gone else {"hint": f"`shardwright inspect --missing {receipt.path}` lists them"}
+            self._on_event("acquisition_incomplete", {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, **hint})
 
     def _client_gone(self, client: Client, why: ErrorText, left: bool) -> None:
         self._rings.release(client)

@@ -110,8 +110,7 @@ class Session:
     @property
     def why_ended(self) -> ErrorText | None:
         """None: its client finished it."""
-        failed = self.acquisition.error
-        return self.reason if failed is None else ErrorText.of(failed)
+        return self.acquisition.why or self.reason
 
     def totals(self) -> Totals:
         """What this process has done of the acquisition. From any thread."""

@@ -251,7 +251,8 @@ class Acquisition(Outcomes):
         self._advance()
 
     def receipt(self) -> Receipt:
-        receipt = self.accounts.receipt(self.path, failed=self.state is AcquisitionState.FAILED)
+        failed = self.state is AcquisitionState.FAILED
+        receipt = self.accounts.receipt(self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed)
         chunks, frames = self._level_counts.chunks.tolist(), self._level_counts.frames.tolist()
         return replace(
             receipt,
