@@ -8,7 +8,9 @@ import weakref
 import pytest
 
 import shardwright as sw
+from shardwright.ingest import message_room
 from shardwright.ingest.message_room import MessageRoom
+from shardwright.pipeline.limits import RUNTIME_BYTES
 from shardwright.storage.message_memory import give_back, trim
 
 A, B = object(), object()
@@ -79,6 +81,15 @@ def test_nothing_is_kept_for_a_client_that_is_gone(room, done) -> None:
     assert room.kept_bytes == 100
     room.tick(0, 0)
     assert (room.kept_bytes, done) == (0, [give_back])
+
+
+@pytest.mark.parametrize(("in_use", "kept_for_nobody"), [(0, 100), (60, 40), (100, 0)])
+def test_what_is_kept_counts_once_when_it_is_in_use(room, monkeypatch, in_use: int, kept_for_nobody: int) -> None:
+    """The ring of an acquisition with pixels in messages is in its plan, and is what is kept."""
+    tables = 30
+    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 1000)
+    room.expect(A, 100, 0)
+    assert room.beyond_plan(in_use, in_use + tables) == 1000 - in_use - tables - kept_for_nobody
 
 
 def acquire(connection: sw.Connection, name: str, spec: sw.ArraySpec, frames) -> int:

@@ -51,10 +51,10 @@ class MessageRoom:
         """``planned_bytes``: what all acquisitions may have."""
         if self._peer is None:
             self.make_room(in_use_bytes)
-        if self._ended and self.beyond_plan(planned_bytes) > 0:
+        if self._ended and self.beyond_plan(in_use_bytes, planned_bytes) > 0:
             self._ended = False
             self._submit(trim)
 
-    def beyond_plan(self, planned_bytes: int) -> int:
-        """How much more memory this process has than was promised: measured, not computed."""
-        return resident_bytes() - RUNTIME_BYTES - planned_bytes - self.kept_bytes
+    def beyond_plan(self, in_use_bytes: int, planned_bytes: int) -> int:
+        """How much more memory this process has than was promised: measured, not computed. What is in use of what is kept is planned already."""
+        return resident_bytes() - RUNTIME_BYTES - planned_bytes - max(0, self.kept_bytes - in_use_bytes)

@@ -111,7 +111,7 @@ class Openings:
 
     def beyond_plan(self) -> int:
         """How much more memory this process has than all that was admitted may take."""
-        return self._message_room.beyond_plan(self._memory_bytes())
+        return self._message_room.beyond_plan(self._in_messages(), self._memory_bytes())
 
     def acquisition_ended(self) -> None:
         self._message_room.ended()
