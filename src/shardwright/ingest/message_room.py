@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from shardwright.pipeline.limits import RUNTIME_BYTES
 from shardwright.storage.message_memory import give_back, resident_bytes, trim
 
+from .endless import FURTHER_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -47,11 +49,11 @@ class MessageRoom:
     def ended(self) -> None:
         self._ended = True
 
-    def tick(self, in_use_bytes: int, planned_bytes: int) -> None:
-        """``planned_bytes``: what all acquisitions may have."""
+    def tick(self, in_use_bytes: int, planned_bytes: int, *, acquiring: bool) -> None:
+        """``planned_bytes``: what all acquisitions may have. ``acquiring``: some are there, which a trim holds up: it has the heap's lock."""
         if self._peer is None:
             self.make_room(in_use_bytes)
-        if self._ended and self.beyond_plan(in_use_bytes, planned_bytes) > 0:
+        if self._ended and self.beyond_plan(in_use_bytes, planned_bytes) > (FURTHER_BYTES if acquiring else 0):
             self._ended = False
             self._submit(trim)
 

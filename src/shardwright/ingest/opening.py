@@ -107,7 +107,7 @@ class Openings:
 
     def give_back_idle_memory(self) -> None:
         """What was made ready for pixels in messages and is kept for nobody."""
-        self._message_room.tick(self._in_messages(), self._memory_bytes())
+        self._message_room.tick(self._in_messages(), self._memory_bytes(), acquiring=len(self._sessions) > 0)
 
     def beyond_plan(self) -> int:
         """How much more memory this process has than all that was admitted may take."""
