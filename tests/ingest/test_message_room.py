@@ -11,6 +11,7 @@ import shardwright as sw
 from shardwright.ingest import message_room
 from shardwright.ingest.endless import FURTHER_BYTES
 from shardwright.ingest.message_room import MessageRoom
+from shardwright.model.promise import Promise
 from shardwright.pipeline.limits import RUNTIME_BYTES
 from shardwright.storage.message_memory import give_back, trim
 
@@ -23,8 +24,19 @@ def done() -> list:
 
 
 @pytest.fixture
-def room(done) -> MessageRoom:
-    return MessageRoom(done.append)
+def promises() -> list[Promise[None]]:
+    """Of what was submitted."""
+    return []
+
+
+@pytest.fixture
+def room(done, promises) -> MessageRoom:
+    def submit(call) -> Promise[None]:
+        done.append(call)
+        promises.append(Promise())
+        return promises[-1]
+
+    return MessageRoom(submit)
 
 
 def test_the_next_acquisition_of_a_client_finds_what_its_last_one_had(room, done) -> None:
@@ -91,6 +103,20 @@ def test_what_is_kept_counts_once_when_it_is_in_use(room, monkeypatch, in_use: i
     monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 1000)
     room.expect(A, 100, 0)
     assert room.beyond_plan(in_use, in_use + tables) == 1000 - in_use - tables - kept_for_nobody
+
+
+def test_what_is_to_go_counts_until_it_has_gone(room, promises, monkeypatch) -> None:
+    """The trim waits for its thread: meanwhile the memory is nobody's who sends."""
+    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 100)
+    room.expect(A, 100, 0)
+    room.make_room(0)
+    assert room.beyond_plan(0, 0) == 0
+    room.expect(B, 60, 0)  # its memory takes the place, not more
+    room.make_room(0)
+    promises[0].keep(None)
+    assert room.beyond_plan(0, 0) == 0
+    promises[1].keep(None)
+    assert room.beyond_plan(0, 0) == 100
 
 
 def test_cameras_that_run_are_held_up_only_for_much_memory(room, done, monkeypatch) -> None:

@@ -110,8 +110,16 @@ class Openings:
         self._message_room.tick(self._in_messages(), self._memory_bytes(), acquiring=len(self._sessions) > 0)
 
     def beyond_plan(self) -> int:
-        """How much more memory this process has than all that was admitted may take."""
-        return self._message_room.beyond_plan(self._in_messages(), self._memory_bytes())
+        """How much more memory this process has than all that is there may take. What a recovery takes is known when it is done: until then that is
+        the whole budget."""
+        planned_bytes = self._memory_bytes() + sum(session.unclaimed_bytes for session in self._sessions)
+        if self._recoveries:
+            planned_bytes = max(planned_bytes, self._admission.budget_bytes)
+        return self._message_room.beyond_plan(self._in_messages(), planned_bytes)
+
+    def trim(self) -> None:
+        """Memory is short: what is free goes to the system, a moment later."""
+        self._message_room.trim()
 
     def acquisition_ended(self) -> None:
         self._message_room.ended()

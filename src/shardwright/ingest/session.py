@@ -86,6 +86,12 @@ class Session:
         return limits.acquisition_bytes + messages + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
 
     @property
+    def unclaimed_bytes(self) -> int:
+        """What a recovered acquisition that no client has taken up has, though it counts nothing."""
+        limits = self.acquisition.limits
+        return limits.acquisition_bytes - limits.ring_bytes if self._never_attached else 0
+
+    @property
     def pixels_in_messages(self) -> bool:
         """Whether its client is there and has no ring."""
         return self.attachment is not None and self.attachment.ring is None
