@@ -721,6 +721,26 @@ def test_a_resume_waits_for_memory_rather_than_for_ever_losing_its_stream(start,
     assert daemon.acquisitions[0].frames == pixels(frames)
 
 
+@pytest.mark.parametrize("recovered", [False, True])
+def test_whoever_reopens_with_pixels_in_messages_needs_memory_for_the_messages(start, double, raw, spec_of, recovered: bool):
+    """Of an acquisition that had a ring in this daemon, and of one that a daemon before it had."""
+    limits = Limits.derive(spec_of(), threads=2)
+    daemon = start(doubled=double, memory_budget_bytes=limits.memory_bytes)
+    client = raw(daemon.ipc)
+    client.open("a", spec_of(), transport="shm")
+    if recovered:
+        daemon.kill()
+        daemon = start(doubled=double, root=daemon.root, adopt=[daemon.root / "a.ome.zarr"], memory_budget_bytes=limits.memory_bytes)
+        daemon.event("acquisition_recovered")
+    else:
+        client.close()
+        daemon.event("acquisition_detached")
+    with sw.connect(daemon.ipc, transport="message") as connection, pytest.raises(errors.BudgetError):
+        connection.acquire("a", reopen=True)
+    with sw.connect(daemon.ipc, transport="shm") as connection, connection.acquire("a", reopen=True):
+        assert daemon.server.snapshot()["memory"]["used_bytes"] == limits.memory_bytes
+
+
 def test_further_fields_travel_with_each_frame(start, double, spec_of, frames_of):
     daemon = start(doubled=double)
     spec = spec_of().model_copy(update={"frame_fields": ("laser_power", "pressure")})

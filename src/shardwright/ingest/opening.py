@@ -259,7 +259,7 @@ class Openings:
         """Prepares the session for its next client as soon as there is memory: the earlier ring may still be needed."""
         request, acquisition = pending.request, session.acquisition
         self._admission.check_transport(request, acquisition.limits)
-        more = session.bytes_to_attach(ring_slots)
+        more = session.bytes_to_attach(ring_slots, request.transport)
         self._admission.check_memory(more, 0)
         try:
             self._admission.check_memory(more, self._memory_bytes())
