@@ -258,7 +258,7 @@ class IngestServer:
             if not session.paused:
                 self._advance(session)
         now_s = time.monotonic()
-        self._connections.keep_alive(now_s, drained_since_s=begin_s if drained else 0.0, beyond_plan=self._openings.beyond_plan)
+        self._connections.keep_alive(now_s, begin_s=begin_s, drained=drained, memory=self._openings)
         if now_s >= self._next_sample_s:
             self._next_sample_s = now_s + SAMPLE_S
             self._openings.give_back_idle_memory()
