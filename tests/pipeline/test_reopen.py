@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +19,17 @@ from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED
 from shardwright.model.errors import StorageFullError
 from shardwright.model.fates import Fate, Reason
+from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.assembly import grid_tables
 from shardwright.pipeline.earlier_row import EarlierRow
 from shardwright.pipeline.groups import Group, GroupState
+from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.recover import recover_store
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.read.verify import verify_store
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.storage import failpoints
+from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -238,6 +245,90 @@ def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_
         writer.close()
     at_point("journal.before_replace", None)
     assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
+
+
+@pytest.fixture
+def resumed(shared_pool) -> Iterator[Callable[[Path], Acquisition]]:
+    made = []
+
+    def resume(path: Path) -> Acquisition:
+        settings = WriteSettings(store_within_ms=20, sync_interval_ms=20)
+        made.append(Acquisition.resume(path, shared_pool, lambda: None, settings, partial(Limits.derive, threads=2)))
+        return made[-1]
+
+    yield resume
+    for acquisition in made:
+        acquisition.close()
+
+
+def submit(acquisition: Acquisition, sequence: int, position: int) -> np.ndarray:
+    """Returns the pixels, which must last until they are released."""
+    pixels, batch = frame(position), np.zeros(1, DESCRIPTOR)
+    batch["sequence"], batch["position"] = sequence, position
+    acquisition.submit(batch, np.array([pixels.ctypes.data]))
+    return pixels
+
+
+def until(acquisition: Acquisition, condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60  # only so that a hang becomes a failure
+    while not condition():
+        assert time.monotonic() < end_s
+        acquisition.poll(0.01)
+
+
+def keeper_is_done(acquisition: Acquisition) -> None:
+    done = threading.Event()
+    acquisition._keeper._commands.put(done.set)
+    assert done.wait(60)
+
+
+def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spec_of, at_point, resumed):
+    """Sealed without the slab that is on its way back, the new shards would take the names of older ones that have it."""
+    path, begun, go = tmp_path / "a.zarr", threading.Event(), threading.Event()
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+
+    def sync_fails() -> None:
+        begun.set()
+        assert go.wait(60)
+        _eio()
+
+    at_point("keeper.before_commit", sync_fails)
+    held = [submit(acquisition, 6, 0)]  # its place is taken: only the log has it
+    until(acquisition, begun.is_set)
+    held.append(submit(acquisition, 7, 6))
+    assert acquisition._groups.by_number[0].state is GroupState.REOPENING
+    go.set()
+    keeper_is_done(acquisition)
+    until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
+    assert len(held) == 2
+    assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
+    assert [row for row in rows(path) if row[1] == Fate.STORED] == [(i, Fate.STORED, Reason.NONE) for i in range(6)]
+    assert verify_store(path, threads=1).problems == []
+
+
+def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(tmp_path, spec_of, at_point, resumed):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+    held = submit(acquisition, 6, 6)
+    keeper_is_done(acquisition)  # its report is there
+    acquisition._table._free.clear()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
+    acquisition.close()
+    assert held is not None
+    assert acquisition.take_losses() == []
+    with sw.resume(path, **QUICK) as writer:
+        writer.append(frame(7))
+    assert np.array_equal(read(path)[[0, 1, 2, 3, 4, 5, 7]], [frame(i) for i in (0, 1, 2, 3, 4, 5, 7)])
+
+
+def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
+    group = Group(0, None, slabs_left=0, owed={1})
+    with pytest.raises(AssertionError, match="it would lose frames"):
+        drive.acquisition._groups.seal_if_done(group)
+    drive.finish()
 
 
 def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_of, at_point, caplog):

@@ -328,13 +328,13 @@ class FrameFlow(ABC):
         assert staging is not None, "frames are in it"
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         self._restored_frames = np.union1d(self._restored_frames, sequences)
-        if not self._place(_Batch(records, positions, sequences, staging.address_of(slots), np.zeros(records.size, np.uint8))):
-            return False
+        addresses = staging.address_of(slots)
+        placed = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
         slabs, places = slabs_and_places(positions, *self._table.grid_tables)
-        for slab in np.unique(slabs).tolist():
-            row, here = int(np.flatnonzero(self._table.slab == slab)[0]), slabs == slab
+        for row in np.flatnonzero(np.isin(self._table.slab, slabs)).tolist():
+            here = (slabs == self._table.slab[row]) & (self._table.addresses[row, places] == addresses)
             self._table.staging_slot[row, places[here]] = slots[here]
-        return True
+        return placed
 
     @property
     def _most_held(self) -> int:
