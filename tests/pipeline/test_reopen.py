@@ -129,6 +129,44 @@ def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(tmp_
     assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(7)]
 
 
+def spoil(file: Path, pixels: np.ndarray) -> None:
+    data = bytearray(file.read_bytes())
+    copies, at = 0, -1
+    while (at := data.find(pixels.tobytes(), at + 1)) >= 0:
+        data[at] ^= 0xFF
+        copies += 1
+    assert copies
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("file", "spoiled", "lost"),
+    [("c.0.0.0.partial", 1, [0, 1, 2, 3]), ("staging", 8, [8]), ("c.0.0.0.partial", None, list(range(8)))],
+    ids=["a chunk of the new shard", "a frame that was taken back", "the new shard"],
+)
+def test_what_is_lost_of_a_row_that_was_opened_again_is_told(tmp_path, spec_of, at_point, shared_pool, file, spoiled, lost):
+    """The log has these frames since the row was sealed, and they are no longer where it says."""
+    path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
+    ended(path, spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1)), 10, at_point)
+    writer = sw.resume(path, **QUICK)
+    writer.append(frame(10))
+    writer.flush()
+    shutil.copytree(path, left)
+    writer.close()
+    if spoiled is None:
+        (left / ".shardwright" / file).unlink()
+        (left / "0" / "c" / "0" / "0" / "0").unlink()
+    else:
+        spoil(left / ".shardwright" / file, frame(spoiled))
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True)
+    done = recover_store(left, shared_pool, threads=2)
+    for found in (dry, done):
+        assert (found.frames_kept, found.frames_lost, found.frames_unacknowledged) == (11 - len(lost), len(lost), 0)
+    assert (done.receipt.frames_stored, done.receipt.frames_durable, done.receipt.frames_lost) == (11 - len(lost), 11 - len(lost), len(lost))
+    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.LOST] == lost
+    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.STORED] == [i for i in range(11) if i not in lost]
+
+
 def test_one_end_after_the_other(tmp_path, spec_of, at_point):
     """Each closes the same row; the frame table has every frame once."""
     path = tmp_path / "a.zarr"

@@ -8,7 +8,7 @@ missing frame was
     never           its slab is not journaled whole, or nothing tells of it: it was only in memory
 
 as long as nothing worse than kills has come over the store. It is *intact* while its file ``boot`` holds the kernel's
-boot id: a power cut and another machine bring another id, and a sync that failed, a rewrite and a take-over delete the
+boot id: a power cut and another machine bring another id, and an I/O error, a rewrite and a take-over delete the
 file. Of a store that is not intact, or whose bookkeeping shows damage, every missing frame may have been acknowledged.
 """
 

@@ -170,9 +170,7 @@ class ShardKeeper:
                     self.folder.check_there()  # what is synced in a deleted file is not durable
                     sync()
                 except Exception as error:  # noqa: BLE001  (travels in the report)
-                    failed[key] = self._explained(error)
-                    with suppress(StorageError):
-                        end_intact(self.folder.workspace)
+                    failed[key] = self._explained(error, in_sync=True)
                 self.busy.step()
             self._report(Committed(failed, time.monotonic_ns() - begun_ns))
 
@@ -318,8 +316,10 @@ class ShardKeeper:
             self._report(KeeperFailed(died, dead=True))
             raise
 
-    def _explained(self, error: Exception) -> ErrorText:
-        """An I/O error because another writer has taken the store over, or it is gone, is no disk error: nothing may be rewritten then."""
+    def _explained(self, error: Exception, *, in_sync: bool = False) -> ErrorText:
+        """An I/O error because another writer has taken the store over, or it is gone, is no disk error: nothing may be
+        rewritten then. Any other leaves the store no longer intact."""
+        self.folder.note_disk_error(error, in_sync=in_sync)
         if isinstance(error, StorageError):
             try:
                 self.folder.may_rename()

@@ -77,7 +77,8 @@ def restore(
         raise
     try:
         Finder(restored, threads, progress).run()
-    except BaseException:
+    except BaseException as error:
+        restored.folder.note_disk_error(error)
         restored.close()
         raise
     return restored

@@ -33,6 +33,7 @@ from shardwright.model.errors import (
     ShardFormatError,
     ShardwrightError,
     StorageError,
+    StorageFullError,
     StoreGoneError,
     StoreMovedError,
 )
@@ -48,7 +49,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
-from .evidence import begin_intact
+from .evidence import begin_intact, end_intact
 from .frame_table import write_frame_table
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
@@ -199,6 +200,14 @@ class StoreFolder:
     def _may_remove(self) -> None:
         if not self.lock.is_held():
             raise FencedError(f"another writer has taken {self.path} over", got="a new lock file")
+
+    def note_disk_error(self, error: BaseException, *, in_sync: bool = False) -> None:
+        """What was acknowledged may leave no trace from now on, unless this store is another's by now. A full disk takes
+        nothing back, but by a sync that failed (``in_sync``)."""
+        if isinstance(error, StorageError) and (in_sync or not isinstance(error, StorageFullError)):
+            with suppress(StorageError):
+                if self.lock.is_held():
+                    end_intact(self.workspace)
 
     def free_bytes(self) -> int:
         with storage_errors("look at", self.path):
