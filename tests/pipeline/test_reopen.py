@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,6 @@ from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20}
@@ -383,6 +383,39 @@ def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_
     assert np.array_equal(zarr.open_array(path / "0", mode="r")[8:12], [frame(i) for i in range(8, 12)])
 
 
+def delete(store: Path, _: Path) -> None:
+    (store / "0" / "c" / "0" / "0" / "0").unlink()
+
+
+def alter(store: Path, _: Path) -> None:
+    spoil(store / "0" / "c" / "0" / "0" / "0", frame(1))
+
+
+def swap(store: Path, other: Path) -> None:
+    shard = Path("0") / "c" / "0" / "0" / "0"
+    shutil.copy(other / shard, store / shard)
+
+
+@pytest.mark.parametrize(("chunk", "first"), [(1, 5), (4, 6)])
+@pytest.mark.parametrize(("harm", "checksum"), [(delete, False), (alter, False), (swap, False), (swap, True)])
+def test_what_is_not_the_sealed_shard_keeps_its_row_closed(tmp_path, spec_of, at_point, caplog, chunk, first, harm, checksum):
+    """New shards with its chunks, or with holes in their place, would have a sum of their own: nobody would be told again."""
+    path, other = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    spec = spec_of(chunk=chunk, shard=8, codec=None, chunk_checksum=checksum, y=(4, 4, 1), x=(6, 6, 1))
+    ended(path, spec, first, at_point)
+    with sw.create(other, spec, **QUICK) as writer:
+        for i in range(first):
+            writer.append(frame(100 + i))
+    harm(path, other)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(first, 8 * chunk + 2):
+            writer.append(frame(i))
+    assert "row_reopening_failed" in caplog.text
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (8 * chunk - first, first + 2)
+    (problem,) = verify_store(path, threads=1).problems
+    assert problem.where == "0/c/0/0/0"
+
+
 def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path, spec_of, at_point):
     """It costs its own frames, which it had cost before, and no other's."""
     path = tmp_path / "a.zarr"
@@ -399,6 +432,7 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
     image = zarr.open_array(path / "0", mode="r")
     assert np.array_equal(image[4:8], [frame(i) for i in range(4, 8)])
     assert np.array_equal(image[12:16], [frame(i) for i in range(12, 16)])
+    assert {problem.where for problem in verify_store(path, threads=1).problems} == {"0/c/0/0/0"}
     for damaged in (slice(0, 4), slice(8, 12)):
         with pytest.raises(Exception, match="checksum do not match"):
             image[damaged]
