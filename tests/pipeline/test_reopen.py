@@ -383,6 +383,47 @@ def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_
     assert np.array_equal(zarr.open_array(path / "0", mode="r")[8:12], [frame(i) for i in range(8, 12)])
 
 
+def put_a_folder(shard: Path) -> None:
+    shard.unlink()
+    shard.mkdir()
+
+
+def put_a_pipe(shard: Path) -> None:
+    shard.unlink()
+    os.mkfifo(shard)
+
+
+def put_a_link_to_nothing(shard: Path) -> None:
+    shard.unlink()
+    shard.symlink_to("nowhere")
+
+
+def leave_it(shard: Path) -> None:
+    assert shard.is_file()
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (put_a_folder, "no regular file"),
+        (put_a_pipe, "no regular file"),
+        (put_a_link_to_nothing, "No such file"),
+        (leave_it, "Input/output error"),
+    ],
+)
+def test_whatever_keeps_an_old_shard_from_being_read_costs_its_row_only(tmp_path, spec_of, at_point, caplog, harm, why):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=1, shard=8, y=(4, 4, 1), x=(6, 6, 1)), 5, at_point)
+    harm(path / "0" / "c" / "0" / "0" / "0")
+    at_point("sealed.before_read", _eio if harm is leave_it else None)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(5, 12):
+            writer.append(frame(i))
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
+    assert "row_reopening_failed" in caplog.text
+    assert why in caplog.text
+
+
 def delete(store: Path, _: Path) -> None:
     (store / "0" / "c" / "0" / "0" / "0").unlink()
 

@@ -6,14 +6,15 @@ The shards keep their final names, so that readers miss nothing, until the new o
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError
-from shardwright.storage.files import storage_errors
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import open_regular, storage_errors
 
 from .group_files import IMAGE_FOLDER
 from .index import EMPTY as ABSENT
@@ -24,7 +25,7 @@ from .shard_sums import SUMS_NAME, ShardSums, shard_sum
 from .slab_map import slab_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import Self
 
@@ -34,18 +35,30 @@ if TYPE_CHECKING:
     from .slab_map import SlabPlaces
 
 
+@contextmanager
+def _old(path: Path) -> Iterator[None]:
+    """Whatever keeps an old file from being read costs its row, and not the acquisition: a ``StorageError`` is one of the disk that is written."""
+    try:
+        with storage_errors("read", path):
+            yield
+    except StorageError as error:
+        raise ShardFormatError(error.message) from error
+
+
 class _FinalShard:
     """One shard under its final name. ``data_crcs``: of the chunks that were read, as a worker would journal them; of one whose own crc32c does not
-    hold, that of all its bytes, so that it stays what it is. Raises ``ShardFormatError`` when it has no index, ``StorageError``."""
+    hold, that of all its bytes, so that it stays what it is. Raises ``ShardFormatError`` for whatever cannot be read."""
 
     def __init__(self, layout: ShardLayout, path: Path, *, inner_checksum: bool) -> None:
         self._path = path
         self._inner_checksum = inner_checksum
         self._slot_bytes = layout.slot_bytes
-        with storage_errors("open", path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
+        with _old(path):
+            reach("sealed.before_read")
+            self._file = open_regular(path, buffering=0)
         try:
-            status = os.fstat(self._descriptor)
+            with _old(path):
+                status = os.fstat(self._file.fileno())
             self.allocated_bytes = status.st_blocks * 512
             place = 0 if layout.index_at_start else max(0, status.st_size - layout.index_bytes)
             self._entries = decode_index(self._read(place, layout.index_bytes), layout.chunks)
@@ -57,7 +70,7 @@ class _FinalShard:
         self._own_crcs = np.zeros(layout.chunks, np.uint32)  # what a chunk says of itself, where it says anything
 
     def chunk(self, entry: int) -> bytes | None:
-        """The encoded bytes of one chunk; None when it is absent. Raises ``ShardFormatError``, ``StorageError``."""
+        """The encoded bytes of one chunk; None when it is absent. Raises ``ShardFormatError``."""
         offset, nbytes = int(self._entries["offset"][entry]), int(self._entries["nbytes"][entry])
         if offset == ABSENT:
             return None
@@ -78,7 +91,7 @@ class _FinalShard:
 
     def sums(self) -> set[Sum]:
         """By which the array's record may know this shard: as its chunks are, and as they say they are. The latter tells that chunks which were
-        damaged since are these very ones. Raises ``ShardFormatError``, ``StorageError``."""
+        damaged since are these very ones. Raises ``ShardFormatError``."""
         there = np.flatnonzero(self._entries["offset"] != ABSENT)
         for entry in there[~self._was_read[there]].tolist():
             self.chunk(entry)
@@ -88,8 +101,8 @@ class _FinalShard:
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         pieces, done = [], 0
-        with storage_errors("read", self._path), suppress(OverflowError):  # no file has such an offset
-            while done < nbytes and (piece := os.pread(self._descriptor, min(nbytes - done, 1 << 30), offset + done)):
+        with _old(self._path), suppress(OverflowError):  # no file has such an offset
+            while done < nbytes and (piece := os.pread(self._file.fileno(), min(nbytes - done, 1 << 30), offset + done)):
                 pieces.append(piece)
                 done += len(piece)
         if done < nbytes:
@@ -97,13 +110,13 @@ class _FinalShard:
         return b"".join(pieces)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
 
 class SealedRow:
     """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None where all of file f is fill value.
 
-    Raises ``ShardFormatError`` when the array's record tells of a shard that is not there, ``StorageError``."""
+    Raises ``ShardFormatError`` when a shard cannot be read, or is not there and the array's record tells of it."""
 
     def __init__(self, layout: ArrayLayout, group: int, placements: Iterable[Placement], *, inner_checksum: bool) -> None:
         self.group = group
@@ -111,12 +124,15 @@ class SealedRow:
         self._files = ExitStack()
         self.placement = placement_of(layout, group, placements)
         self._keys = [layout.shard_key(group, file) for file in range(layout.files_per_group)]
-        self._known = ShardSums(self.placement.store / IMAGE_FOLDER).of_each(self._keys)
+        sums = ShardSums(self.placement.store / IMAGE_FOLDER)
+        with _old(sums.path):
+            self._known = sums.of_each(self._keys)
         self._shards: list[_FinalShard | None] = []
         with ExitStack() as opened:
             for file, key in enumerate(self._keys):
                 path = self.placement.final(key)
-                shard = _FinalShard(layout.shard(group, file), path, inner_checksum=inner_checksum) if path.exists() else None
+                there = os.path.lexists(path)
+                shard = _FinalShard(layout.shard(group, file), path, inner_checksum=inner_checksum) if there else None
                 if shard is not None:
                     opened.callback(shard.close)
                 elif self._known[key] and None not in self._known[key]:
@@ -126,7 +142,7 @@ class SealedRow:
 
     def check(self) -> None:
         """Whether these are the shards that were sealed: what others put in their place must not get a sum of its own. Reads what was not read yet.
-        Raises ``ShardFormatError``, ``StorageError``."""
+        Raises ``ShardFormatError``."""
         for key, shard in zip(self._keys, self._shards, strict=True):
             if shard is not None and self._known[key] and self._known[key].isdisjoint(shard.sums()):
                 raise ShardFormatError(f"{self.placement.final(key)} is not what was sealed (record: {SUMS_NAME})")
