@@ -286,12 +286,13 @@ def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_
 
 
 @pytest.fixture
-def resumed(shared_pool) -> Iterator[Callable[[Path], Acquisition]]:
+def resumed(shared_pool) -> Iterator[Callable[..., Acquisition]]:
     made = []
 
-    def resume(path: Path) -> Acquisition:
+    def resume(path: Path, ring_frames: int | None = None) -> Acquisition:
         settings = WriteSettings(store_within_ms=20, sync_interval_ms=20)
-        made.append(Acquisition.resume(path, shared_pool, lambda: None, settings, partial(Limits.derive, threads=2)))
+        limits_of = partial(Limits.derive, threads=2, ring_frames=ring_frames)
+        made.append(Acquisition.resume(path, shared_pool, lambda: None, settings, limits_of))
         return made[-1]
 
     yield resume
@@ -359,6 +360,49 @@ def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(tmp_p
     with sw.resume(path, **QUICK) as writer:
         writer.append(frame(7))
     assert np.array_equal(read(path)[[0, 1, 2, 3, 4, 5, 7]], [frame(i) for i in (0, 1, 2, 3, 4, 5, 7)])
+
+
+@pytest.mark.parametrize(
+    ("ring_frames", "others"),
+    [(13, [16, 17, 18, 20, 21, 22, 24, 25]), (None, [16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30])],
+    ids=["in the ring", "in the staging area"],
+)
+def test_a_slab_that_goes_on_waits_for_room(tmp_path, spec_of, drive_of, shared_pool, at_point, resumed, ring_frames, others):
+    """Its row is opened again once: without it the slab would be closed for good, and frames in order late."""
+    settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+    drive, path = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=4), shared_pool, settings, ring_frames=13), tmp_path / "left.zarr"
+    drive.submit(*range(6))
+    drive.until(lambda: drive.acquisition.durable_watermark == 6)
+    drive.still()
+    shutil.copytree(drive.path, path)
+    drive.finish()
+    end_early(sw.resume(path, **QUICK), at_point)
+    acquisition = resumed(path, ring_frames)
+    assert acquisition.folder.staging.slots == 13
+    held = [submit(acquisition, 6 + i, position) for i, position in enumerate(others)]
+    until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))  # they are staged, and wait for their slabs
+    held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    receipt = acquisition.receipt()
+    assert (receipt.frames_late, receipt.frames_stored) == (0, 8 + len(others))
+    assert np.array_equal(read(path)[[6, 7, *others]], held[-2:] + held[:-2])
+
+
+def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of, at_point, resumed):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+    at_point("staging.before_sync", _eio)
+    held = [submit(acquisition, 6, 16)]
+    until(acquisition, lambda: acquisition._desk.area is None)
+    at_point("staging.before_sync", None)
+    held += [submit(acquisition, 7 + i, 6 + i) for i in range(6)]
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    assert "row_reopening_failed" in dict(acquisition.take_events())
+    assert (acquisition.receipt().frames_late, acquisition.receipt().frames_stored) == (2, 11)
+    assert len(held) == 7
 
 
 def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
