@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+import time
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,17 +20,20 @@ from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED
 from shardwright.model.errors import StorageFullError
 from shardwright.model.fates import Fate, Reason
+from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.assembly import grid_tables
 from shardwright.pipeline.earlier_row import EarlierRow
 from shardwright.pipeline.groups import Group, GroupState
+from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.recover import recover_store
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.read.verify import verify_store
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.storage import failpoints
+from shardwright.wire.descriptor import DESCRIPTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20}
@@ -120,6 +127,44 @@ def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(tmp_
     assert (done.frames_kept, done.frames_completed_from_staging) == (7, 3)
     assert np.array_equal(read(left), [frame(i) for i in range(7)])
     assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(7)]
+
+
+def spoil(file: Path, pixels: np.ndarray) -> None:
+    data = bytearray(file.read_bytes())
+    copies, at = 0, -1
+    while (at := data.find(pixels.tobytes(), at + 1)) >= 0:
+        data[at] ^= 0xFF
+        copies += 1
+    assert copies
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("file", "spoiled", "lost"),
+    [("c.0.0.0.partial", 1, [0, 1, 2, 3]), ("staging", 8, [8]), ("c.0.0.0.partial", None, list(range(8)))],
+    ids=["a chunk of the new shard", "a frame that was taken back", "the new shard"],
+)
+def test_what_is_lost_of_a_row_that_was_opened_again_is_told(tmp_path, spec_of, at_point, shared_pool, file, spoiled, lost):
+    """The log has these frames since the row was sealed, and they are no longer where it says."""
+    path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
+    ended(path, spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1)), 10, at_point)
+    writer = sw.resume(path, **QUICK)
+    writer.append(frame(10))
+    writer.flush()
+    shutil.copytree(path, left)
+    writer.close()
+    if spoiled is None:
+        (left / ".shardwright" / file).unlink()
+        (left / "0" / "c" / "0" / "0" / "0").unlink()
+    else:
+        spoil(left / ".shardwright" / file, frame(spoiled))
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True)
+    done = recover_store(left, shared_pool, threads=2)
+    for found in (dry, done):
+        assert (found.frames_kept, found.frames_lost, found.frames_unacknowledged) == (11 - len(lost), len(lost), 0)
+    assert (done.receipt.frames_stored, done.receipt.frames_durable, done.receipt.frames_lost) == (11 - len(lost), 11 - len(lost), len(lost))
+    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.LOST] == lost
+    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.STORED] == [i for i in range(11) if i not in lost]
 
 
 def test_one_end_after_the_other(tmp_path, spec_of, at_point):
@@ -240,6 +285,134 @@ def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_
     assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
 
 
+@pytest.fixture
+def resumed(shared_pool) -> Iterator[Callable[..., Acquisition]]:
+    made = []
+
+    def resume(path: Path, ring_frames: int | None = None) -> Acquisition:
+        settings = WriteSettings(store_within_ms=20, sync_interval_ms=20)
+        limits_of = partial(Limits.derive, threads=2, ring_frames=ring_frames)
+        made.append(Acquisition.resume(path, shared_pool, lambda: None, settings, limits_of))
+        return made[-1]
+
+    yield resume
+    for acquisition in made:
+        acquisition.close()
+
+
+def submit(acquisition: Acquisition, sequence: int, position: int) -> np.ndarray:
+    """Returns the pixels, which must last until they are released."""
+    pixels, batch = frame(position), np.zeros(1, DESCRIPTOR)
+    batch["sequence"], batch["position"] = sequence, position
+    acquisition.submit(batch, np.array([pixels.ctypes.data]))
+    return pixels
+
+
+def until(acquisition: Acquisition, condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60  # only so that a hang becomes a failure
+    while not condition():
+        assert time.monotonic() < end_s
+        acquisition.poll(0.01)
+
+
+def keeper_is_done(acquisition: Acquisition) -> None:
+    done = threading.Event()
+    acquisition._keeper._commands.put(done.set)
+    assert done.wait(60)
+
+
+def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spec_of, at_point, resumed):
+    """Sealed without the slab that is on its way back, the new shards would take the names of older ones that have it."""
+    path, begun, go = tmp_path / "a.zarr", threading.Event(), threading.Event()
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+
+    def sync_fails() -> None:
+        begun.set()
+        assert go.wait(60)
+        _eio()
+
+    at_point("keeper.before_commit", sync_fails)
+    held = [submit(acquisition, 6, 0)]  # its place is taken: only the log has it
+    until(acquisition, begun.is_set)
+    held.append(submit(acquisition, 7, 6))
+    assert acquisition._groups.by_number[0].state is GroupState.REOPENING
+    go.set()
+    keeper_is_done(acquisition)
+    until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
+    assert len(held) == 2
+    assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
+    assert [row for row in rows(path) if row[1] == Fate.STORED] == [(i, Fate.STORED, Reason.NONE) for i in range(6)]
+    assert verify_store(path, threads=1).problems == []
+
+
+def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(tmp_path, spec_of, at_point, resumed):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+    held = submit(acquisition, 6, 6)
+    keeper_is_done(acquisition)  # its report is there
+    acquisition._table._free.clear()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
+    acquisition.close()
+    assert held is not None
+    assert acquisition.take_losses() == []
+    with sw.resume(path, **QUICK) as writer:
+        writer.append(frame(7))
+    assert np.array_equal(read(path)[[0, 1, 2, 3, 4, 5, 7]], [frame(i) for i in (0, 1, 2, 3, 4, 5, 7)])
+
+
+@pytest.mark.parametrize(
+    ("ring_frames", "others"),
+    [(13, [16, 17, 18, 20, 21, 22, 24, 25]), (None, [16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30])],
+    ids=["in the ring", "in the staging area"],
+)
+def test_a_slab_that_goes_on_waits_for_room(tmp_path, spec_of, drive_of, shared_pool, at_point, resumed, ring_frames, others):
+    """Its row is opened again once: without it the slab would be closed for good, and frames in order late."""
+    settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+    drive, path = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=4), shared_pool, settings, ring_frames=13), tmp_path / "left.zarr"
+    drive.submit(*range(6))
+    drive.until(lambda: drive.acquisition.durable_watermark == 6)
+    drive.still()
+    shutil.copytree(drive.path, path)
+    drive.finish()
+    end_early(sw.resume(path, **QUICK), at_point)
+    acquisition = resumed(path, ring_frames)
+    assert acquisition.folder.staging.slots == 13
+    held = [submit(acquisition, 6 + i, position) for i, position in enumerate(others)]
+    until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))  # they are staged, and wait for their slabs
+    held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    receipt = acquisition.receipt()
+    assert (receipt.frames_late, receipt.frames_stored) == (0, 8 + len(others))
+    assert np.array_equal(read(path)[[6, 7, *others]], held[-2:] + held[:-2])
+
+
+def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of, at_point, resumed):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+    at_point("staging.before_sync", _eio)
+    held = [submit(acquisition, 6, 16)]
+    until(acquisition, lambda: acquisition._desk.area is None)
+    at_point("staging.before_sync", None)
+    held += [submit(acquisition, 7 + i, 6 + i) for i in range(6)]
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    assert "row_reopening_failed" in dict(acquisition.take_events())
+    assert (acquisition.receipt().frames_late, acquisition.receipt().frames_stored) == (2, 11)
+    assert len(held) == 7
+
+
+def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
+    group = Group(0, None, slabs_left=0, owed={1})
+    with pytest.raises(AssertionError, match="it would lose frames"):
+        drive.acquisition._groups.seal_if_done(group)
+    drive.finish()
+
+
 def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_of, at_point, caplog):
     """One old file must not end the acquisition; what comes for it is late, and the log says why."""
     path = tmp_path / "a.zarr"
@@ -252,6 +425,80 @@ def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_
     assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
     assert "row_reopening_failed" in caplog.text
     assert np.array_equal(zarr.open_array(path / "0", mode="r")[8:12], [frame(i) for i in range(8, 12)])
+
+
+def put_a_folder(shard: Path) -> None:
+    shard.unlink()
+    shard.mkdir()
+
+
+def put_a_pipe(shard: Path) -> None:
+    shard.unlink()
+    os.mkfifo(shard)
+
+
+def put_a_link_to_nothing(shard: Path) -> None:
+    shard.unlink()
+    shard.symlink_to("nowhere")
+
+
+def leave_it(shard: Path) -> None:
+    assert shard.is_file()
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (put_a_folder, "no regular file"),
+        (put_a_pipe, "no regular file"),
+        (put_a_link_to_nothing, "No such file"),
+        (leave_it, "Input/output error"),
+    ],
+)
+def test_whatever_keeps_an_old_shard_from_being_read_costs_its_row_only(tmp_path, spec_of, at_point, caplog, harm, why):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=1, shard=8, y=(4, 4, 1), x=(6, 6, 1)), 5, at_point)
+    harm(path / "0" / "c" / "0" / "0" / "0")
+    at_point("sealed.before_read", _eio if harm is leave_it else None)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(5, 12):
+            writer.append(frame(i))
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
+    assert "row_reopening_failed" in caplog.text
+    assert why in caplog.text
+
+
+def delete(store: Path, _: Path) -> None:
+    (store / "0" / "c" / "0" / "0" / "0").unlink()
+
+
+def alter(store: Path, _: Path) -> None:
+    spoil(store / "0" / "c" / "0" / "0" / "0", frame(1))
+
+
+def swap(store: Path, other: Path) -> None:
+    shard = Path("0") / "c" / "0" / "0" / "0"
+    shutil.copy(other / shard, store / shard)
+
+
+@pytest.mark.parametrize(("chunk", "first"), [(1, 5), (4, 6)])
+@pytest.mark.parametrize(("harm", "checksum"), [(delete, False), (alter, False), (swap, False), (swap, True)])
+def test_what_is_not_the_sealed_shard_keeps_its_row_closed(tmp_path, spec_of, at_point, caplog, chunk, first, harm, checksum):
+    """New shards with its chunks, or with holes in their place, would have a sum of their own: nobody would be told again."""
+    path, other = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    spec = spec_of(chunk=chunk, shard=8, codec=None, chunk_checksum=checksum, y=(4, 4, 1), x=(6, 6, 1))
+    ended(path, spec, first, at_point)
+    with sw.create(other, spec, **QUICK) as writer:
+        for i in range(first):
+            writer.append(frame(100 + i))
+    harm(path, other)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(first, 8 * chunk + 2):
+            writer.append(frame(i))
+    assert "row_reopening_failed" in caplog.text
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (8 * chunk - first, first + 2)
+    (problem,) = verify_store(path, threads=1).problems
+    assert problem.where == "0/c/0/0/0"
 
 
 def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path, spec_of, at_point):
@@ -270,6 +517,7 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
     image = zarr.open_array(path / "0", mode="r")
     assert np.array_equal(image[4:8], [frame(i) for i in range(4, 8)])
     assert np.array_equal(image[12:16], [frame(i) for i in range(12, 16)])
+    assert {problem.where for problem in verify_store(path, threads=1).problems} == {"0/c/0/0/0"}
     for damaged in (slice(0, 4), slice(8, 12)):
         with pytest.raises(Exception, match="checksum do not match"):
             image[damaged]

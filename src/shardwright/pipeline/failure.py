@@ -100,9 +100,8 @@ class Failing(FrameFlow):
         if group.state is GroupState.SEALING and group.retry_s is None:
             return  # its report comes
         holds = group.frames or group.reopened  # what is opened again may have frames in the staging area that nothing else leads to
-        if holds and self._usable(group):
-            group.state = GroupState.SEALING
-            self._keeper.seal(group.number, group.files)
+        if holds and self._usable(group) and not group.owed:
+            self._groups.seal(group)
             return
         del self._groups.by_number[group.number]
         if holds:

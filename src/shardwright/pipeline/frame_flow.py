@@ -303,29 +303,48 @@ class FrameFlow(ABC):
             self._rows_starved = False
             return True
         self._rows_starved = True
-        under_way = (
-            self._rows_in_flight > 0
-            or bool(self._waits_for_stage)
-            or self._ledger.rows_to_come
-            or any(group.waiting for group in self._groups.by_number.values())
-        )
-        if not under_way and (oldest := self._table.oldest()) is not None:
+        if not self._rows_under_way and (oldest := self._table.oldest()) is not None:
             self._close_slab(oldest, passed_over=True)
         return False
 
+    @property
+    def _rows_under_way(self) -> bool:
+        """Whether rows come back without another slab being closed."""
+        waiting = any(group.waiting for group in self._groups.by_number.values())
+        return waiting or self._rows_in_flight > 0 or bool(self._waits_for_stage) or self._ledger.rows_to_come
+
     def _open_again(self, number: int, row: EarlierRow, wanted: int) -> None:
-        """A group that was closed before it was full takes frames again. Of its incomplete slabs as many collect again as there is
-        room for: the one that is wanted, and the newest."""
-        slabs, frames = [], 0
-        most = min(self._desk.free_slots, self._most_held - self._table.held_frames)
-        takes_back = row.takes_back()
+        """A group that was closed before it was full takes frames again, once there is room for the slab that is wanted. Of its other incomplete
+        slabs as many collect again as there is room for then, the newest first."""
+        takes_back = {slab: int(filled.sum()) for slab, filled in row.takes_back().items()}
+        if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
+            return
+        slabs, frames, most = [], 0, self._room_to_take_back
         for slab in sorted(takes_back, key=lambda slab: (slab != wanted, -slab))[: self._table.free_rows]:
-            count = int(takes_back[slab].sum())
-            if frames + count > most:
-                break
-            slabs.append(slab)
-            frames += count
+            if frames + takes_back[slab] <= most:
+                slabs.append(slab)
+                frames += takes_back[slab]
         self._groups.reopen(number, TakingBack(tuple(slabs), self._desk.take_slots(frames)))
+
+    @property
+    def _room_to_take_back(self) -> int:
+        """How many frames of a sealed row can collect again now."""
+        return min(self._desk.free_slots, self._most_held - self._table.held_frames)
+
+    def _waits_to_take_back(self, number: int, frames: int) -> bool:
+        """Whether a slab with so many frames has to wait for room, which the oldest slabs make; its row is opened once, so that without it the slab
+        would be closed for good. False also when there will never be room."""
+        if self._table.free_rows and frames <= self._room_to_take_back:
+            return False
+        if frames <= min(self._desk.slots, self._most_held):
+            if self._rows_under_way or self._desk.tasks.any() or self._ledger.slots_to_come or self._ledger.committing:
+                return True
+            if (oldest := self._table.oldest()) is not None:
+                self._close_slab(oldest, passed_over=True)
+                return True
+        reason = "the staging area has no room for what is there of a slab" if self._desk.slots else "there is no staging area (any more)"
+        self._note("row_reopening_failed", {"group": number, "reason": reason, "then": "frames that come for that slab are late"})
+        return False
 
     def _collect_staged(self, records: np.ndarray, slots: np.ndarray) -> bool:
         """Frames whose pixels are in the staging area, and nowhere else: they collect. False when there is no room for them."""
@@ -333,13 +352,13 @@ class FrameFlow(ABC):
         assert staging is not None, "frames are in it"
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         self._restored_frames = np.union1d(self._restored_frames, sequences)
-        if not self._place(_Batch(records, positions, sequences, staging.address_of(slots), np.zeros(records.size, np.uint8))):
-            return False
+        addresses = staging.address_of(slots)
+        placed = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
         slabs, places = slabs_and_places(positions, *self._table.grid_tables)
-        for slab in np.unique(slabs).tolist():
-            row, here = int(np.flatnonzero(self._table.slab == slab)[0]), slabs == slab
+        for row in np.flatnonzero(np.isin(self._table.slab, slabs)).tolist():
+            here = (slabs == self._table.slab[row]) & (self._table.addresses[row, places] == addresses)
             self._table.staging_slot[row, places[here]] = slots[here]
-        return True
+        return placed
 
     @property
     def _most_held(self) -> int:

@@ -87,6 +87,7 @@ class Group:
     opens_again: bool = False  # once it is sealed: for frames that an early end must not refuse
     reopened: bool = False  # its new shards replace sealed ones
     taking: TakingBack | None = None  # while REOPENING
+    owed: set[int] = field(default_factory=set)  # slabs whose frames were taken back from the sealed shards, and are not in the new ones yet
 
     @property
     def ready(self) -> bool:
@@ -208,7 +209,7 @@ class Groups:
     def reopened(self, group: Group, taken_back: frozenset[int]) -> None:
         """The files are there, and have all that was sealed but the slabs that were taken back."""
         row = self._earlier.pop(group.number)
-        group.done_slabs = set(row.begun.tolist()) - taken_back
+        group.done_slabs, group.owed = set(row.begun.tolist()) - taken_back, set(taken_back)
         group.slabs_left = math.prod(self._grid.group_extent_chunks(group.number)) - len(group.done_slabs)
         group.frames = row.frames - sum(int(row.holes[slab].sum()) for slab in taken_back)
         group.state, group.reopened, group.taking = GroupState.OPEN, True, None
@@ -253,8 +254,13 @@ class Groups:
 
     def seal_if_done(self, group: Group) -> None:
         if group.slabs_left == 0 and group.in_flight == 0 and not group.waiting and not group.rewriting and group.state is not GroupState.SEALING:
-            group.state = GroupState.SEALING
-            self._keeper.seal(group.number, group.files)
+            self.seal(group)
+
+    def seal(self, group: Group) -> None:
+        """Its new shards may replace older ones: only when they have every frame that these have."""
+        assert not group.owed, "sealed now it would lose frames that are sealed"
+        group.state = GroupState.SEALING
+        self._keeper.seal(group.number, group.files)
 
     def _note_closed(self, number: int) -> None:
         if number < self._closed_below:
@@ -350,7 +356,7 @@ class Groups:
                 continue
             group.retry_s = None
             if group.state is GroupState.SEALING:
-                self._keeper.seal(group.number, group.files)
+                self.seal(group)
             elif group.taking is not None:
                 group.files = self._keeper.reopen(group.number, group.taking)
             else:

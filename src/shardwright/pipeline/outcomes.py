@@ -179,6 +179,7 @@ class Outcomes(Failing):
         table = self._table
         sequences = self._store_frames(row, table.filled(row))
         group.frames += sequences.size
+        group.owed.discard(int(table.slab[row]))
         self._level_counts.stored(row, sequences.size)
         held_row = row if self._keeps_frames else None
         self._ledger.add(group.number, time.monotonic(), sequences, slots=self._desk.slots_of(row), held_row=held_row)
@@ -249,8 +250,8 @@ class Outcomes(Failing):
 
     def _group_reopened(self, report: GroupReopened) -> None:
         group, made = self._groups.by_number.get(report.group), report.made
-        if group is None or group.taking is None:
-            return  # given up meanwhile
+        if group is None or group.taking is None or self.state is AcquisitionState.FAILING:
+            return  # given up, or about to be: the row stays sealed as it was
         if made is not None:
             self._groups.reopened(group, made.slabs)
             self._groups.holes.forget(slab for slab in slabs_of_group(self._encoder.layout, group.number) if slab not in group.done_slabs)
@@ -259,6 +260,7 @@ class Outcomes(Failing):
             self.accounts.stored_bytes += made.copied_bytes - made.old_bytes
             self._note("row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)})
             if made.records.size and not self._collect_staged(made.records, made.slots):
+                group.sound = False  # recovery has the frames: they are in the staging area
                 self._fail(self._why or ErrorText(WorkerError, "frames that were taken back found no room"))
             return
         error = group.failure

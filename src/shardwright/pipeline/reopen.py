@@ -57,12 +57,13 @@ class ReopenedRow:
 
 
 def reopen_row(folder: StoreFolder, layout: ArrayLayout, group: int, taking: TakingBack, create: Callable[[Placement], GroupFiles]) -> ReopenedRow:
-    """``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the sealed shards cannot be read,
-    ``StorageError``; the row is then sealed as it was."""
-    with SealedRow(layout, group, folder.placements()) as old:
+    """``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the sealed shards cannot be read, or
+    are not those that were sealed, ``StorageError``; the row is then sealed as it was."""
+    with SealedRow(layout, group, folder.placements(), inner_checksum=folder.spec.chunk_checksum) as old:
         new = create(old.placement)
         try:
             made = _Reopening(folder, layout, old, new).run(taking)
+            old.check()
             new.go_on_behind()
             new.sync()
             new.take_names()
@@ -101,7 +102,7 @@ class _Reopening:
             if slab not in taken:
                 table = np.zeros(grid.frames_per_slab, records.dtype)
                 table[places] = records[mine]
-                copied += self._old.copy_slab(slab, table, self._new, inner_checksum=self._spec.chunk_checksum)
+                copied += self._old.copy_slab(slab, table, self._new)
         return ReopenedRow(
             self._new,
             frozenset(taken),

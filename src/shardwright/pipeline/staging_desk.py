@@ -42,8 +42,7 @@ class StagingDesk:
         self._pool = pool
         self._line = pool.line(staging=True)
         self._report = report
-        slots = 0 if area is None else area.slots
-        self._free = FreeSlots(slots, np.setdiff1d(np.arange(slots), np.array(list(taken), np.int64)))
+        self._free = FreeSlots(self.slots, np.setdiff1d(np.arange(self.slots), np.array(list(taken), np.int64)))
         self.tasks = np.zeros(table.slab.size, np.int64)  # of each row that are on their way; the row stays put until they are done
         self.starved = False  # frames waited for a slot the last time
 
@@ -96,6 +95,11 @@ class StagingDesk:
         self._table.staging_slot[report.row, report.places] = UNSTAGED
         self.area, self._free = None, FreeSlots(0)
         return False
+
+    @property
+    def slots(self) -> int:
+        """All of them."""
+        return 0 if self.area is None else self.area.slots
 
     @property
     def free_slots(self) -> int:

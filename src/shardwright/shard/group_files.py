@@ -211,13 +211,18 @@ class GroupFiles:
     def discard(self) -> None:
         """Delete files that hold nothing that is still needed. Closes all of them; then raises the first ``StorageError``, if any."""
         errors: list[StorageError] = []
-        for delete in (self.journal.delete, *(shard.discard for shard in self.slots)):
+        for delete in (self._delete_journal_first, *(shard.discard for shard in self.slots)):
             try:
                 delete()
             except StorageError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _delete_journal_first(self) -> None:
+        self.journal.delete()
+        if self.journal.reopened:  # see ``take_names``
+            sync_directory(self.placement.workspace)
 
     def discard_rewrite(self) -> None:
         """After a rewrite that failed: what still has its suffix is deleted. A shard that has taken its old one's name already stays: it is complete,

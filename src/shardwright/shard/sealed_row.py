@@ -6,56 +6,103 @@ The shards keep their final names, so that readers miss nothing, until the new o
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
 
-from shardwright.model.errors import ShardFormatError
-from shardwright.storage.files import storage_errors
+from shardwright.model.errors import ShardFormatError, StorageError
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import open_regular, storage_errors
 
+from .group_files import IMAGE_FOLDER
 from .index import EMPTY as ABSENT
 from .index import decode_index
 from .journal import CHUNK_ENTRY, seal_rows
 from .read_back import INNER_CHECKSUM_BYTES
+from .shard_sums import SUMS_NAME, ShardSums, shard_sum
 from .slab_map import slab_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import Self
 
     from .group_files import GroupFiles, Placement
     from .layout import ArrayLayout, ShardLayout
+    from .shard_sums import Sum
     from .slab_map import SlabPlaces
 
 
-class _FinalShard:
-    """One shard under its final name. Raises ``ShardFormatError`` when it has no index, ``StorageError``."""
+@contextmanager
+def _old(path: Path) -> Iterator[None]:
+    """Whatever keeps an old file from being read costs its row, and not the acquisition: a ``StorageError`` is one of the disk that is written."""
+    try:
+        with storage_errors("read", path):
+            yield
+    except StorageError as error:
+        raise ShardFormatError(error.message) from error
 
-    def __init__(self, layout: ShardLayout, path: Path) -> None:
+
+class _FinalShard:
+    """One shard under its final name. ``data_crcs``: of the chunks that were read, as a worker would journal them; of one whose own crc32c does not
+    hold, that of all its bytes, so that it stays what it is. Raises ``ShardFormatError`` for whatever cannot be read."""
+
+    def __init__(self, layout: ShardLayout, path: Path, *, inner_checksum: bool) -> None:
         self._path = path
-        with storage_errors("open", path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
+        self._inner_checksum = inner_checksum
+        self._slot_bytes = layout.slot_bytes
+        with _old(path):
+            reach("sealed.before_read")
+            self._file = open_regular(path, buffering=0)
         try:
-            status = os.fstat(self._descriptor)
+            with _old(path):
+                status = os.fstat(self._file.fileno())
             self.allocated_bytes = status.st_blocks * 512
             place = 0 if layout.index_at_start else max(0, status.st_size - layout.index_bytes)
             self._entries = decode_index(self._read(place, layout.index_bytes), layout.chunks)
         except BaseException:
             self.close()
             raise
+        self._was_read = np.zeros(layout.chunks, np.bool_)
+        self.data_crcs = np.zeros(layout.chunks, np.uint32)
+        self._own_crcs = np.zeros(layout.chunks, np.uint32)  # what a chunk says of itself, where it says anything
 
     def chunk(self, entry: int) -> bytes | None:
-        """The encoded bytes of one chunk; None when it is absent. Raises ``ShardFormatError``, ``StorageError``."""
+        """The encoded bytes of one chunk; None when it is absent. Raises ``ShardFormatError``."""
         offset, nbytes = int(self._entries["offset"][entry]), int(self._entries["nbytes"][entry])
-        return None if offset == ABSENT else self._read(offset, nbytes)
+        if offset == ABSENT:
+            return None
+        if nbytes > self._slot_bytes:
+            raise ShardFormatError("a chunk is longer than its slot", expected=f"at most {self._slot_bytes} bytes", got=nbytes)
+        data = self._read(offset, nbytes)
+        if not self._was_read[entry]:
+            self._note_crcs(entry, data)
+        return data
+
+    def _note_crcs(self, entry: int, data: bytes) -> None:
+        body, inner = memoryview(data)[:-INNER_CHECKSUM_BYTES], data[-INNER_CHECKSUM_BYTES:]
+        crc, own = int(crc32c.crc32c(body)), int.from_bytes(inner, "little")
+        if not (self._inner_checksum and own == crc):
+            crc = int(crc32c.crc32c(inner, crc))
+        self._was_read[entry], self.data_crcs[entry] = True, crc
+        self._own_crcs[entry] = own if self._inner_checksum else crc
+
+    def sums(self) -> set[Sum]:
+        """By which the array's record may know this shard: as its chunks are, and as they say they are. The latter tells that chunks which were
+        damaged since are these very ones. Raises ``ShardFormatError``."""
+        there = np.flatnonzero(self._entries["offset"] != ABSENT)
+        for entry in there[~self._was_read[there]].tolist():
+            self.chunk(entry)
+        if not there.size:
+            return {None}
+        return {shard_sum(there, self._entries["nbytes"][there], crcs[there]) for crcs in (self.data_crcs, self._own_crcs)}
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         pieces, done = [], 0
-        with storage_errors("read", self._path), suppress(OverflowError):  # no file has such an offset
-            while done < nbytes and (piece := os.pread(self._descriptor, min(nbytes - done, 1 << 30), offset + done)):
+        with _old(self._path), suppress(OverflowError):  # no file has such an offset
+            while done < nbytes and (piece := os.pread(self._file.fileno(), min(nbytes - done, 1 << 30), offset + done)):
                 pieces.append(piece)
                 done += len(piece)
         if done < nbytes:
@@ -63,26 +110,42 @@ class _FinalShard:
         return b"".join(pieces)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
 
 class SealedRow:
-    """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None where all of file f is fill value."""
+    """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None where all of file f is fill value.
 
-    def __init__(self, layout: ArrayLayout, group: int, placements: Iterable[Placement]) -> None:
+    Raises ``ShardFormatError`` when a shard cannot be read, or is not there and the array's record tells of it."""
+
+    def __init__(self, layout: ArrayLayout, group: int, placements: Iterable[Placement], *, inner_checksum: bool) -> None:
         self.group = group
         self._layout = layout
         self._files = ExitStack()
         self.placement = placement_of(layout, group, placements)
+        self._keys = [layout.shard_key(group, file) for file in range(layout.files_per_group)]
+        sums = ShardSums(self.placement.store / IMAGE_FOLDER)
+        with _old(sums.path):
+            self._known = sums.of_each(self._keys)
         self._shards: list[_FinalShard | None] = []
         with ExitStack() as opened:
-            for file in range(layout.files_per_group):
-                path = self.placement.final(layout.shard_key(group, file))
-                shard = _FinalShard(layout.shard(group, file), path) if path.exists() else None
+            for file, key in enumerate(self._keys):
+                path = self.placement.final(key)
+                there = os.path.lexists(path)
+                shard = _FinalShard(layout.shard(group, file), path, inner_checksum=inner_checksum) if there else None
                 if shard is not None:
                     opened.callback(shard.close)
+                elif self._known[key] and None not in self._known[key]:
+                    raise ShardFormatError(f"{path} is not there, though it was sealed")
                 self._shards.append(shard)
             self._files = opened.pop_all()
+
+    def check(self) -> None:
+        """Whether these are the shards that were sealed: what others put in their place must not get a sum of its own. Reads what was not read yet.
+        Raises ``ShardFormatError``."""
+        for key, shard in zip(self._keys, self._shards, strict=True):
+            if shard is not None and self._known[key] and self._known[key].isdisjoint(shard.sums()):
+                raise ShardFormatError(f"{self.placement.final(key)} is not what was sealed (record: {SUMS_NAME})")
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +166,7 @@ class SealedRow:
         shards = [self._shards[file] for file in places.file.tolist()]
         return [None if shard is None else shard.chunk(entry) for shard, entry in zip(shards, places.entry.tolist(), strict=True)]
 
-    def copy_slab(self, slab: int, records: np.ndarray, new: GroupFiles, *, inner_checksum: bool) -> int:
+    def copy_slab(self, slab: int, records: np.ndarray, new: GroupFiles) -> int:
         """One slab as it is, damage included, into files in progress; ``records`` [frames_per_slab] are its frames', zeros where none came.
         Returns the bytes copied. Raises ``ShardFormatError``, ``StorageError``."""
         layout, places = self._layout, slab_places(self._layout, slab)
@@ -113,16 +176,15 @@ class SealedRow:
         for i, chunk in enumerate(self.chunks(places)):
             if chunk is None:
                 continue
-            if len(chunk) > layout.slot_bytes:
-                raise ShardFormatError("a chunk is longer than its slot", expected=f"at most {layout.slot_bytes} bytes", got=len(chunk))
-            file = int(places.file[i])
-            target = new.slots[file]
+            file, entry = int(places.file[i]), int(places.entry[i])
+            old, target = self._shards[file], new.slots[file]
+            assert old is not None, "it has this chunk"
             offset = int(new.cursors[file]) if new.journal.packed else target.layout.data_start + int(places.slot[i]) * layout.slot_bytes
             new.cursors[file] += len(chunk)
             target.copy_in(offset, chunk)
             entries["offset"][i], entries["nbytes"][i] = offset, len(chunk)
-            entries["data_crc"][i] = _data_crc(chunk, inner_checksum=inner_checksum)
-            target.entries["offset"][places.entry[i]], target.entries["nbytes"][places.entry[i]] = offset, len(chunk)
+            entries["data_crc"][i] = old.data_crcs[entry]
+            target.entries["offset"][entry], target.entries["nbytes"][entry] = offset, len(chunk)
         seal_rows(entries, new.journal.seed)
         tables = []
         for file in range(layout.files_per_group):
@@ -140,13 +202,6 @@ def placement_of(layout: ArrayLayout, group: int, placements: Iterable[Placement
         if any(final.is_file() and not final.is_symlink() for final in finals):
             return placement
     return places[0]
-
-
-def _data_crc(chunk: bytes, *, inner_checksum: bool) -> int:
-    """As a worker would journal it; of a chunk whose own crc32c does not hold, that of all its bytes, so that it stays what it is."""
-    body, inner = memoryview(chunk)[:-INNER_CHECKSUM_BYTES], chunk[-INNER_CHECKSUM_BYTES:]
-    crc = int(crc32c.crc32c(body))
-    return crc if inner_checksum and int.from_bytes(inner, "little") == crc else int(crc32c.crc32c(inner, crc))
 
 
 def _sealed(records: np.ndarray, seed: int) -> np.ndarray:

@@ -27,7 +27,7 @@ from .index import EMPTY
 from .journal import VALID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from .journal import GroupJournal
@@ -91,9 +91,17 @@ class ShardSums:
 
     def of(self, key: str) -> set[Sum]:
         """The sums of one shard, without parsing those of all. Raises as ``read`` does."""
-        wanted = json.dumps(key).encode()
-        lines = [line for line in self._text().splitlines() if wanted in line]
-        return {value for line in lines for found, value in _parsed(line, self.path) if found == key}
+        return self.of_each([key])[key]
+
+    def of_each(self, keys: Iterable[str]) -> dict[str, set[Sum]]:
+        """The sums of some shards, an empty set for one without a line. Raises as ``read`` does."""
+        known: dict[str, set[Sum]] = {key: set() for key in keys}
+        wanted = {key.encode() for key in known}
+        for line in self._text().splitlines():
+            if not wanted.isdisjoint(line.split(b'"')):
+                for key, value in _parsed(line, self.path):
+                    known.get(key, set()).add(value)
+        return known
 
     def _text(self) -> bytes:
         with storage_errors("read", self.path):
