@@ -388,3 +388,18 @@ def test_a_writer_that_is_killed_around_it_and_goes_on(tmp_path: Path, point: st
         for count in range(writer.frames, 5):
             writer.append(frame(count))
     assert_whole(store, 6)
+
+
+@pytest.mark.parametrize("other", ["./0", "0/", "link"])
+def test_an_array_that_is_named_twice_is_one(plain: Path, other: str) -> None:
+    """By verify, and by a compaction, which locks each array once."""
+    if other == "link":
+        (plain / other).symlink_to("0")
+    document = json.loads((plain / "zarr.json").read_text())
+    datasets = document["attributes"]["ome"]["multiscales"][0]["datasets"]
+    datasets.append({**datasets[0], "path": other})
+    (plain / "zarr.json").write_text(json.dumps(document))
+    assert [array.path for array in open_store(plain).arrays] == [plain / "0"]
+    assert run("verify", plain) == 0
+    assert run("compact", plain, "--workers", "1", "--no-idle", "--order", "morton") == 0
+    assert_whole(plain)
