@@ -27,7 +27,7 @@ from .index import EMPTY
 from .journal import VALID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -90,12 +90,19 @@ class ShardSums:
         """
         return file_held(self.path, "sums", create=create)
 
-    def read(self) -> dict[str, set[Sum]]:
-        """All sums by key. Raises ``ShardFormatError``, ``FormatVersionError``, ``StorageError``."""
+    def read(self, on_damaged: Callable[[int], None] = lambda line: None) -> dict[str, set[Sum]]:
+        """All sums by key. ``on_damaged`` is told the number of each line that says nothing, but of those that a crash has cut short.
+
+        Raises ``ShardFormatError``, ``FormatVersionError``, ``StorageError``.
+        """
         found: dict[str, set[Sum]] = {}
-        for line in self._text().splitlines():
+        for number, line in enumerate(self._text().split(b"\n"), 1):
+            sound = False
             for key, value in _parsed(line, self.path):
                 found.setdefault(key, set()).add(value)
+                sound = True
+            if not sound and line.endswith(b"}"):
+                on_damaged(number)
         return found
 
     def of(self, key: str) -> set[Sum]:
