@@ -278,11 +278,12 @@ def test_an_existing_output_is_left_alone(start, spec_of, frames_of):
         np.testing.assert_array_equal(read(stream.path), before)
 
 
-def test_an_acquisition_without_frames_has_a_receipt(start, spec_of):
+def test_an_acquisition_without_frames_has_a_receipt_and_leaves_no_store(start, spec_of):
     with sw.connect(start().ipc) as connection, connection.acquire("empty", spec_of()) as stream:
         pass
     assert (stream.receipt.frames_received, stream.receipt.frames_missing) == (0, 0)
-    assert read(stream.path).shape == (0, 8, 12)
+    assert Path(stream.receipt.path).name == "empty.ome.zarr"
+    assert not Path(stream.receipt.path).exists()
 
 
 def test_acks_of_the_real_pipeline_release_every_frame_once(start, raw, spec_of, frames_of):

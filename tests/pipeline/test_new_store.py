@@ -96,6 +96,49 @@ def test_of_two_creations_of_one_name_one_begins_and_the_other_is_refused(tmp_pa
     assert names(tmp_path) == ["a.zarr"]
 
 
+@pytest.mark.parametrize("how", ["create", "recover", "resume"])
+def test_a_store_that_has_just_got_its_name_is_its_creator_s(tmp_path, spec_of, shared_pool, at_point, how):
+    """Nobody takes it for one that a kill left, or goes on with it."""
+    path, tried = tmp_path / "a.zarr", []
+    ways = {
+        "create": lambda: sw.create(path, spec_of()),
+        "recover": lambda: recover_store(path, shared_pool, threads=1),
+        "resume": lambda: sw.resume(path),
+    }
+
+    def others() -> None:
+        refused = {"create": OutputExistsError, "recover": LockedError, "resume": LockedError}
+        tried.append(path.exists())
+        with pytest.raises(refused[how]):
+            ways[how]()
+
+    at_point("store.before_rename", lambda: at_point("directory.before_sync", others))
+    with sw.create(path, spec_of()) as writer:
+        writer.append(FRAME)
+    assert tried == [True]
+    assert writer.receipt.frames_stored == 1
+    assert names(tmp_path) == ["a.zarr"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_creation_that_fails_when_the_store_has_its_name_takes_back_only_its_own(tmp_path, spec_of, at_point, again):
+    path, held = tmp_path / "a.zarr", []
+
+    def fail() -> None:
+        if again:
+            path.rename(tmp_path / "b.zarr")
+            held.append(sw.create(path, spec_of()))
+        raise OSError(5, "Input/output error")
+
+    at_point("store.before_rename", lambda: at_point("directory.before_sync", fail))
+    with pytest.raises(sw.errors.StorageError, match="Input/output error"):
+        sw.create(path, spec_of())
+    for writer in held:
+        writer.append(FRAME)
+        assert writer.close().frames_stored == 1
+    assert names(tmp_path) == (["a.zarr", "b.zarr"] if again else [])
+
+
 @pytest.mark.parametrize("kind", ["file", "folder", "full folder", "dangling link"])
 def test_what_has_the_name_already_stays_as_it_is(tmp_path, spec_of, kind):
     path = tmp_path / "a.zarr"

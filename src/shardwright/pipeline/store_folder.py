@@ -116,35 +116,34 @@ class StoreFolder:
             with suppress(ShardwrightError):
                 remove_abandoned(folder)
         with making_folder(path.parent) as making:
-            manifest = _build(making / path.name, spec, limits, settings)
+            made = making / path.name
+            make_directories(made / WORKSPACE)
+            lock = StoreLock.take(made / WORKSPACE / "lock")  # before it has its name: nobody can take it up in between
             try:
-                publish(making / path.name, path)
-            except OutputExistsError:
-                _refuse_taken(path)
+                manifest = _build(made, spec, limits, settings)
+                lock.renamed(path / WORKSPACE / "lock")
+                publish(made, path)
+                return cls._open_new(path, spec, limits, settings, manifest, lock)
+            except BaseException as error:
+                with suppress(StorageError):  # what stays under its name is recovered as a store that never got a frame
+                    if lock.is_held():
+                        withdraw(path)
+                lock.release()
+                if isinstance(error, OutputExistsError):
+                    _refuse_taken(path)
                 raise
-        try:
-            return cls._open_new(path, spec, limits, settings, manifest)
-        except StorageError:
-            with suppress(StorageError):
-                withdraw(path)
-            raise
 
     @classmethod
-    def _open_new(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings, manifest: Manifest) -> StoreFolder:
-        """A store that has just been made. Raises ``LockedError`` when somebody was quicker to take it up, ``StorageError``."""
+    def _open_new(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings, manifest: Manifest, lock: StoreLock) -> StoreFolder:
+        """A store that has just been made. Raises ``StorageError``; ``lock`` is then still the caller's."""
         workspace, dtype = path / WORKSPACE, record_dtype(len(spec.frame_fields))
-        lock = StoreLock.take(workspace / "lock")
+        log = FrameLog.open(workspace / "frames.log", dtype, manifest.identity_bytes)
         try:
-            log = FrameLog.open(workspace / "frames.log", dtype, manifest.identity_bytes)
-            try:
-                staging = None
-                if limits.staging_frames:
-                    staging = StagingArea.open(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, manifest.identity_bytes)
-            except BaseException:
-                log.close()
-                raise
+            staging = None
+            if limits.staging_frames:
+                staging = StagingArea.open(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, manifest.identity_bytes)
         except BaseException:
-            lock.release()
+            log.close()
             raise
         return cls(path, spec, manifest, lock, log, staging, Ballast(workspace / "ballast", settings.ballast_bytes))
 
@@ -295,7 +294,6 @@ def _refuse_taken(path: Path) -> None:
 def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> Manifest:
     """Everything that a new store begins with, durable, no file of it open; the place of its spilled shards, too. Raises ``StorageError``."""
     workspace, roots = store / WORKSPACE, [store]
-    make_directories(workspace)
     make_directories(store / IMAGE_PATH)
     if settings.spill_root is not None:
         make_directories(settings.spill_root)

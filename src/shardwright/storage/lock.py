@@ -76,6 +76,10 @@ class StoreLock:
         sync_directory(path.parent)
         return lock
 
+    def renamed(self, path: Path) -> None:
+        """What the file is called when a folder above it has got another name; it stays locked all the while."""
+        self.path = path
+
     def is_held(self) -> bool:
         """Whether the file that has the name is still the one that is locked here."""
         if self._descriptor < 0:
