@@ -11,7 +11,7 @@ import numpy as np
 from tests.shard.sidecars import IDENTITY, LAYOUT, RECORD, chunk_entry, frame_record, seed_of
 
 from shardwright.model.errors import ShardFormatError
-from shardwright.shard.journal import EMPTY, PACKED, SLOTTED, TORN, VALID, GroupJournal
+from shardwright.shard.journal import EMPTY, PACKED, REOPENED, SLOTTED, TORN, VALID, GroupJournal
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.staging import StagingArea
 
@@ -108,13 +108,15 @@ class JournalParser:
 
     def expected(self, image: bytes, size: int) -> Rows | None:
         version = int.from_bytes(image[8:12], "little")
-        wanted = self.intact.image[:8] + (version if version in (SLOTTED, PACKED) else SLOTTED).to_bytes(4, "little") + self.intact.image[12:96]
+        packed = (PACKED, PACKED + REOPENED)
+        known = version if version in (SLOTTED, SLOTTED + REOPENED, *packed) else SLOTTED
+        wanted = self.intact.image[:8] + known.to_bytes(4, "little") + self.intact.image[12:96]
         if size != LAYOUT.file_bytes or not header_holds(image, wanted, slice(40, 44)):
             return None
         frames, slots = self._frames(), self._slots()
         pieces = [(row, image[row.place : row.place + row.size]) for row in self.intact.rows[1:]]
         states = [int(any(data) and checks(data, self.seed)) for _, data in pieces[: len(frames)]]
-        states += [self._state(data, slot, version == PACKED) for (_, data), (_, slot) in zip(pieces[len(frames) :], slots, strict=True)]
+        states += [self._state(data, slot, version in packed) for (_, data), (_, slot) in zip(pieces[len(frames) :], slots, strict=True)]
         return [(data, state) for (_, data), state in zip(pieces, states, strict=True)]
 
     def _state(self, data: bytes, slot: int, packed: bool) -> int:

@@ -17,6 +17,7 @@ from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
 from shardwright.model.degrade_level import DegradeLevel
+from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.model.receipt import Receipt
 from shardwright.pipeline.acquisition import AcquisitionState
@@ -32,8 +33,6 @@ from .proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
-
-    from shardwright.model.error_text import ErrorText
 
 
 @dataclass
@@ -60,6 +59,7 @@ class AcquisitionDouble:
     disks: ClassVar[dict[Path, Disk]]
     is_finishing = False
     waits_for_room = True
+    left_to_recovery = False
     slabs_used = 0
     degrade_level = DegradeLevel.CONFIGURED
     keeper_busy_s = 0.0
@@ -73,7 +73,7 @@ class AcquisitionDouble:
             path.mkdir()
             disk = Disk(spec)
         self.path, self.spec, self.limits, self.grid, self.wake, self.settings = path, spec, limits, Grid.of(spec), wake, settings
-        self.state, self.error, self.measures = AcquisitionState.OPEN, None, Measures()
+        self.state, self.why, self.measures = AcquisitionState.OPEN, None, Measures()
         self.disk = self.disks[path] = disk
         self.descriptors: list[np.ndarray] = []
         self.submitted: list[int] = []
@@ -141,7 +141,7 @@ class AcquisitionDouble:
         kept = descriptors[~told]
         self._pixels += zip(kept["sequence"].tolist(), kept["position"].tolist(), addresses[~told].tolist(), strict=True)
         if self.error_after is not None and len(self._seen) >= self.error_after:
-            self.state, self.error = AcquisitionState.FAILED, ShardwrightError("the disk of this test broke")
+            self.state, self.why = AcquisitionState.FAILED, ErrorText(ShardwrightError, "the disk of this test broke")
         self.wake()
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:

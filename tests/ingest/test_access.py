@@ -21,11 +21,15 @@ from shardwright.client.channel import Channel
 from shardwright.client.curve import DAEMON_KEY_VARIABLE, SECRET_KEY_VARIABLE, keys_for, make_key_pair
 from shardwright.ingest import doorkeeper, endless
 from shardwright.ingest.allow_list import AllowList
+from shardwright.ingest.connection import Client
+from shardwright.ingest.doorkeeper import Doorkeeper
+from shardwright.ingest.opening import Openings
 from shardwright.model import errors
 from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.messages import BATCH_PRELUDE, CONNECTION, DTYPE_CODE, Counter, Kind
 
+from .conftest import wait_for
 from .keys import Lab
 
 if TYPE_CHECKING:
@@ -440,6 +444,76 @@ def test_a_client_may_send_all_of_its_credit_in_one_message(start, double, speak
     client.say([frames[-1]])
     wait(lambda: daemon.acquisitions[0].submitted == list(range(slots)))
     assert daemon.count("client_lost") == 0
+
+
+def sender(silent_s: float, credit_bytes: int = 0) -> Client:
+    """At 100 s, with bytes that wait to be read."""
+    client = Client(b"", Hello("raw", "test", 1), Counter(CONNECTION), 100.0 - silent_s, door=doorkeeper.Door(0, 0))
+    client.most_credit_bytes = credit_bytes
+    return client
+
+
+def culprit(beyond_bytes: int, *clients: Client) -> Client | None:
+    return endless.EndlessMessages(lambda door: 0, lambda door: True).culprit(100.0, beyond_bytes, clients)
+
+
+def test_a_camera_on_a_slow_link_is_not_who_fills_the_memory():
+    """A frame may be on its way for long, and so may all of the credit at once."""
+    more, credit = endless.BEYOND_PLAN_BYTES + 1, 64 << 20
+    slow, other, abuser = sender(5.0, credit), sender(4.0, credit), sender(1.5)
+    assert culprit(more, slow, other) is None
+    assert culprit(more, slow, abuser, other) is abuser
+    assert culprit(more, sender(0.1)) is None
+    for_ever = sender(20.0, credit)
+    assert culprit(more, slow, for_ever) is for_ever
+    explained = endless.BEYOND_PLAN_BYTES + endless.CONTROL_BYTES
+    at_once = sender(0.3)
+    assert culprit(explained, slow, at_once) is None
+    assert culprit(explained + 1, slow, at_once) is at_once
+    assert culprit(explained + credit, slow) is None
+    assert culprit(explained + credit + 1, slow) is slow
+
+
+def test_nobody_is_cut_for_memory_that_a_trim_gives_back(start, double, speak, monkeypatch):
+    """What is free in the heap, or about to be, looks like a message without an end."""
+    beyond_bytes, lost_before_trim = [0], []
+
+    def trim(openings: Openings) -> None:
+        lost_before_trim.append(daemon.count("client_lost"))
+        if len(lost_before_trim) == 1:
+            beyond_bytes[0] = 0
+
+    monkeypatch.setattr(Openings, "beyond_plan", lambda openings: beyond_bytes[0])
+    monkeypatch.setattr(Openings, "trim", trim)
+    monkeypatch.setattr(Doorkeeper, "waits", staticmethod(lambda door: True))
+    monkeypatch.setattr(endless, "SILENT_S", -1.0)  # everybody is a suspect at once
+    daemon = start(doubled=double)
+    client = speak(daemon)
+    client.hello()
+    daemon.event("client_connected")
+    beyond_bytes[0] = 1 << 30
+    wait_for(lambda: lost_before_trim and not daemon.server._connections._trimmed)
+    assert daemon.count("client_lost") == 0
+    beyond_bytes[0] = 1 << 30
+    assert daemon.event("client_lost")["reason"].startswith("a message without an end")
+    assert lost_before_trim == [0, 0]
+
+
+def test_the_time_that_a_round_took_makes_nobody_silent(start, double, raw, monkeypatch):
+    """Whoever was not heard because the daemon was busy is no suspect."""
+    heard: list[tuple[float, float]] = []
+
+    def look(messages: endless.EndlessMessages, begin_s: float, beyond_bytes: int, clients: Any) -> None:
+        heard.append((begin_s, time.monotonic()))
+
+    monkeypatch.setattr(Openings, "beyond_plan", lambda openings: 1 << 30)
+    monkeypatch.setattr(endless.EndlessMessages, "culprit", look)
+    advance = Openings.advance
+    monkeypatch.setattr(Openings, "advance", lambda openings: (time.sleep(0.05), advance(openings))[1])
+    daemon = start(doubled=double)
+    raw(daemon.ipc)
+    for begin_s, now_s in wait_for(lambda: heard):
+        assert now_s - begin_s >= 0.05
 
 
 def test_descriptors_are_given_back(start, double):

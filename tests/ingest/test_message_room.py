@@ -8,7 +8,11 @@ import weakref
 import pytest
 
 import shardwright as sw
+from shardwright.ingest import message_room
+from shardwright.ingest.endless import FURTHER_BYTES
 from shardwright.ingest.message_room import MessageRoom
+from shardwright.model.promise import Promise
+from shardwright.pipeline.limits import RUNTIME_BYTES
 from shardwright.storage.message_memory import give_back, trim
 
 A, B = object(), object()
@@ -20,14 +24,25 @@ def done() -> list:
 
 
 @pytest.fixture
-def room(done) -> MessageRoom:
-    return MessageRoom(done.append)
+def promises() -> list[Promise[None]]:
+    """Of what was submitted."""
+    return []
+
+
+@pytest.fixture
+def room(done, promises) -> MessageRoom:
+    def submit(call) -> Promise[None]:
+        done.append(call)
+        promises.append(Promise())
+        return promises[-1]
+
+    return MessageRoom(submit)
 
 
 def test_the_next_acquisition_of_a_client_finds_what_its_last_one_had(room, done) -> None:
     room.expect(A, 100, 0)
-    room.tick(100, 0)
-    room.tick(0, 0)
+    room.tick(100, 0, acquiring=True)
+    room.tick(0, 0, acquiring=False)
     assert (room.kept_bytes, done) == (100, [])
     room.expect(A, 100, 0)
     assert (room.kept_bytes, done) == (100, [])
@@ -56,7 +71,7 @@ def test_another_client_has_its_own_and_what_nobody_uses_goes_first(room, done) 
 def test_a_ring_beside_it_takes_nothing_of_what_is_in_use_and_it_is_kept_on(room, done) -> None:
     room.expect(A, 100, 0)
     room.make_room(100)
-    room.tick(0, 0)
+    room.tick(0, 0, acquiring=False)
     assert (room.kept_bytes, done) == (100, [])
 
 
@@ -72,13 +87,53 @@ def test_a_ring_takes_the_place_of_what_nobody_uses(room, done) -> None:
 def test_nothing_is_kept_for_a_client_that_is_gone(room, done) -> None:
     room.expect(A, 100, 0)
     room.forget(B)
-    room.tick(0, 0)
+    room.tick(0, 0, acquiring=False)
     assert room.kept_bytes == 100
     room.forget(A)
-    room.tick(100, 0)  # its acquisition is not sealed yet
+    room.tick(100, 0, acquiring=True)  # its acquisition is not sealed yet
     assert room.kept_bytes == 100
-    room.tick(0, 0)
+    room.tick(0, 0, acquiring=False)
     assert (room.kept_bytes, done) == (0, [give_back])
+
+
+@pytest.mark.parametrize(("in_use", "kept_for_nobody"), [(0, 100), (60, 40), (100, 0)])
+def test_what_is_kept_counts_once_when_it_is_in_use(room, monkeypatch, in_use: int, kept_for_nobody: int) -> None:
+    """The ring of an acquisition with pixels in messages is in its plan, and is what is kept."""
+    tables = 30
+    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 1000)
+    room.expect(A, 100, 0)
+    assert room.beyond_plan(in_use, in_use + tables) == 1000 - in_use - tables - kept_for_nobody
+
+
+def test_what_is_to_go_counts_until_it_has_gone(room, promises, monkeypatch) -> None:
+    """The trim waits for its thread: meanwhile the memory is nobody's who sends."""
+    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 100)
+    room.expect(A, 100, 0)
+    room.make_room(0)
+    assert room.beyond_plan(0, 0) == 0
+    room.expect(B, 60, 0)  # its memory takes the place, not more
+    room.make_room(0)
+    promises[0].keep(None)
+    assert room.beyond_plan(0, 0) == 0
+    promises[1].keep(None)
+    assert room.beyond_plan(0, 0) == 100
+
+
+def test_cameras_that_run_are_held_up_only_for_much_memory(room, done, monkeypatch) -> None:
+    """A trim has the lock of the heap from which their messages come."""
+    beyond_bytes = 1
+    monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 10 + beyond_bytes)
+    room.ended()
+    room.tick(0, 10, acquiring=True)
+    assert done == []
+    room.tick(0, 10, acquiring=False)
+    assert done == [trim]
+    beyond_bytes = FURTHER_BYTES + 1
+    room.tick(0, 10, acquiring=True)  # nothing has ended since
+    assert done == [trim]
+    room.ended()
+    room.tick(0, 10, acquiring=True)
+    assert done == [trim, trim]
 
 
 def acquire(connection: sw.Connection, name: str, spec: sw.ArraySpec, frames) -> int:

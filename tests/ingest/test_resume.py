@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.ingest import StreamPolicy
+from shardwright.ingest import StreamPolicy, message_room
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.watermark import Watermark
@@ -427,6 +427,32 @@ def test_others_are_served_while_a_store_is_recovered_and_its_client_waits(start
     assert bystander.receipt.frames_stored == 1
 
 
+def test_nobody_answers_for_the_memory_of_what_is_recovered(start, double, spec_of, frames_of, wait, monkeypatch):
+    """What a recovery takes is known when it is done, and then it is in the plan of memory, though it counts nothing against the budget."""
+    first = start(doubled=double)
+    with sw.connect(first.ipc, reconnect_timeout_ms=0) as connection:
+        stream = connection.acquire("a", spec_of())
+        stream.append(frames_of(1)[0])
+        wait(lambda: stream.frames_stored == 1)
+        first.kill()
+        with pytest.raises(errors.SessionLostError):
+            stream.close()
+    slow, resume, budget_bytes, has_bytes = threading.Event(), double.resume, 1 << 30, [1 << 30]
+    double.resume = classmethod(lambda cls, *arguments: (slow.wait(), resume(*arguments))[1])
+    monkeypatch.setattr(message_room, "resident_bytes", lambda: has_bytes[0])
+    path = first.root / "a.ome.zarr"
+    second = start(doubled=double, root=first.root, adopt=[path], memory_budget_bytes=budget_bytes)
+    openings = second.server._openings
+    wait(lambda: openings.busy)
+    assert openings.beyond_plan() == 0
+    slow.set()
+    second.event("acquisition_recovered")
+    limits = second.acquisitions[0].limits
+    has_bytes[0] = RUNTIME_BYTES + limits.acquisition_bytes - limits.ring_bytes
+    assert openings.beyond_plan() == 0
+    assert second.server.snapshot()["memory"]["used_bytes"] == RUNTIME_BYTES
+
+
 def test_a_store_that_a_dying_process_still_locks_is_waited_for(start, double, spec_of, frames_of, wait):
     first = start(doubled=double)
     frames = frames_of(4)
@@ -693,6 +719,26 @@ def test_a_resume_waits_for_memory_rather_than_for_ever_losing_its_stream(start,
         wait(lambda: stream.reconnects == 1)
         camera.join()
     assert daemon.acquisitions[0].frames == pixels(frames)
+
+
+@pytest.mark.parametrize("recovered", [False, True])
+def test_whoever_reopens_with_pixels_in_messages_needs_memory_for_the_messages(start, double, raw, spec_of, recovered: bool):
+    """Of an acquisition that had a ring in this daemon, and of one that a daemon before it had."""
+    limits = Limits.derive(spec_of(), threads=2)
+    daemon = start(doubled=double, memory_budget_bytes=limits.memory_bytes)
+    client = raw(daemon.ipc)
+    client.open("a", spec_of(), transport="shm")
+    if recovered:
+        daemon.kill()
+        daemon = start(doubled=double, root=daemon.root, adopt=[daemon.root / "a.ome.zarr"], memory_budget_bytes=limits.memory_bytes)
+        daemon.event("acquisition_recovered")
+    else:
+        client.close()
+        daemon.event("acquisition_detached")
+    with sw.connect(daemon.ipc, transport="message") as connection, pytest.raises(errors.BudgetError):
+        connection.acquire("a", reopen=True)
+    with sw.connect(daemon.ipc, transport="shm") as connection, connection.acquire("a", reopen=True):
+        assert daemon.server.snapshot()["memory"]["used_bytes"] == limits.memory_bytes
 
 
 def test_further_fields_travel_with_each_frame(start, double, spec_of, frames_of):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ import pytest
 import shardwright as sw
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
+from shardwright.model.error_text import ErrorText
+from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.limits import Limits
 
 if TYPE_CHECKING:
@@ -309,6 +312,44 @@ def test_a_stopping_daemon_seals_first_and_then_says_so(start, double, spec_of, 
             stream.close()
     daemon.stop()
     assert daemon.acquisitions[0].closed
+
+
+@pytest.mark.parametrize("leaves_something", [True, False])
+def test_a_stop_names_the_stores_that_wait_for_recovery_and_no_other(start, double, spec_of, frames_of, leaves_something: bool):
+    """One may fail while it is stopped, and be sealed whole nevertheless."""
+    double.hold_seal, double.left_to_recovery = True, leaves_something
+    daemon = start(doubled=double)
+    with sw.connect(daemon.ipc) as connection:
+        stream = connection.acquire("a", spec_of())
+        stream.append(frames_of(1)[0])
+        daemon.ask_to_stop()
+        daemon.event("draining")
+        (acquisition,) = daemon.acquisitions
+        acquisition.why = ErrorText(errors.StorageFullError, "the disk of this test is full")
+        acquisition.state = AcquisitionState.FAILED
+        with pytest.raises(errors.StorageFullError):
+            stream.close()
+    daemon.stop()
+    assert daemon.server.left_to_recovery == ([acquisition.path] if leaves_something else [])
+
+
+def test_a_store_that_was_deleted_is_not_left_to_recovery(start, spec_of, frames_of):
+    """Nor is anybody sent to look for its missing frames."""
+    daemon = start()
+    with sw.connect(daemon.ipc) as connection:
+        stream = connection.acquire("a", spec_of())
+        for frame in frames_of(3):
+            stream.append(frame)
+        stream.flush()
+        shutil.rmtree(stream.path)
+        daemon.stop()
+        with pytest.raises(errors.StoreGoneError):
+            stream.close()
+    assert "was deleted" in daemon.event("acquisition_failed")["reason"]
+    told = daemon.event("acquisition_incomplete")
+    assert told["frames_lost"] == 3
+    assert "hint" not in told
+    assert daemon.server.left_to_recovery == []
 
 
 def test_an_exception_in_the_loop_leaves_run_and_the_client_hears_of_it(start, double, spec_of, frames_of):

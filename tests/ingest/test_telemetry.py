@@ -11,6 +11,7 @@ from dataclasses import fields
 import pytest
 
 import shardwright as sw
+from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
 from shardwright.model.receipt import Receipt
@@ -68,7 +69,9 @@ def acquire_and_fail(daemon, frames, failing):
             acquisition.append(frames[i])
         with pytest.raises(errors.ShardwrightError):
             acquisition.close()
-        daemon.event("acquisition_failed")
+        told = daemon.event("acquisition_failed")
+        assert told["exception"].startswith("Traceback"), "where a defect was raised"
+        assert told["exception"].endswith("RuntimeError: a defect\n")
 
 
 def acquire_and_drop(daemon, frames, wait):
@@ -213,6 +216,29 @@ def test_a_running_acquisition_shows_what_it_does(start, spec_of, frames_of, wai
         assert (cam0["ring_frames"], cam0["ring_used"], cam0["slabs_used"]) == (12, 4, 3)
         assert cam0["slabs_total"] >= 3
         wait(lambda: daemon.server.snapshot()["acquisitions"][0]["rate_hz"] == 0)  # nothing came for a while
+
+
+def test_places_that_the_camera_is_still_to_come_to_are_not_skipped(start, spec_of, frames_of, wait):
+    """In the middle of a z-stack; only the end tells that the rest of it never comes."""
+    planes, sent, frame = 10, 14, frames_of(1)[0]
+    time_axis, *plane_axes = spec_of().dimensions
+    spec = ArraySpec(dtype="uint16", dimensions=[time_axis, Dimension(name="z", count=planes, chunk_size=1), *plane_axes])
+    daemon = start()
+
+    def shown() -> tuple[int, int]:
+        stream = daemon.server.snapshot()["streams"]["client"]
+        return stream["frames_missing"], stream["frames_skipped"]
+
+    with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec) as stream:
+        for number in range(sent):
+            stream.append(frame, index=divmod(number, planes))
+        wait(lambda: daemon.server.snapshot()["streams"]["client"]["frames_received"] == sent)
+        assert shown() == (0, 0)
+        stream.append(frame, index=[1, 7])
+        wait(lambda: shown() == (3, 3))
+    assert stream.receipt.frames_missing == 2 * planes - sent - 1
+    wait(lambda: daemon.count("acquisition_ended") == 1)
+    assert shown() == (5, 5)
 
 
 @pytest.mark.parametrize("point", ["slots.before_store", "keeper.before_command"])

@@ -275,6 +275,7 @@ def test_a_full_disk_later_fails_and_keeps_what_is_sealed(tmp_path, shared_pool,
     assert drive.acquisition.state is AcquisitionState.FAILED
     assert isinstance(drive.acquisition.error, StorageFullError)
     assert (receipt.frames_durable, receipt.shards) == (8, 4)
+    assert not drive.acquisition.left_to_recovery, "all that was stored is sealed"
     assert np.array_equal(drive.read(), drive.expected(range(8)))
 
 

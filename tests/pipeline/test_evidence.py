@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ import pytest
 import zarr
 
 import shardwright as sw
-from shardwright.model.errors import StorageError
+from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.fates import Fate, Reason
+from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.evidence import end_intact, is_intact
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.recover import recover_store
@@ -26,6 +28,7 @@ from shardwright.storage import failpoints
 if TYPE_CHECKING:
     from pathlib import Path
 
+FRAME = np.ones((4, 6), np.uint16)
 FRAMES = 6  # three slabs of two, all in group 0
 SETTINGS = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
 STAGING = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
@@ -231,6 +234,85 @@ def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_po
         finally:
             failpoints.set_hook("shard.before_sync", None)
         assert not is_intact(workspace)
+    drive.finish()
+
+
+class Died(BaseException):
+    """Ends the keeper's thread: it leaves what a kill leaves."""
+
+
+EIO, FULL = (OSError(number, os.strerror(number)) for number in (errno.EIO, errno.ENOSPC))
+
+
+@pytest.fixture
+def failing_at():
+    """``failing_at(point, error)``: from now on, every time; None: no more."""
+    points: list[str] = []
+
+    def fail_at(point, error=EIO) -> None:
+        def hook() -> None:
+            raise error
+
+        points.append(point)
+        failpoints.set_hook(point, hook if error is not None else None)
+
+    yield fail_at
+    for point in points:
+        failpoints.set_hook(point, None)
+
+
+@pytest.mark.parametrize("point", ["log.before_append", "log.before_sync"])
+def test_an_error_while_a_shard_is_sealed_leaves_no_store_intact(tmp_path, shared_pool, drive_of, spec_of, failing_at, point):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, SETTINGS)
+    drive.submit(0, 1)
+    drive.until(lambda: drive.acquisition.durable_watermark == 2)
+    failing_at(point)
+    drive.submit(2, 3)
+    drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
+    assert not is_intact(drive.path / ".shardwright")
+    drive.finish()
+
+
+@pytest.mark.parametrize("point", ["shard.before_sync", "journal.before_sync", "log.before_sync"])
+def test_a_recovery_whose_sync_fails_leaves_no_store_intact(left, failing_at, point):
+    store, _ = left()
+    failing_at(point)
+    with pytest.raises(StorageError):
+        restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)
+    assert not is_intact(store / ".shardwright")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_while_a_row_is_opened_again_leaves_no_store_intact(tmp_path, spec_of, failing_at):
+    store = tmp_path / "a.zarr"
+    writer = sw.create(store, spec_of(chunk=4), store_within_ms=20)
+    for _ in range(6):
+        writer.append(FRAME)
+    failing_at("workspace.before_manifest", Died)
+    with pytest.raises(ShardwrightError):
+        writer.close()
+    failing_at("workspace.before_manifest", None)
+    writer = sw.resume(store, store_within_ms=20)
+    assert is_intact(store / ".shardwright")
+    failing_at("journal.before_replace")
+    failing_at("workspace.before_manifest", Died)  # else nothing is left to look at
+    writer.append(FRAME)
+    with pytest.raises(ShardwrightError):
+        writer.close()
+    assert not is_intact(store / ".shardwright")
+
+
+@pytest.mark.parametrize("point", ["shard.before_preallocate", "staging.before_sync"])
+def test_of_a_full_disk_only_a_sync_that_fails_ends_it(tmp_path, shared_pool, drive_of, spec_of, failing_at, point):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, replace(STAGING, on_full="block"))
+    drive.submit(0)
+    drive.until(lambda: drive.acquisition.durable_watermark == 1)
+    drive.still()
+    failing_at(point, FULL)
+    drive.submit(*range(1, 21))
+    drive.until(lambda: {"disk_full", "staging_failed"} & {name for name, _ in drive.acquisition.take_events()})
+    assert is_intact(drive.path / ".shardwright") == (point == "shard.before_preallocate")
+    failing_at(point, None)
     drive.finish()
 
 

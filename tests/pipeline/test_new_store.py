@@ -156,7 +156,7 @@ def test_what_somebody_else_put_there_keeps_the_store(tmp_path, spec_of, shared_
     assert json.loads((left / "zarr.json").read_bytes())["node_type"] == "group"
 
 
-@pytest.mark.parametrize("trace", ["lock", "another writer", "shard", "frame"])
+@pytest.mark.parametrize("trace", ["lock", "another writer", "shard", "frame", "power cut"])
 def test_a_name_is_freed_only_where_no_frame_can_have_come(tmp_path, spec_of, trace):
     left = begin_and_die(tmp_path / "left.zarr", spec_of())
     holder = None
@@ -171,6 +171,8 @@ def test_a_name_is_freed_only_where_no_frame_can_have_come(tmp_path, spec_of, tr
         with (left / ".shardwright" / "0.journal").open("r+b") as file:
             file.seek(4096)
             file.write(b"?")
+    elif trace == "power cut":
+        (left / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
     else:
         holder = sw.resume(left)
     with pytest.raises(OutputExistsError):
@@ -179,6 +181,14 @@ def test_a_name_is_freed_only_where_no_frame_can_have_come(tmp_path, spec_of, tr
     if holder is not None:
         holder.append(FRAME)
         holder.close()
+
+
+def test_a_store_whose_first_frames_a_power_cut_may_have_taken_is_sealed_not_removed(tmp_path, spec_of, shared_pool):
+    left = begin_and_die(tmp_path / "left.zarr", spec_of())
+    (left / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
+    assert recover_store(left, shared_pool, threads=1, dry_run=True).action == "would be sealed"
+    assert recover_store(left, shared_pool, threads=1).action == "sealed"
+    assert names(left) == ["0", "frames", "zarr.json"]
 
 
 def test_a_folder_in_the_making_is_gone_whatever_happens(tmp_path):

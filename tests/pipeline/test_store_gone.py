@@ -7,11 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
-from shardwright.model.errors import StoreGoneError
+from shardwright.model.errors import StorageError, StoreGoneError
 from shardwright.pipeline.acquisition import AcquisitionState
+from shardwright.pipeline.evidence import is_intact
 from shardwright.pipeline.recover import recover_store
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.shard.manifest import read_manifest, write_manifest
+from shardwright.storage import failpoints
 
 NEVER_MS = 3_600_000
 FRAMES = 11  # two shards are sealed, one is being filled
@@ -92,12 +94,29 @@ def test_it_is_told_as_what_it_is(drive, spoil, notice):
         raise acquisition.error
     assert "taken" not in str(acquisition.error)
     assert "is kept" not in str(acquisition.error)
+    assert not acquisition.left_to_recovery
     assert (sorted(path.rglob("*")) if path.exists() else None) == left, "nothing is made again under its name"
     if spoil is move:
         assert receipt.frames_stored >= FRAMES
     else:
         assert (receipt.frames_stored, receipt.frames_durable, receipt.shards) == (0, 0, 0)
         assert receipt.frames_lost == receipt.frames_received == receipt.frames_missing
+
+
+def test_an_io_error_says_nothing_of_the_store_that_has_the_name_now(drive):
+    def fail() -> None:
+        put_another_in_its_place(drive.path)
+        raise StorageError("cannot sync")
+
+    failpoints.set_hook("keeper.before_commit", failpoints.at_time(1, fail))
+    try:
+        drive.acquisition.flush()
+        drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
+    finally:
+        failpoints.set_hook("keeper.before_commit", None)
+    drive.finish()
+    assert isinstance(drive.acquisition.error, StoreGoneError)
+    assert is_intact(drive.path / ".shardwright")
 
 
 def test_what_was_moved_is_recovered_where_it_is(drive, shared_pool):

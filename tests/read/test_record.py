@@ -388,3 +388,71 @@ def test_a_writer_that_is_killed_around_it_and_goes_on(tmp_path: Path, point: st
         for count in range(writer.frames, 5):
             writer.append(frame(count))
     assert_whole(store, 6)
+
+
+@pytest.mark.parametrize("other", ["./0", "0/", "link"])
+def test_an_array_that_is_named_twice_is_one(plain: Path, other: str) -> None:
+    """By verify, and by a compaction, which locks each array once."""
+    if other == "link":
+        (plain / other).symlink_to("0")
+    document = json.loads((plain / "zarr.json").read_text())
+    datasets = document["attributes"]["ome"]["multiscales"][0]["datasets"]
+    datasets.append({**datasets[0], "path": other})
+    (plain / "zarr.json").write_text(json.dumps(document))
+    assert [array.path for array in open_store(plain).arrays] == [plain / "0"]
+    assert run("verify", plain) == 0
+    assert run("compact", plain, "--workers", "1", "--no-idle", "--order", "morton") == 0
+    assert_whole(plain)
+
+
+# ---------------------------------------------------------------------- on record in part
+
+
+def lines_of(store: Path) -> list[str]:
+    return [line for line in (store / "0" / SUMS_NAME).read_text().splitlines() if line]
+
+
+def leave_out(store: Path, *keys: str) -> None:
+    """As of rows that an earlier release has sealed, before this one went on."""
+    kept = [line for line in lines_of(store) if json.loads(line)["key"] not in keys]
+    (store / "0" / SUMS_NAME).write_text("\n".join(kept) + "\n")
+
+
+ABSENT_IS_LEGAL = "a shard that is absent is legal"
+
+
+def test_a_shard_without_a_line_that_was_deleted_is_warned_of(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave_out(plain, "c/0/0/0", "c/0/0/1")
+    assert run("verify", plain) == 0
+    assert ABSENT_IS_LEGAL not in capsys.readouterr().out
+    (plain / "0/c/0/0/1").unlink()
+    assert run("verify", plain) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "warning: frames: 1 shards of stored frames are not there, such as c/0/0/1: all fill value, or deleted"
+    assert lines[-1].startswith(ABSENT_IS_LEGAL)
+
+
+def test_an_absent_shard_of_fill_value_that_is_on_record_is_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside one without a line, which is there."""
+    store = tmp_path / "a.ome.zarr"
+    with sw.create(store, spec()) as writer:
+        for number in range(4):
+            writer.append(frame(number) * (number // 2))
+    leave_out(store, "c/1/0/0")
+    report = verified(store)
+    assert (report.shards, report.shards_recorded, report.shards_absent, report.shards_absent_unrecorded) == (2, 1, 2, 0)
+    assert run("verify", store) == 0
+    assert ABSENT_IS_LEGAL not in capsys.readouterr().out
+
+
+def test_a_damaged_line_is_warned_of_and_one_that_a_crash_cut_short_is_not(plain: Path) -> None:
+    lines = lines_of(plain)
+    record = plain / "0" / SUMS_NAME
+    record.write_text("\n".join([*lines[:3], lines[3][:40], *lines[3:], lines[0][:-20]]))
+    assert_whole(plain)
+    first = json.loads(lines[0])
+    record.write_text("\n".join([json.dumps({**first, "crc32c": first["crc32c"] ^ 1}), *lines[1:]]))
+    report = verified(plain)
+    (warning,) = report.warnings
+    assert str(warning).startswith(f"0/{SUMS_NAME}: 1 lines are damaged, such as line 1: ")
+    assert (report.problems, report.shards_recorded) == ([], 7)

@@ -74,6 +74,31 @@ def test_a_signal_while_kernels_are_compiled_ends_the_daemon(config: Path, folde
         assert daemon.stop() == 0
 
 
+def test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_is_ready(config: Path, folder: Path) -> None:
+    """Whoever waits is refused. Only systemd hears READY: a daemon that ends without has failed, to it, and is started again."""
+    gate = folder / "gate"
+    gate.touch()
+    with (
+        NotifyListener(folder) as manager,
+        DaemonProcess(config, sabotage=COMPILES.format(gate=str(gate)), environment={"NOTIFY_SOCKET": manager.address}) as daemon,
+        ThreadPoolExecutor(1) as threads,
+        sw.connect(f"ipc://{folder}/in.sock") as connection,
+    ):
+        daemon.wait_for("kernels_compiling")
+        opening = threads.submit(connection.acquire, "a", stream="cam0")
+        with ControlClient(folder / "control.sock") as control:
+            control.ask("drain")
+        with pytest.raises(sw.errors.SessionLostError):
+            opening.result(60)
+        gate.unlink()
+        assert daemon.exit_code() == 0
+        names = daemon.rest()
+        assert "ready" not in names
+        assert names[-1] == "stopped"
+        assert any("READY" in message for message in manager.waiting())
+    assert not (folder / "data" / "a.ome.zarr").exists()
+
+
 @pytest.mark.slow
 def test_a_cache_that_is_really_empty(config: Path, folder: Path) -> None:
     """A client that connects at once, with the patience it has by itself, acquires; the next start compiles nothing."""

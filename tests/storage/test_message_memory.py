@@ -110,3 +110,28 @@ def test_a_process_without_one_heap_and_another_c_library_are_left_alone(monkeyp
     assert not message_memory.have_one_heap()
     assert not message_memory.make_ready(1 << 20)
     message_memory.give_back()
+
+
+RESIDENT = """
+import resource
+from shardwright.storage.message_memory import have_one_heap, resident_bytes
+
+assert have_one_heap()
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+before = resident_bytes()
+memory = b"1" * (64 << 20)
+print(before, resident_bytes() - before)
+"""
+
+
+def test_what_a_process_has_can_be_told_when_it_may_open_no_further_file() -> None:
+    done = subprocess.run([sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True)
+    before, more = map(int, done.stdout.split())
+    assert before > 0
+    assert 60 << 20 < more < 80 << 20
+
+
+def test_a_system_that_does_not_tell_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_memory, "_one_heap", True)
+    monkeypatch.setattr(message_memory, "_status", -1)
+    assert message_memory.resident_bytes() == 0

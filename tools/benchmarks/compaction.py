@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ class Move(Repacker):
                 with WorkingFile(target.with_suffix(".new"), packing.file_bytes, source.status) as working:
                     copy_chunks(PackedBytes(source, packing), working, packing, manners)
                     finish_copy(working, packing)
-                    working.replace(target)
+                    working.replace(target, nullcontext())
         return store_bytes(path)
 
 

@@ -82,5 +82,5 @@ def _print_report(report: VerifyReport) -> None:
         )
     if report.ok and not report.checksums and report.shards_recorded < report.shards:
         typer.echo("the chunks carry no checksum (chunk_checksum: true adds one), so this shows that they decode, not that no bit was flipped")
-    if report.shards_absent and report.shards_recorded < report.shards:
+    if report.shards_absent_unrecorded:
         typer.echo("a shard that is absent is legal where every pixel is the fill value; verify cannot tell it from one that was deleted")

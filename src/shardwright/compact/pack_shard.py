@@ -1,6 +1,6 @@
 """One shard packed in place: its chunks copied (or recoded) to a working file, read back from the disk and compared, put in the old file's place.
 
-    source ──▶ working file ──▶ sync ──▶ read back ──▶ source untouched? ──▶ rename ──▶ directory sync
+    source ──▶ working file ──▶ sync ──▶ read back ──▶ record held: source untouched? rename ──▶ directory sync
 
 Until the rename the shard is what it was, and whatever fails leaves it so and no working file behind. What is compared is the crc32c of every chunk:
 of the bytes as they came from the source, and of those that the disk gives back.
@@ -9,7 +9,7 @@ of the bytes as they came from the source, and of those that the disk gives back
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ import numpy as np
 from shardwright.kernels.read import checksum_ranges
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.store import parse_array
+from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.index import encode_index
+from shardwright.shard.shard_sums import ShardSums
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import storage_errors, sync_directory
 from shardwright.storage.working_file import PIECE_BYTES, WorkingFile, WriteBehind
@@ -30,6 +32,8 @@ from .unknown_bytes import unknown_bytes
 from .work_folder import file_of_shard, working_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from shardwright.codecs.parameters import CodecParameters
@@ -84,10 +88,14 @@ def _drop(source: SourceShard) -> dict[str, Any]:
     """Delete a shard of which no chunk lies in the array's shape: nobody reads it. A link goes before the file that it leads to."""
     file = file_of_shard(source.array, source.key)
     record_dropped(source)
-    for path in dict.fromkeys((source.path, file)):
-        with storage_errors("delete", path):
-            reach("compact.before_drop")
-            path.unlink(missing_ok=True)
+    paths = dict.fromkeys((source.path, file))
+    with storage_errors("delete", source.path):
+        reach("compact.before_drop")
+        with _held(source):
+            for path in paths:
+                reach("compact.before_drop_file")
+                path.unlink(missing_ok=True)
+    for path in paths:
         sync_directory(path.parent)
     facts = {"bytes_read": source.index_bytes, "bytes_written": 0, "gain_bytes": source.file_bytes, "chunks": 0, "chunks_recoded": 0}
     return {"ok": True, "skipped": False, "dropped": True, **facts}
@@ -116,7 +124,7 @@ def _pack(
         _check_untouched(source, packing, chunks.crcs)
         if recoded or len(packing.chunks) < source.live_chunks:
             record_recoded(source, packing, chunks.crcs, working.path, after, crcs)
-        working.replace(file)
+        working.replace(file, _held(source))
     return after, recoded
 
 
@@ -177,8 +185,22 @@ def _check_untouched(source: SourceShard, packing: Packing, crcs: UInt32s) -> No
         while again.left_bytes:
             again.read_into(room)
     changed = [packing.name(i) for i in np.flatnonzero(again.crcs != crcs).tolist()]
-    raise StorageError(
-        f"{packing.path} was changed while it was packed",
-        got=f"another chunk {changed[0]}" if changed else None,
-        hint="The shard is left as it is. Compact a store only when nothing else writes to it",
-    )
+    raise _changed(source, f"another chunk {changed[0]}" if changed else None)
+
+
+@contextmanager
+def _held(source: SourceShard) -> Iterator[None]:
+    """The right to replace or delete the shard, which is still the one that was read: its acquisition may have gone on, and sealed it again.
+
+    Raises ``StorageError``.
+    """
+    array = source.array.path
+    with ShardSums(array).held(create=(array.parent / WORKSPACE).exists()):
+        if not source.is_as_it_was():
+            raise _changed(source)
+        yield
+
+
+def _changed(source: SourceShard, what: str | None = None) -> StorageError:
+    hint = "The shard is left as it is. Compact a store only when nothing else writes to it"
+    return StorageError(f"{source.path} was changed while it was packed", got=what, hint=hint)

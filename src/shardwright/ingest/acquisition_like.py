@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.error_text import ErrorText
-    from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
     from shardwright.pipeline.acquisition import AcquisitionState
     from shardwright.pipeline.limits import Limits
@@ -32,7 +31,9 @@ class AcquisitionLike(Protocol):
     measures: Measures
 
     @property
-    def error(self) -> ShardwrightError | None: ...
+    def why(self) -> ErrorText | None: ...
+    @property
+    def left_to_recovery(self) -> bool: ...
     @property
     def slabs_used(self) -> int: ...
     @property

@@ -80,6 +80,11 @@ class Admission:
             expected, hint = f"at most {self._settings.max_sessions_per_client}", "End another one first; see ingest.max_sessions_per_client"
             raise BudgetError("too many acquisitions of one client", expected=expected, hint=hint)
 
+    @property
+    def budget_bytes(self) -> int:
+        """For all acquisitions together."""
+        return self._settings.memory_budget_bytes - RUNTIME_BYTES
+
     def check_descriptors(self, more: int, used: int) -> None:
         most = self._settings.max_descriptors
         if most is not None and used + more > most:
@@ -91,11 +96,10 @@ class Admission:
             )
 
     def check_memory(self, more_bytes: int, memory_bytes: int) -> None:
-        used = RUNTIME_BYTES + memory_bytes
-        if used + more_bytes > self._settings.memory_budget_bytes:
+        if memory_bytes + more_bytes > self.budget_bytes:
             raise BudgetError(
                 "the memory budget has no room for this acquisition",
-                expected=f"at most {self._settings.memory_budget_bytes - used:,} bytes (budget {self._settings.memory_budget_bytes:,})",
+                expected=f"at most {self.budget_bytes - memory_bytes:,} bytes (budget {self._settings.memory_budget_bytes:,})",
                 got=f"{more_bytes:,} bytes",
                 hint="End another acquisition, raise memory.budget, or make chunks smaller",
             )

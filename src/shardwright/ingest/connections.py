@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .allow_list import AllowList
+    from .opening import Openings
     from .settings import IngestSettings
     from .zap import ZapHandler
 
@@ -53,6 +54,7 @@ class Connections:
         self._endless = EndlessMessages(Doorkeeper.bytes_received, Doorkeeper.waits)
         self._next_memory_look_s = 0.0
         self._tolerated_bytes = BEYOND_PLAN_BYTES
+        self._trimmed = False  # since memory is short
         self._next_heartbeat_s = 0.0
 
     def use(self, router: zmq.Socket[bytes], doorkeeper: Doorkeeper, zap: ZapHandler | None) -> None:
@@ -146,13 +148,14 @@ class Connections:
         self.send(client, client.counter.control(Kind.HEARTBEAT))
         return not client.gone and client.unreachable is None
 
-    def keep_alive(self, now_s: float, *, drained_since_s: float, beyond_plan: Callable[[], int]) -> None:
-        """Heartbeats and the clocks of all connections; every message that had come by ``drained_since_s`` was taken. ``beyond_plan``: how much more
-        memory this process has than it should."""
+    def keep_alive(self, now_s: float, *, begin_s: float, drained: bool, memory: Openings) -> None:
+        """Heartbeats and the clocks of all connections. Of what had come by ``begin_s`` a message of each client was taken; ``drained``: all of it.
+        ``memory`` knows how much more this process has than it should."""
         assert self._doorkeeper is not None
+        drained_since_s = begin_s if drained else 0.0
         if now_s >= self._next_memory_look_s:
             self._next_memory_look_s = now_s + LOOK_S
-            self._relieve(now_s, beyond_plan())
+            self._relieve(begin_s, memory)
         self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
         for client in self._endless.look(now_s, self.by_identity.values()):
             expected = f"at most {self._endless.most_bytes(client):,} bytes"
@@ -172,19 +175,26 @@ class Connections:
                 # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on sending gets no more than this.
                 self.lose(client, ErrorText(SessionLostError, "the client is gone", got=client.unreachable), left=False)
 
-    def _relieve(self, now_s: float, beyond_bytes: int) -> None:
-        """Memory that no plan knows is that of messages that are not whole: whoever sends one without a pause goes. Each further one costs
-        further growth, so that memory that has another reason cuts nobody for long; a client that was wronged comes back and goes on where it was."""
+    def _relieve(self, begin_s: float, memory: Openings) -> None:
+        """Memory that no plan knows and that a trim does not give back is that of messages that are not whole: whoever sends one without a pause
+        goes. Each further one costs further growth, so that memory that has another reason cuts nobody for long; a client that was wronged comes
+        back and goes on where it was."""
         assert self._doorkeeper is not None
+        beyond_bytes = memory.beyond_plan()
         if beyond_bytes <= self._tolerated_bytes:
             self._tolerated_bytes = BEYOND_PLAN_BYTES if beyond_bytes < BEYOND_PLAN_BYTES else self._tolerated_bytes
+            self._trimmed = False
             return
         self._doorkeeper.turn_away_senders()
-        if (client := self._endless.culprit(now_s, self.by_identity.values())) is not None and client.door is not None:
+        if not self._trimmed:
+            self._trimmed = True
+            memory.trim()
+            return
+        if (client := self._endless.culprit(begin_s, beyond_bytes, self.by_identity.values())) is not None and client.door is not None:
             expected, got = "an end of each message", f"{beyond_bytes >> 20:,} MiB more than the plan"
             self.lose(client, ErrorText(SessionLostError, "a message without an end", expected, got), left=False)
             self._doorkeeper.throw_out(client.door)
-            self._tolerated_bytes = beyond_bytes + FURTHER_BYTES
+            self._tolerated_bytes, self._trimmed = beyond_bytes + FURTHER_BYTES, False
 
     def send(self, client: Client, parts: list[bytes]) -> None:
         """Never waits; what cannot be sent shows that the client is gone."""

@@ -5,7 +5,8 @@ more on the way than it has credit for: whoever sends more than that in one piec
 
     bytes     over TCP, where the kernel counts them: more than credit and a little
     memory    over any transport: the process has more than its plan, and the peer has said nothing whole for a while, though bytes of it wait to
-              be read. A part without content is 2 bytes on the wire and 64 in memory, and a Unix socket does not tell how many came
+              be read. A part without content is 2 bytes on the wire and 64 in memory, and a Unix socket does not tell how many came. The while
+              is what the longest message that it may send takes on a slow link; a shorter one once that message cannot explain the memory
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ TOLD_BYTES = 32 << 20  # what is told of frames without pixels
 BEYOND_PLAN_BYTES = 256 << 20  # before somebody is held responsible for it
 FURTHER_BYTES = 64 << 20  # before the next one is
 SILENT_S = 0.2  # a peer whose message does not end sends nothing else
+SLOW_BYTES_PER_S = 8 << 20  # of a link that still carries a camera: 100 Mbit/s
 FRAME_OVERHEAD_BYTES = 1024  # of a frame that is a message by itself: its header and record, and what ZMTP and CURVE add to each part
 SAFETY = 2  # of credit: what was sent for a session that the daemon ended meanwhile may still be on its way
 
@@ -62,7 +64,21 @@ class EndlessMessages:
             client.bytes_when_silent = bytes_received
         return bytes_received - client.bytes_when_silent > self.most_bytes(client)
 
-    def culprit(self, now_s: float, clients: Collection[Client]) -> Client | None:
-        """Who fills this process's memory, as far as can be seen: silent for longest, and at it."""
-        silent = [client for client in clients if client.door is not None and now_s - client.last_heard_s > SILENT_S and self._waits(client.door)]
-        return min(silent, key=lambda client: client.last_heard_s, default=None)
+    def culprit(self, begin_s: float, beyond_bytes: int, clients: Collection[Client]) -> Client | None:
+        """Who fills this process's memory, as far as can be seen: at it, and overdue for longest. All that were whole by ``begin_s`` were heard."""
+
+        def overdue_s(client: Client) -> float:
+            return begin_s - client.last_heard_s - SILENT_S - _longest_message_bytes(client) / SLOW_BYTES_PER_S
+
+        def is_suspect(client: Client) -> bool:
+            if client.door is None or begin_s - client.last_heard_s <= SILENT_S:
+                return False
+            explained_bytes = BEYOND_PLAN_BYTES + _longest_message_bytes(client)
+            return (overdue_s(client) > 0 or beyond_bytes > explained_bytes) and self._waits(client.door)
+
+        return max(filter(is_suspect, clients), key=overdue_s, default=None)
+
+
+def _longest_message_bytes(client: Client) -> int:
+    """All of its credit at once, or a control message."""
+    return CONTROL_BYTES + client.most_credit_bytes

@@ -12,20 +12,26 @@ submitted. ``in_use_bytes``: of all acquisitions with pixels in messages, opened
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardwright.pipeline.limits import RUNTIME_BYTES
 from shardwright.storage.message_memory import give_back, resident_bytes, trim
 
+from .endless import FURTHER_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardwright.model.promise import Promise
+
 
 class MessageRoom:
-    def __init__(self, submit: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(self, submit: Callable[[Callable[[], None]], Promise[None]]) -> None:
         self._submit = submit
         self._peer: object | None = None  # compared by identity: who sent last
         self.kept_bytes = 0
+        self._held_bytes = 0  # at the last trim
+        self._trimming: Promise[None] | None = None  # the last
         self._ended = False
 
     def expect(self, peer: object, more_bytes: int, in_use_bytes: int) -> None:
@@ -36,8 +42,19 @@ class MessageRoom:
 
     def make_room(self, in_use_bytes: int) -> None:
         if self.kept_bytes > in_use_bytes:
+            self._held_bytes = self.held_bytes
             self._peer, self.kept_bytes = None, in_use_bytes
-            self._submit(trim if in_use_bytes else give_back)
+            self._trimming = self._submit(trim if in_use_bytes else give_back)
+
+    @property
+    def held_bytes(self) -> int:
+        """As ``kept_bytes``; what is to go counts until it has gone."""
+        going = self._trimming is not None and not self._trimming.done()
+        return max(self.kept_bytes, self._held_bytes) if going else self.kept_bytes
+
+    def trim(self) -> None:
+        """Memory is short: what is free goes to the system."""
+        self._submit(trim)
 
     def forget(self, peer: object) -> None:
         self._ended = True  # also of what it had begun to send
@@ -47,14 +64,14 @@ class MessageRoom:
     def ended(self) -> None:
         self._ended = True
 
-    def tick(self, in_use_bytes: int, planned_bytes: int) -> None:
-        """``planned_bytes``: what all acquisitions may have."""
+    def tick(self, in_use_bytes: int, planned_bytes: int, *, acquiring: bool) -> None:
+        """``planned_bytes``: what all acquisitions may have. ``acquiring``: some are there, which a trim holds up: it has the heap's lock."""
         if self._peer is None:
             self.make_room(in_use_bytes)
-        if self._ended and self.beyond_plan(planned_bytes) > 0:
+        if self._ended and self.beyond_plan(in_use_bytes, planned_bytes) > (FURTHER_BYTES if acquiring else 0):
             self._ended = False
-            self._submit(trim)
+            self.trim()
 
-    def beyond_plan(self, planned_bytes: int) -> int:
-        """How much more memory this process has than was promised: measured, not computed."""
-        return resident_bytes() - RUNTIME_BYTES - planned_bytes - self.kept_bytes
+    def beyond_plan(self, in_use_bytes: int, planned_bytes: int) -> int:
+        """How much more memory this process has than was promised: measured, not computed. What is in use of what is kept is planned already."""
+        return resident_bytes() - RUNTIME_BYTES - planned_bytes - max(0, self.held_bytes - in_use_bytes)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.model.promise import Promise
+    from shardwright.pipeline.limits import Limits
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 
@@ -76,6 +77,8 @@ class Openings:
         self._prepared.set()
         self._unfinished: list[Path] = []  # to be taken up as soon as it is
         self._message_room = MessageRoom(self._opener.submit)
+        self._last_client: Client | None = None  # that acquired: what workers have is kept for its next acquisition
+        self._buffers_needed = (0, 0)  # by each worker: scratch, slots
 
     @property
     def busy(self) -> int:
@@ -106,12 +109,25 @@ class Openings:
             self._refuse(pending, ErrorText(BudgetError, "too many requests at once", f"at most {MAX_WAITING} that are not answered"))
 
     def give_back_idle_memory(self) -> None:
-        """What was made ready for pixels in messages and is kept for nobody."""
-        self._message_room.tick(self._in_messages(), self._memory_bytes())
+        """What was made ready for pixels in messages, or workers have, and is kept for nobody."""
+        if self._last_client is None or self._last_client.gone:
+            self._limit_buffers()
+        self._message_room.tick(self._in_messages(), self._planned_bytes(), acquiring=len(self._sessions) > 0)
 
     def beyond_plan(self) -> int:
-        """How much more memory this process has than all that was admitted may take."""
-        return self._message_room.beyond_plan(self._memory_bytes())
+        """How much more memory this process has than all that is there may take. What a recovery takes is known when it is done: until then that is
+        the whole budget."""
+        return self._message_room.beyond_plan(self._in_messages(), self._planned_bytes())
+
+    def _planned_bytes(self) -> int:
+        in_plans = sum(limits.threads * (limits.scratch_bytes + limits.buffer_bytes) for limits in self._limits())
+        kept = max(0, self._backstage.pool.buffer_bytes - in_plans)
+        planned_bytes = self._memory_bytes() + sum(session.unclaimed_bytes for session in self._sessions) + kept
+        return max(planned_bytes, self._admission.budget_bytes) if self._recoveries else planned_bytes
+
+    def trim(self) -> None:
+        """Memory is short: what is free goes to the system, a moment later."""
+        self._message_room.trim()
 
     def acquisition_ended(self) -> None:
         self._message_room.ended()
@@ -121,11 +137,23 @@ class Openings:
 
     def _expect(self, pending: Pending, ring_bytes: int) -> None:
         """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the place of what nobody uses."""
+        self._last_client = pending.client
+        self._limit_buffers()
         if pending.request.transport == "message":
             self._message_room.expect(pending.client, ring_bytes, self._in_messages())
             pending.message_bytes = ring_bytes
         else:
             self._message_room.make_room(self._in_messages())
+
+    def _limit_buffers(self) -> None:
+        """The buffers of workers grow with the largest chunks, which are in the plan of the acquisition that has them: what no acquisition needs
+        that is here or being opened goes before anything is made ready beside it."""
+        limits = self._limits()
+        needed = (max((each.scratch_bytes for each in limits), default=0), max((each.buffer_bytes for each in limits), default=0))
+        if needed != self._buffers_needed:
+            self._buffers_needed = needed
+            self._message_room.ended()  # free pieces of the heap, perhaps
+            self._opener.submit(self._backstage.pool.keep_buffers, *needed)
 
     def _in_messages(self) -> int:
         being_made = sum(pending.message_bytes for pending in self._pending)
@@ -191,9 +219,12 @@ class Openings:
         return open_ones + sum(other.work is not None and other.client.is_same_user(client) for other in self._pending)
 
     def _descriptors(self) -> int:
+        return sum(each.descriptors for each in self._limits())
+
+    def _limits(self) -> list[Limits]:
+        """Of what is open or being opened."""
         limits = [session.acquisition.limits for session in self._sessions]
-        limits += [pending.admitted.limits for pending in self._pending if pending.admitted is not None]
-        return sum(each.descriptors for each in limits)
+        return limits + [pending.admitted.limits for pending in self._pending if pending.admitted is not None]
 
     def _memory_bytes(self) -> int:
         return sum(pending.more_bytes for pending in self._pending) + sum(session.memory_bytes for session in self._sessions)
@@ -251,7 +282,7 @@ class Openings:
         """Prepares the session for its next client as soon as there is memory: the earlier ring may still be needed."""
         request, acquisition = pending.request, session.acquisition
         self._admission.check_transport(request, acquisition.limits)
-        more = session.bytes_to_attach(ring_slots)
+        more = session.bytes_to_attach(ring_slots, request.transport)
         self._admission.check_memory(more, 0)
         try:
             self._admission.check_memory(more, self._memory_bytes())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, UnknownAcquisitionError
+from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, StoreGoneError, UnknownAcquisitionError
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.limits import Limits
@@ -258,7 +258,7 @@ class IngestServer:
             if not session.paused:
                 self._advance(session)
         now_s = time.monotonic()
-        self._connections.keep_alive(now_s, drained_since_s=begin_s if drained else 0.0, beyond_plan=self._openings.beyond_plan)
+        self._connections.keep_alive(now_s, begin_s=begin_s, drained=drained, memory=self._openings)
         if now_s >= self._next_sample_s:
             self._next_sample_s = now_s + SAMPLE_S
             self._openings.give_back_idle_memory()
@@ -342,13 +342,14 @@ class IngestServer:
         self._openings.acquisition_ended()
         failed, why = session.acquisition.state is AcquisitionState.FAILED, session.why_ended
         receipt = session.acquisition.receipt()
-        if self._stopping and failed:
+        if self._stopping and session.acquisition.left_to_recovery:
             self.left_to_recovery.append(session.acquisition.path)
-        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {})}
+        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {}), **({"exception": why.trace} if why and why.trace else {})}
         self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
         if trouble := receipt.trouble:
-            hint = f"`shardwright inspect --missing {receipt.path}` lists them"
-            self._on_event("acquisition_incomplete", {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, "hint": hint})
+            gone = why is not None and why.is_a(StoreGoneError)
+            hint = {} if gone else {"hint": f"`shardwright inspect --missing {receipt.path}` lists them"}
+            self._on_event("acquisition_incomplete", {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, **hint})
 
     def _client_gone(self, client: Client, why: ErrorText, left: bool) -> None:
         self._rings.release(client)

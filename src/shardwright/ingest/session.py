@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
 from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.limits import MESSAGE_BYTES
+from shardwright.pipeline.limits import message_overhead_bytes
 from shardwright.wire.controls import Finish, Opened, Problem
 from shardwright.wire.messages import Header, Kind, decode_batch, decode_control
 from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
@@ -82,8 +82,14 @@ class Session:
         limits = self.acquisition.limits
         spare = limits.ring_bytes if self.attachment is None else 0
         kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
-        messages = self.credit.ring_slots * MESSAGE_BYTES if self.pixels_in_messages else 0
+        messages = message_overhead_bytes(self.credit.ring_slots, "message" if self.pixels_in_messages else "shm")
         return limits.acquisition_bytes + messages + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
+
+    @property
+    def unclaimed_bytes(self) -> int:
+        """What a recovered acquisition that no client has taken up has, though it counts nothing."""
+        limits = self.acquisition.limits
+        return limits.acquisition_bytes - limits.ring_bytes if self._never_attached else 0
 
     @property
     def pixels_in_messages(self) -> bool:
@@ -110,8 +116,7 @@ class Session:
     @property
     def why_ended(self) -> ErrorText | None:
         """None: its client finished it."""
-        failed = self.acquisition.error
-        return self.reason if failed is None else ErrorText.of(failed)
+        return self.acquisition.why or self.reason
 
     def totals(self) -> Totals:
         """What this process has done of the acquisition. From any thread."""
@@ -126,12 +131,14 @@ class Session:
             measures=acquisition.measures,
         )
 
-    def bytes_to_attach(self, ring_slots: int) -> int:
+    def bytes_to_attach(self, ring_slots: int, transport: str) -> int:
         """What a client with so many slots adds to ``memory_bytes``."""
         limits = self.acquisition.limits
+        messages = message_overhead_bytes(ring_slots, transport)
         if self._never_attached:
-            return limits.acquisition_bytes + _more_than_ring(limits, ring_slots)
-        return min(limits.ring_bytes, sum(ring.ring_bytes for ring in self._old_rings) + self.credit.frames_in_flight * limits.frame_bytes)
+            return limits.acquisition_bytes + messages + _more_than_ring(limits, ring_slots)
+        earlier = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.frames_in_flight * limits.frame_bytes
+        return messages + min(limits.ring_bytes, earlier)
 
     # Clients come and go --------------------------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ class Totals:
 
 
 def _skipped(receipt: Receipt, *, failed: bool) -> int:
-    """Places of the whole acquisition for which no frame came. At least so many: a dropped frame whose place another one took hides one."""
+    """Missing places (``Receipt.frames_missing``) for which no frame came. At least so many: a dropped frame whose place another one took
+    hides one."""
     kept = receipt.frames_stored - receipt.frames_durable if failed else 0  # a failed acquisition misses what only recovery can seal
     return max(0, receipt.frames_missing - kept - receipt.frames_dropped - receipt.frames_late - receipt.frames_lost)

@@ -18,6 +18,7 @@ class Receipt:
     ``frames_received`` counts every frame the writer was told of; each is then *stored* (in its chunk), *duplicate* (its place was taken), *late*
     (its place had been closed), *dropped* (the camera's side had no credit, and the policy is to drop) or *lost* (taken in, but an error kept it from
     the disk). ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or was kept.
+    Until the end of the acquisition, only places before its newest frame's.
     ``frames_durable`` are the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of
     the encoded chunks and indexes.
 

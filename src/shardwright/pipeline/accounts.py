@@ -23,6 +23,7 @@ class Accounts:
     frame_bytes: int
     frames_per_step: int
     received_extent: int = 0  # newest index along the first frame axis, plus one
+    newest_position: int = -1  # of a frame that came, as far as its position is known
     frames_received: int = 0
     frames_stored: int = 0
     frames_durable: int = 0
@@ -40,8 +41,7 @@ class Accounts:
     def receive(self, sequences: np.ndarray, positions: np.ndarray) -> None:
         self.frames_received += sequences.size
         self.seen.add(sequences)
-        if positions.size:
-            self.received_extent = max(self.received_extent, int(positions.max()) // self.frames_per_step + 1)
+        self._reach(positions)
 
     def find(self, records: np.ndarray) -> None:
         """Stored frames that recovery finds, and has synced: in the frame log, in a journal, in the staging area, perhaps in two of them."""
@@ -53,12 +53,16 @@ class Accounts:
 
     def expect(self, records: np.ndarray) -> None:
         """Frames that are known to have come once, though they are not stored: their sequences are missing, not unknown."""
-        stop = int(records["sequence"].astype(np.int64).max(initial=-1)) + 1
-        self.expect_up_to(stop, int(records["position"].max(initial=-1)) // self.frames_per_step + 1)
+        self._reach(records["position"])
+        self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1, 0)
 
     def expect_up_to(self, stop: int, extent: int) -> None:
         self.seen.stop = max(self.seen.stop, stop)
         self.received_extent = max(self.received_extent, extent)
+
+    def _reach(self, positions: np.ndarray) -> None:
+        self.newest_position = max(self.newest_position, int(positions.max(initial=-1)))
+        self.received_extent = max(self.received_extent, self.newest_position // self.frames_per_step + 1)
 
     def lose(self, records: np.ndarray) -> None:
         """Frames that a crash or rot took, and that may have been acknowledged."""
@@ -111,7 +115,9 @@ class Accounts:
         """Frames that came and whose fate is still open."""
         return self.frames_received - self.frames_stored - sum(self.frames_by_fate.values())
 
-    def receipt(self, path: Path, *, failed: bool) -> Receipt:
+    def receipt(self, path: Path, *, over: bool, failed: bool) -> Receipt:
+        """Until it is ``over``, only places up to the newest frame's count as missing: the camera is still to send the rest of its step."""
+        places = self.received_extent * self.frames_per_step if over else self.newest_position + 1
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
         fates = self.frames_by_fate
         return Receipt(
@@ -119,7 +125,7 @@ class Accounts:
             frames_received=self.frames_received,
             frames_stored=self.frames_stored,
             frames_durable=self.frames_durable,
-            frames_missing=max(0, self.received_extent * self.frames_per_step - held),
+            frames_missing=max(0, places - held),
             frames_duplicate=fates[Fate.DUPLICATE],
             frames_late=fates[Fate.LATE],
             frames_dropped=fates[Fate.DROPPED],

@@ -86,7 +86,6 @@ class Acquisition(Outcomes):
             if restored is None:
                 folder.remove_store()
             raise
-        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
         try:
             if restored is None:
                 self._groups.prepare_first()  # waits: a full disk is a clean refusal here
@@ -252,7 +251,8 @@ class Acquisition(Outcomes):
         self._advance()
 
     def receipt(self) -> Receipt:
-        receipt = self.accounts.receipt(self.path, failed=self.state is AcquisitionState.FAILED)
+        failed = self.state is AcquisitionState.FAILED
+        receipt = self.accounts.receipt(self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed)
         chunks, frames = self._level_counts.chunks.tolist(), self._level_counts.frames.tolist()
         return replace(
             receipt,

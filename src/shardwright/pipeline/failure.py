@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 
 class Failing(FrameFlow):
+    @property
+    def left_to_recovery(self) -> bool:
+        """Whether it has failed and recovery finds something of it at its path: neither where all was sealed, nor where the store is gone."""
+        return self.state is AcquisitionState.FAILED and self._leaves_something and not self._store_is_gone
+
+    @property
+    def _store_is_gone(self) -> bool:
+        return self._why is not None and self._why.is_a(StoreGoneError)
+
     def _fail(self, error: ErrorText) -> None:
         """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
@@ -78,10 +87,11 @@ class Failing(FrameFlow):
         """Nothing more will come: whatever still keeps pixels gives them back."""
         for _, entry in self._ledger.take_all():
             self._released.extend(entry.releases)
-        if self._why is not None and self._why.is_a(StoreGoneError):
+        assert self._why is not None, "the reason why it fails"
+        if self._store_is_gone:
             if not self._why.is_a(StoreMovedError):
                 self.accounts.lose_all()
-        elif self._leaves_something and self._why is not None:
+        elif self._leaves_something:
             hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
             self._why = replace(self._why, hint=hint)
         self.state = AcquisitionState.FAILED

@@ -224,7 +224,7 @@ class Finder:
             self._folder.io,
             link=placement.link(key),
             existing=action is Action.CONTINUE,
-            replaces=replaces,
+            replaces=placement.record if replaces else None,
         )
 
     def _take_group(self, files: GroupFiles, found: ReadBack, report: GroupReport, *, begun: bool) -> None:

@@ -197,6 +197,11 @@ class FrameFlow(ABC):
         """Take nothing more in, save what is sound (``failure``)."""
 
     @property
+    def why(self) -> ErrorText | None:
+        """Why it failed, or is about to, and where a defect was raised."""
+        return self._why
+
+    @property
     def error(self) -> ShardwrightError | None:
         """Why it failed, or is about to: a fresh one each time."""
         return None if self._why is None else self._why.to_error()

@@ -137,7 +137,7 @@ class Limits:
 
     def bytes_with(self, transport: str) -> int:
         """As ``acquisition_bytes``; pixels in messages bring the messages along."""
-        return self.acquisition_bytes + (self.ring_frames * MESSAGE_BYTES if transport == "message" else 0)
+        return self.acquisition_bytes + message_overhead_bytes(self.ring_frames, transport)
 
     def _check(self, budget_bytes: int | None, grid: Grid) -> None:
         assert self.ring_frames > self.held_frames, "else frames in order could fill the ring with slabs that wait for one more frame"
@@ -154,6 +154,11 @@ class Limits:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+def message_overhead_bytes(ring_frames: int, transport: str) -> int:
+    """What pixels in messages bring along: nothing with a ring (``shm``)."""
+    return ring_frames * MESSAGE_BYTES if transport == "message" else 0
 
 
 def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:

@@ -36,7 +36,7 @@ from shardwright.storage.lock import StoreLock
 from .accounts import Accounts
 from .acquisition import Acquisition, AcquisitionState
 from .encoding import SlabEncoder
-from .evidence import Evidence
+from .evidence import Evidence, is_intact
 from .finder import DAMAGED, facts_of, journals
 from .limits import Limits
 from .new_store import abandoned, is_making_folder, remove_abandoned, withdraw
@@ -182,10 +182,13 @@ def free_name(path: Path) -> None:
 
 
 def is_unbegun(path: Path) -> bool:
-    """Whether the creation of a store was killed when the store had its name already, and no frame had come. Looks at tables, never at pixels.
+    """Whether the creation of a store was killed when the store had its name already, and no frame had come. Looks at tables, never at pixels. Only
+    an intact store can say so: a power cut leaves tables empty whose frames were acknowledged.
 
     Raises ``ShardFormatError`` for what is damaged, ``StorageError``."""
     manifest = read_known_manifest(path)
+    if not is_intact(path / WORKSPACE):
+        return False
     spec = parse_spec(manifest.spec)
     dtype = record_dtype(len(spec.frame_fields))
     log = FrameLog.open(path / WORKSPACE / "frames.log", dtype, manifest.identity_bytes, read_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.kernels.contexts import CompressorContexts
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
-from shardwright.storage.spare_memory import spare_memory
+from shardwright.storage.spare_memory import LEAST_BYTES, spare_memory
 
 from .limits import raise_descriptor_limit
 from .measures import BusyClock
@@ -31,10 +31,12 @@ log = logging.getLogger("shardwright")
 
 
 class WorkerState:
-    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is then reused; ``close`` leaves it to
-    whoever comes next."""
+    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is then reused, until there is no such
+    task any more (``fit``); ``close`` leaves it to whoever comes next. ``lock`` is held while a task runs."""
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.fits: tuple[int, int] | None = None  # which need of the pool it was made to fit
         self.contexts = CompressorContexts()
         self._scratch = spare_memory.take(0)
         self._slots = spare_memory.take(0)
@@ -48,10 +50,28 @@ class WorkerState:
         self._scratch = _at_least(self._scratch, nbytes)
         return self._scratch
 
+    @property
+    def buffer_bytes(self) -> int:
+        """From any thread."""
+        return self._scratch.size + self._slots.size
+
+    def fit(self, need: tuple[int, int]) -> None:
+        """Gives back what is larger than ``need``, of scratch and of slots; tasks that need more have it again. Under ``lock``."""
+        self.fits = need
+        scratch_bytes, slots_bytes = need
+        if self._scratch.size > _most_bytes(scratch_bytes):
+            spare_memory.give_back(self._scratch)
+            self._scratch = spare_memory.take(0)
+        if self._slots.size > _most_bytes(slots_bytes):
+            spare_memory.give_back(self._slots)
+            self._slots = spare_memory.take(0)
+        spare_memory.release()
+
     def close(self) -> None:
         self.contexts.close()
         for block in (self._scratch, self._slots):
             spare_memory.give_back(block)
+        self._scratch = self._slots = spare_memory.take(0)  # the pool knows this object for as long as it lives
 
 
 def _at_least(block: np.ndarray, nbytes: int) -> np.ndarray:
@@ -59,6 +79,11 @@ def _at_least(block: np.ndarray, nbytes: int) -> np.ndarray:
         return block
     spare_memory.give_back(block)
     return spare_memory.take(nbytes)
+
+
+def _most_bytes(need_bytes: int) -> int:
+    """A block may be a little larger than what was asked for, and scratch also takes a little for the journal."""
+    return max(LEAST_BYTES, need_bytes + need_bytes // 8)
 
 
 class Task(Protocol):
@@ -77,6 +102,8 @@ class WorkerPool:
         self._schedule: Schedule[Task] = Schedule()  # under ``_lock``, which is held for a microsecond
         self._lock = threading.Lock()
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True for each task that waits, behind it False for each worker that is to end
+        self._states: list[WorkerState] = []  # of the workers that began; each appends its own
+        self._buffers_needed: tuple[int, int] | None = None  # replaced as a whole
         self._busy = [BusyClock() for _ in range(threads)]
         self._threads = [
             threading.Thread(target=self._work, args=(busy,), name=f"shardwright-worker-{i}", daemon=True) for i, busy in enumerate(self._busy)
@@ -118,6 +145,26 @@ class WorkerPool:
         """How long the oldest task that a worker is at has taken by now."""
         return max(busy.busy_s() for busy in self._busy)
 
+    @property
+    def buffer_bytes(self) -> int:
+        """What all workers have of scratch and slots. From any thread."""
+        return sum(state.buffer_bytes for state in self._states)
+
+    def keep_buffers(self, scratch_bytes: int, slots_bytes: int) -> None:
+        """No task to come needs more of either for each worker: what is larger goes, of a worker that is at a task when that is done. From any
+        thread."""
+        self._buffers_needed = (scratch_bytes, slots_bytes)
+        for state in list(self._states):
+            self._fit(state)
+
+    def _fit(self, state: WorkerState) -> None:
+        if state.lock.acquire(blocking=False):  # else its worker is at a task, and looks when it has let go of the lock
+            try:
+                if self._buffers_needed is not None:
+                    state.fit(self._buffers_needed)
+            finally:
+                state.lock.release()
+
     def stop(self) -> None:
         """Finish what is queued, then end the threads."""
         self._end_when_done()
@@ -129,6 +176,7 @@ class WorkerPool:
         try:
             let_others_first()  # who appends a frame, above all
             state = WorkerState()
+            self._states.append(state)
             while self._tokens.get():
                 self._run_next(state, busy)
             state.close()
@@ -142,9 +190,11 @@ class WorkerPool:
         with self._lock:
             task, line = self._schedule.take()
         begun_ns = time.monotonic_ns()
-        with busy:
+        with busy, state.lock:
             task.run(state)
         line.took_ns.append(time.monotonic_ns() - begun_ns)
+        if state.fits is not self._buffers_needed:
+            self._fit(state)
 
     def _end_when_done(self) -> None:
         for _ in self._threads:

@@ -173,9 +173,13 @@ def _open_folder(folder: Path) -> Store:
     names = list(dict.fromkeys(_dataset_paths(attributes)))
     if len(names) > MAX_DATASETS:
         raise ShardFormatError(f"the group {folder} names too many datasets", expected=f"at most {MAX_DATASETS}", got=len(names))
+    seen: set[Path] = set()  # one folder may be named twice, "0" and "./0": it is one array
     for name in names:
         try:
-            arrays.append(parse_array(_inside(folder, name)))
+            array = parse_array(_inside(folder, name))
+            if (real := array.path.resolve()) not in seen:
+                arrays.append(array)
+            seen.add(real)
         except (ShardFormatError, StorageError) as error:
             broken[name] = str(error)
     if not arrays and not broken:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 MAX_PROBLEMS_KEPT = 10_000
 _BATCH_DECODED_BYTES = 64 * 1024 * 1024  # decoded bytes of one task: short enough for an even progress bar, long enough to cost no overhead
 
+Record = dict[str, set[Sum]]  # of one array: by key, see shard.shard_sums
 Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
 
 
@@ -74,6 +75,7 @@ class VerifyReport:
     shards: int = 0
     shards_recorded: int = 0
     shards_absent: int = 0
+    shards_absent_unrecorded: int = 0  # of these, such as have no line in the record: all fill value, never written, or deleted
     chunks: int = 0
     chunks_absent: int = 0
     encoded_bytes: int = 0
@@ -163,9 +165,9 @@ def verify_store(path: Path, *, threads: int | None = None, progress: Progress |
     store = open_store(path)
     report = VerifyReport(str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays))
     _check_metadata(store, report)
-    _check_frame_table(store, report)
-    shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, report)]
     records = {array.path: _record(store, array, report) for array in store.arrays}
+    _check_frame_table(store, records, report)
+    shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, records[array.path], report)]
     run = _Run(store.root, report, records, sum(_size(array, coordinates) for array, coordinates in shards), progress)
     run.check(shards, threads or len(os.sched_getaffinity(0)))
     for found in (report.problems, report.warnings):
@@ -206,7 +208,7 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
         report.add_problem(Problem("zarr.json", str(error)))
 
 
-def _check_frame_table(store: Store, report: VerifyReport) -> None:
+def _check_frame_table(store: Store, records: Mapping[Path, Record], report: VerifyReport) -> None:
     try:
         table = open_frame_table(store)
         if table is None or not store.arrays:
@@ -221,7 +223,7 @@ def _check_frame_table(store: Store, report: VerifyReport) -> None:
                 report.add_warning(
                     Problem(TABLE_PATH, f"{count} stored frames have places outside the shape {store.arrays[0].shape}: it was cropped")
                 )
-            _check_shards_of_frames(store, table, report)
+            _check_shards_of_frames(store.arrays[0], table, records[store.arrays[0].path], report)
             places = MissingFrames(table, store.arrays[0])
             for _ in places.ranges():
                 pass
@@ -231,18 +233,16 @@ def _check_frame_table(store: Store, report: VerifyReport) -> None:
         report.add_problem(Problem(TABLE_PATH, str(error)))
 
 
-def _check_shards_of_frames(store: Store, table: FrameTable, report: VerifyReport) -> None:
-    """Shards of stored frames that are not there, in an array without a record: all fill value, or deleted."""
-    array = store.arrays[0]
-    if ShardSums(array.path).exists():
-        return
-    absent = [key for key in map(array.shard_key, shards_of_stored_frames(table, array)) if not os.path.lexists(array.path / key)]
+def _check_shards_of_frames(array: StoredArray, table: FrameTable, record: Record, report: VerifyReport) -> None:
+    """Shards of stored frames that are not there and not on record: all fill value, or deleted."""
+    keys = map(array.shard_key, shards_of_stored_frames(table, array))
+    absent = [key for key in keys if key not in record and not os.path.lexists(array.path / key)]
     if absent:
         what = f"{len(absent)} shards of stored frames are not there, such as {absent[0]}: all fill value, or deleted"
         report.add_warning(Problem(TABLE_PATH, what))
 
 
-def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> Iterator[tuple[int, ...]]:
+def _shards_to_check(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> Iterator[tuple[int, ...]]:
     """Coordinates of the shard files; counts the absent ones and reports files that are no shard of this array."""
     if store.shard is not None:
         if not array.contains_shard(store.shard):
@@ -260,22 +260,33 @@ def _shards_to_check(store: Store, array: StoredArray, report: VerifyReport) -> 
         else:
             inside += 1
             yield coordinates
-    report.shards_absent += array.shards_in_shape - inside
+    absent = array.shards_in_shape - inside
+    report.shards_absent += absent
+    report.shards_absent_unrecorded += absent - sum(_is_absent(array, key) for key in record)
 
 
-def _record(store: Store, array: StoredArray, report: VerifyReport) -> dict[str, set[Sum]]:
-    """The record of an array's shards; reports those that it tells of and that are not there."""
+def _is_absent(array: StoredArray, key: str) -> bool:
+    """Whether a key is of a shard inside the array's grid that is not there."""
+    coordinates = array.coordinates_of(key)
+    return coordinates is not None and array.contains_shard(coordinates) and not os.path.lexists(array.path / key)
+
+
+def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
+    """The record of an array's shards; reports lines that are damaged, and shards that it tells of and that are not there."""
+    damaged: list[int] = []
     try:
-        record = ShardSums(array.path).read()
+        record = ShardSums(array.path).read(damaged.append)
     except (ShardFormatError, StorageError) as error:
         report.add_problem(Problem(_where(store.root, array, SUMS_NAME), str(error)))
         return {}
+    if damaged:
+        what = f"{len(damaged)} lines are damaged, such as line {damaged[0]}: their shards are held against the other lines, if there are any"
+        report.add_warning(Problem(_where(store.root, array, SUMS_NAME), what))
     in_progress = (array.path / WORK_FOLDER).exists() or (array.path.parent / WORK_FOLDER).exists()
     for key, known in record.items():
-        coordinates = array.coordinates_of(key)
-        if in_progress or None in known or coordinates is None or not array.contains_shard(coordinates):
+        if in_progress or None in known:
             continue  # its name is still to come, or it was taken away rightly
-        if store.shard in (None, coordinates) and not os.path.lexists(array.path / key):
+        if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key):
             report.add_problem(Problem(_where(store.root, array, key), f"not there, though it was sealed (record: {SUMS_NAME})"))
     return record
 
@@ -298,9 +309,7 @@ def _size(array: StoredArray, coordinates: tuple[int, ...]) -> int:
 class _Run:
     """One verification: the calling thread reads indexes and hands out batches, the pool decodes. Only the calling thread touches the report."""
 
-    def __init__(
-        self, root: Path, report: VerifyReport, records: dict[Path, dict[str, set[Sum]]], total_bytes: int, progress: Progress | None
-    ) -> None:
+    def __init__(self, root: Path, report: VerifyReport, records: Mapping[Path, Record], total_bytes: int, progress: Progress | None) -> None:
         self._root = root
         self._report = report
         self._records = records

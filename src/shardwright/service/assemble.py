@@ -142,6 +142,28 @@ class Daemon:
         life.take_signals(None if has_terminal() else self._reloader.ask)
         life.watch_uncaught()
         self._snapshots.serve(self._server.endpoints, life.stop)
+        compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
+        ended = threading.Event()
+        if self._manager is not None:
+            self._manager.ready()  # also when there is nothing but the end to come: to systemd, who ends without it has failed, and is started again
+            life.spawn("service-manager", partial(self._manager.run, life.stop, ended))
+        code = life.supervise(ingest, self._dead_threads)
+        if self._pool.alive():
+            self._pool.stop()
+        self._compaction.close()
+        if compaction is not None:
+            compaction.join(STOP_TIMEOUT_S + 2.0)
+        self._reloader.close()
+        ended.set()
+        if left := self._server.left_to_recovery:
+            hint = "What is stored is kept: the next start takes these up, or `shardwright recover`, once there is room"
+            self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
+            code = code or LEFT_TO_RECOVERY
+        self._emit("stopped", {"exit_code": code, **self._server_totals()})
+        return code
+
+    def _begin(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> threading.Thread:
+        """From now on frames are taken. Returns the thread of compaction."""
         self._server.let_go()
         life.spawn("disks", partial(self._disks.run, life.stop))
         config = self._loaded.config.ingest
@@ -156,23 +178,7 @@ class Daemon:
             self._emit("insecure_warning", {"endpoints": open_endpoints, "meaning": "whoever reaches these may write", "hint": hint})
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
         self._start_web(life, opened)
-        ended = threading.Event()
-        if self._manager is not None:
-            self._manager.ready()
-            life.spawn("service-manager", partial(self._manager.run, life.stop, ended))
-        code = life.supervise(ingest, self._dead_threads)
-        if self._pool.alive():
-            self._pool.stop()
-        self._compaction.close()
-        compaction.join(STOP_TIMEOUT_S + 2.0)
-        self._reloader.close()
-        ended.set()
-        if left := self._server.left_to_recovery:
-            hint = "What is stored is kept: the next start takes these up, or `shardwright recover`, once there is room"
-            self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
-            code = code or LEFT_TO_RECOVERY
-        self._emit("stopped", {"exit_code": code, **self._server_totals()})
-        return code
+        return compaction
 
     def _prepare(self) -> None:
         """Kernels and workers. Until then clients are welcomed and wait: at a first start for half a minute, which is said to everybody who looks."""

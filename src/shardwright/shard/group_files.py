@@ -63,6 +63,11 @@ class Placement:
     def journal(self, group: int) -> Path:
         return self.workspace / f"{group}{JOURNAL_SUFFIX}"
 
+    @property
+    def record(self) -> ShardSums:
+        """Of the image's shards, wherever they lie."""
+        return ShardSums(self.store / IMAGE_FOLDER)
+
     def link(self, key: str) -> Path | None:
         """Where the store points to a spilled shard."""
         return None if self.spill is None else self.store / IMAGE_FOLDER / key
@@ -105,12 +110,13 @@ class GroupFiles:
         if placement.spill is not None:
             make_directories(placement.workspace)  # the store's own is there; if it is not, another writer has finished the store
         packed = io != "mmap" if packed is None else packed
+        replaces = placement.record if reopened else None
         opened: list[OpenShard] = []
         try:
             for file in range(layout.files_per_group):
                 key = layout.shard_key(group, file)
                 final, link = placement.final(key), placement.link(key)
-                make_shard = partial(OpenShard, layout.shard(group, file), final_path=final, io=io, link=link, replaces=reopened)
+                make_shard = partial(OpenShard, layout.shard(group, file), final_path=final, io=io, link=link, replaces=replaces)
                 opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard))
                 step()
             tables = JournalLayout.of(layout, group, record_bytes)
@@ -195,7 +201,7 @@ class GroupFiles:
         fresh = {key: value for key, value in sums.items() if key not in self._recorded or self._recorded[key] != value}
         if fresh:
             may_rename()
-            ShardSums(self.placement.store / IMAGE_FOLDER).append(fresh)
+            self.placement.record.append(fresh)
             self._recorded |= fresh
 
     def frame_records(self) -> np.ndarray:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from .shard_sums import ShardSums
+
 
 @dataclass(frozen=True)
 class SealedShard:
@@ -38,7 +40,7 @@ class SealedShard:
 
 class OpenShard:
     """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one filesystem. ``replaces``: an
-    older shard, all of whose frames this one has, keeps the final name until this one takes it."""
+    older shard, all of whose frames this one has, keeps the final name until this one takes it, while that array's record is held."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class OpenShard:
         *,
         link: Path | None = None,
         existing: bool = False,
-        replaces: bool = False,
+        replaces: ShardSums | None = None,
     ) -> None:
         self.layout = layout
         self._replaces = replaces
@@ -132,11 +134,13 @@ class OpenShard:
             may_rename()  # of a store that was deleted meanwhile no folder is made again
             make_directories(self.final_path.parent)
             self._reach("shard.before_rename")
-            may_rename()
-            if self._replaces:
-                replace_by_rename(self._file.path, self.final_path)
-            else:
+            if self._replaces is None:
+                may_rename()
                 rename_without_replacing(self._file.path, self.final_path)
+            else:
+                with self._replaces.held():  # a compaction may be about to replace the old one as well
+                    may_rename()
+                    replace_by_rename(self._file.path, self.final_path)
             self.renamed = True
         sync_directory(self.final_path.parent)
         if self.link is not None:

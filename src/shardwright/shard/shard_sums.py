@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.versions import check_version
-from shardwright.storage.files import append_file, storage_errors
+from shardwright.storage.files import append_file, file_held, storage_errors
 
 from .index import EMPTY
 from .journal import VALID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from .journal import GroupJournal
@@ -81,12 +82,27 @@ class ShardSums:
         if lines:
             append_file(self.path, f"\n{lines}".encode(), "sums")  # in front too: a line that a crash cut short ends there
 
-    def read(self) -> dict[str, set[Sum]]:
-        """All sums by key. Raises ``ShardFormatError``, ``FormatVersionError``, ``StorageError``."""
+    def held(self, *, create: bool = True) -> AbstractContextManager[None]:
+        """The right to replace or delete a shard that has its final name; what it replaces is looked at inside. A compaction and an acquisition that
+        took up a sealed row again may both be about to. For a rename only: nobody appends meanwhile. Raises ``StorageError``.
+
+        ``create``: also in an array without a record, where an acquisition may be at work.
+        """
+        return file_held(self.path, "sums", create=create)
+
+    def read(self, on_damaged: Callable[[int], None] = lambda line: None) -> dict[str, set[Sum]]:
+        """All sums by key. ``on_damaged`` is told the number of each line that says nothing, but of those that a crash has cut short.
+
+        Raises ``ShardFormatError``, ``FormatVersionError``, ``StorageError``.
+        """
         found: dict[str, set[Sum]] = {}
-        for line in self._text().splitlines():
+        for number, line in enumerate(self._text().split(b"\n"), 1):
+            sound = False
             for key, value in _parsed(line, self.path):
                 found.setdefault(key, set()).add(value)
+                sound = True
+            if not sound and line.endswith(b"}"):
+                on_damaged(number)
         return found
 
     def of(self, key: str) -> set[Sum]:

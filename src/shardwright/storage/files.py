@@ -11,7 +11,8 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import contextmanager
+import struct
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, StorageFullError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
+FLOCK = "@hhqqi4x"  # struct flock
+WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -239,7 +242,7 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
         created = not path.exists()
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)  # ends with the descriptor
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, WHOLE_FILE)  # ends with the descriptor
             view = memoryview(data)
             reach(f"{kind}.before_write")
             while view:
@@ -250,6 +253,22 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
             os.close(descriptor)
     if created:
         sync_directory(path.parent)
+
+
+@contextmanager
+def file_held(path: Path, kind: str, *, create: bool) -> Iterator[None]:
+    """Hold the lock that ``append_file`` takes: against other processes and other threads. One who holds it must not append.
+
+    A file that is not there is made, or (without ``create``) nothing is held. ``kind``: of the failpoint. Raises ``StorageError``.
+    """
+    with ExitStack() as stack:
+        with storage_errors("lock", path), suppress(*(() if create else (FileNotFoundError,))):
+            reach(f"{kind}.before_lock")
+            flags = os.O_WRONLY | (os.O_CREAT if create else 0) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = os.open(path, flags, 0o644)
+            stack.callback(os.close, descriptor)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, WHOLE_FILE)
+        yield
 
 
 def publish_folder(source: Path, target: Path) -> None:

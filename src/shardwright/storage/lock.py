@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING
 from shardwright.model.errors import LockedError
 
 from .failpoints import reach
-from .files import storage_errors, sync_directory
+from .files import FLOCK, WHOLE_FILE, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FLOCK = "@hhqqi4x"  # struct flock
-_WHOLE_FILE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # its pid must be 0
 _MAX_HOLDER_BYTES = 4096
 
 
@@ -118,7 +116,7 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return int(struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE))[0]) != fcntl.F_UNLCK
+        return int(struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, WHOLE_FILE))[0]) != fcntl.F_UNLCK
     except OSError:  # a filesystem without locks
         return False
     finally:
@@ -127,7 +125,7 @@ def is_locked(path: Path) -> bool:
 
 def _lock_file(path: Path, descriptor: int) -> None:
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, WHOLE_FILE)
     except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as POSIX leaves it to the system
         raise LockedError(
             f"another writer holds {path}: {_holder(descriptor)}",

@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
-from pathlib import Path
+import os
+from contextlib import suppress
 
 from .files import advise, populate
 
@@ -24,11 +25,13 @@ _FROM_HEAP_BYTES = 32 << 20  # the most that glibc allows; what the heap has roo
 _USUAL_TRIM_BYTES = 2 * _FROM_HEAP_BYTES  # glibc's own rule
 _PIECE_BYTES = 16 << 20  # taken at once: neighbours become one when they are free again
 _MADV_HUGEPAGE = 14
+_STATUS_BYTES = 16 << 10  # more than there is
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.malloc.argtypes, _libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
 _libc.free.argtypes = (ctypes.c_void_p,)
 _one_heap = False  # of this process; only then is any of this its business
+_status = -1  # descriptor of /proc/self/status, open for as long as the process lives: one is not to be had when it is needed
 
 
 def _mallopt(option: int, value: int) -> bool:
@@ -38,8 +41,11 @@ def _mallopt(option: int, value: int) -> bool:
 
 def have_one_heap() -> bool:
     """For all threads: what one frees another can have. Only before this process has a second thread; False where the C library cannot."""
-    global _one_heap  # noqa: PLW0603  (there is one heap)
+    global _one_heap, _status  # noqa: PLW0603  (there is one heap)
     _one_heap = _mallopt(_M_ARENA_MAX, 1) and _mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
+    if _one_heap and _status < 0:
+        with suppress(OSError):
+            _status = os.open("/proc/self/status", os.O_RDONLY)
     return _one_heap
 
 
@@ -87,8 +93,11 @@ def give_back() -> None:
 
 def resident_bytes() -> int:
     """What this process has of its own that is no file, ring or shared memory, free pieces of the heap among it. 0 where it is not for us to bound:
-    this process has not one heap."""
+    this process has not one heap; and where the system does not tell."""
     if not _one_heap:
         return 0
-    status = Path("/proc/self/status").read_text()
-    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon:")), 0)
+    try:
+        status = os.pread(_status, _STATUS_BYTES, 0)
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith(b"RssAnon:")), 0)

@@ -29,6 +29,7 @@ from .files import preallocate, set_direct, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from types import TracebackType
 
@@ -173,11 +174,13 @@ class WorkingFile:
                 done += count
         return buffer[:nbytes]
 
-    def replace(self, target: Path) -> None:
-        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open keeps the old. ``StorageError``."""
+    def replace(self, target: Path, may_replace: AbstractContextManager[None]) -> None:
+        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open keeps the old. ``may_replace`` is
+        entered right before, and left right behind. ``StorageError``."""
         with storage_errors("replace", target):
             reach("compact.before_replace")
-            self.path.replace(target)
+            with may_replace:
+                self.path.replace(target)
         self.path = target
         self._close()
         sync_directory(target.parent)

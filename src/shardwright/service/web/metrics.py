@@ -55,7 +55,7 @@ DEGRADE_LEVELS = ("faster", "uncompressed")  # model/degrade_level.py, without t
 STREAM_GAUGES = {
     "frames_missing": (
         "frames_missing",
-        "Places of the arrays that hold fill value: those of skipped, dropped, late and lost frames. One that still comes may fill it.",
+        "Places without a frame: it was skipped, dropped, late or lost. Of an acquisition that runs, only those before its newest frame.",
     ),
     "missing_bytes": ("bytes_missing", "Pixel bytes of those places."),
     "frames_skipped": ("frames_skipped", "Missing frames that the camera's side never sent: neither dropped, late nor lost."),
