@@ -4,7 +4,8 @@ A frame is acknowledged once its slab is stored (each chunk, then its entry in t
 record), or it is settled in the frame log. A kill leaves the page cache alone: whatever was written is found. So a
 missing frame was
 
-    acknowledged    its slab is journaled whole and a chunk does not fit its checksum, or it is staged and its pixels do not
+    acknowledged    its slab is journaled whole and a chunk does not fit its checksum, or it is staged and its pixels do not,
+                    or the frame log tells of it, and its row was opened again
     never           its slab is not journaled whole, or nothing tells of it: it was only in memory
 
 as long as nothing worse than kills has come over the store. It is *intact* while its file ``boot`` holds the kernel's
@@ -67,6 +68,7 @@ class Evidence:
     def __init__(self, accounts: Accounts, *, intact: bool) -> None:
         self._accounts = accounts
         self._unfinished: list[np.ndarray] = []  # records of slabs that were being stored
+        self._reopened: list[np.ndarray] = []  # records of rows that were sealed once: acknowledged
         self.in_doubt = not intact
 
     @classmethod
@@ -78,6 +80,10 @@ class Evidence:
     def take_log(self, log: FrameLog) -> None:
         """A kill in the middle of an append leaves a header without its records at the most."""
         self.in_doubt = self.in_doubt or log.torn_bytes > BLOCK_HEADER_BYTES
+
+    def take_reopened(self, records: np.ndarray) -> None:
+        """What the frame log tells of a row that was opened again: stored once, and now wherever the new files and the staging area have it."""
+        self._reopened.append(records[["sequence", "position"]].copy())
 
     def take_torn(self, found: ReadBack) -> bool:
         """Slabs of a group that are not whole. True when their frames must be remembered, because what tells of them is cleared."""
@@ -104,6 +110,10 @@ class Evidence:
     def conclude(self, *, damaged: bool) -> int:
         """``damaged``: a file had to be set aside. Returns how many frames beyond all that count are known to have come, and are forgotten."""
         self.in_doubt = self.in_doubt or damaged
+        for records in self._reopened:
+            gone = records[~self._accounts.seen.holds(records["sequence"].astype(np.int64))]
+            if gone.size:
+                self._accounts.lose(gone)
         self._expect_if_in_doubt()
         accounts = self._accounts
         if self.in_doubt:

@@ -5,6 +5,7 @@ Everything that is found good is synced once. Nothing is deleted before what rep
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from .evidence import Evidence
 from .restored import GroupReport, Restored, RestoredGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shardwright.shard.layout import ArrayLayout
@@ -44,6 +45,20 @@ DAMAGED = ".shardwright.damaged"  # beside the workspace
 def journals(placement: Placement) -> list[Path]:
     """The journals in one workspace, by their group's number."""
     return sorted(placement.workspace.glob(f"[0-9]*{JOURNAL_SUFFIX}"), key=lambda path: int(path.name.removesuffix(JOURNAL_SUFFIX)))
+
+
+def reopened_groups(placements: Iterable[Placement], layout: ArrayLayout, record_bytes: int, identity: bytes) -> set[int]:
+    """The groups that were sealed, and took frames again when their writer died. What the frame log tells of them was so: their frames are
+    in the new files, or staged, or lost. Raises ``StorageError``."""
+    found = set()
+    for path in (path for placement in placements for path in journals(placement)):
+        number = int(path.name.removesuffix(JOURNAL_SUFFIX))
+        with suppress(ShardFormatError):  # without their journal the new files are not believed, and the sealed ones are
+            journal = GroupJournal.open(path, JournalLayout.of(layout, number, record_bytes), identity, number)
+            journal.close()
+            if journal.reopened:
+                found.add(number)
+    return found
 
 
 def facts_of(placement: Placement, key: str, journal: GroupJournal | None, file: int) -> FileFacts:
@@ -101,9 +116,12 @@ class Finder:
         """Frames of sealed groups, and frames that were settled without being stored."""
         accounts, log = self._restored.accounts, self._folder.log
         self._evidence.take_log(log)
+        reopened = reopened_groups(self._folder.placements(), self._layout, self._record_bytes, self._folder.manifest.identity_bytes)
         pieces: dict[int, list[np.ndarray]] = {}  # the records of the group whose block is being read
         for kind, group, records in log.blocks():
-            if kind is BlockKind.GROUP:
+            if group in reopened:
+                self._evidence.take_reopened(records)
+            elif kind is BlockKind.GROUP:
                 if group not in pieces:
                     self._remember_rows(pieces)
                     pieces = {group: []}
@@ -116,9 +134,9 @@ class Finder:
                 accounts.stored.add(sequences)
                 accounts.durable.add(sequences)
         self._remember_rows(pieces)
-        self._restored.closed_groups |= log.groups
+        self._restored.closed_groups |= log.groups - reopened
         empty = np.zeros(0, record_dtype(len(self._restored.spec.frame_fields)))
-        for group in sorted(log.groups - self._logged)[-self._restored.limits.open_groups :]:
+        for group in sorted(log.groups - reopened - self._logged)[-self._restored.limits.open_groups :]:
             self._remember_rows({group: [empty]})
 
     def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
@@ -170,9 +188,7 @@ class Finder:
         if journal is None:
             _set_aside(placement, placement.journal(number))  # last: a recovery that is killed before this does the same again
             return
-        if journal.reopened:
-            self._open_again(number)
-        elif number in self._restored.closed_groups:
+        if number in self._restored.closed_groups:
             journal.delete()  # sealed and logged: only the journal was left
             return
         shards = [self._take_up(placement, number, file, action, replaces=journal.reopened) for file, action in enumerate(actions)]
@@ -181,12 +197,6 @@ class Finder:
         found = read_back(self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress)
         self._restored.checked_bytes += found.checked_bytes
         self._take_group(files, found, report, begun=any(action in (Action.SEALED, Action.ALL_FILL) for action in actions))
-
-    def _open_again(self, number: int) -> None:
-        """A group that was sealed, and took frames again when its writer died."""
-        self._restored.closed_groups.discard(number)
-        self._restored.earlier.pop(number, None)
-        self._restored.holes.forget(slabs_of_group(self._layout, number))
 
     def _journal(self, placement: Placement, number: int) -> GroupJournal | None:
         path = placement.journal(number)

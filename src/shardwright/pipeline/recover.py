@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,7 +36,7 @@ from .accounts import Accounts
 from .acquisition import Acquisition, AcquisitionState
 from .encoding import SlabEncoder
 from .evidence import Evidence, is_intact
-from .finder import DAMAGED, facts_of, journals
+from .finder import DAMAGED, facts_of, journals, reopened_groups
 from .limits import Limits
 from .new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from .restored import GroupReport
@@ -270,7 +269,6 @@ class _Examiner:
         self._dtype = record_dtype(len(self._spec.frame_fields))
         self._whole: dict[int, set[int]] = {}
         self._closed: set[int] = set()
-        self._logged: Counter[int] = Counter()  # frames of each sealed group
         grid, manifest = self._layout.grid, self._manifest
         self._accounts = Accounts(self._spec.frame_bytes, math.prod(grid.counts[1:]))
         self._evidence = Evidence.of(path / WORKSPACE, self._accounts, manifest)
@@ -278,8 +276,8 @@ class _Examiner:
 
     def run(self) -> Recovery:
         recovery = self.recovery
-        self._read_log()
         placements = _placements(self._path, self._manifest)
+        self._read_log(placements)
         reports = [self._group(placement, file) for placement in placements for file in journals(placement) if not was_never_begun(file)]
         recovery.add_groups(reports)
         recovery.frames_kept += sum(report.frames_kept for report in reports)
@@ -297,20 +295,23 @@ class _Examiner:
         recovery.frames_lost += acknowledged
         recovery.frames_unacknowledged += missing - acknowledged + forgotten
 
-    def _read_log(self) -> None:
+    def _read_log(self, placements: list[Placement]) -> None:
         log = FrameLog.open(self._path / WORKSPACE / "frames.log", self._dtype, self._manifest.identity_bytes, read_only=True)
         try:
             self._evidence.take_log(log)
+            reopened = reopened_groups(placements, self._layout, self._dtype.itemsize, self._manifest.identity_bytes)
             for kind, group, records in log.blocks():
+                if group in reopened:
+                    self._evidence.take_reopened(records)
+                    continue
                 self._receive(records)
                 if kind is BlockKind.GROUP:
-                    self._logged[group] += records.size
                     self.recovery.frames_kept += records.size
                 else:
                     unacknowledged = int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
                     self.recovery.frames_lost += int((records["fate"] == Fate.LOST).sum()) - unacknowledged
                     self.recovery.frames_unacknowledged += unacknowledged
-            self._closed = set(log.groups)
+            self._closed = log.groups - reopened
         finally:
             log.close()
 
@@ -327,9 +328,6 @@ class _Examiner:
             report.actions = {self._layout.shard_key(number, f): Action.SET_ASIDE.value for f in range(self._layout.files_per_group)}
             return report
         try:
-            if journal.reopened:  # its frames are in the new files, or staged
-                self._closed.discard(number)
-                self.recovery.frames_kept -= self._logged.pop(number, 0)
             if number not in self._closed:
                 self._read_back(placement, number, journal, report)
         finally:
