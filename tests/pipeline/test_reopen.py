@@ -183,6 +183,32 @@ def test_one_end_after_the_other(tmp_path, spec_of, at_point):
     assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(10)]
 
 
+@pytest.mark.parametrize(
+    ("point", "time_of"), [("workspace.before_manifest", 1), ("shard.before_index", 1), ("shard.before_rename", 2), ("journal.before_delete", 1)]
+)
+def test_the_bytes_of_a_row_that_is_opened_again_count_once(tmp_path, spec_of, at_point, point, time_of):
+    """Whatever had been counted for its shards: what they take on disk, what was encoded, or some of each."""
+    path, whole, spec = tmp_path / "a.zarr", tmp_path / "b.zarr", spec_of(chunk=4, shard=4)
+    with sw.create(whole, spec, **QUICK) as writer:
+        for i in range(8):
+            writer.append(frame(i))
+    expected = writer.receipt
+    writer = sw.create(path, spec, **QUICK)
+    for i in range(6):
+        writer.append(frame(i))
+    writer.flush()
+    at_point(point, failpoints.at_time(time_of, _die))
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    at_point(point, None)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(6, 8):
+            writer.append(frame(i))
+            writer.flush()
+            assert writer.receipt.bytes_stored >= 0
+    assert (writer.receipt.shards, writer.receipt.bytes_stored) == (expected.shards, expected.bytes_stored)
+
+
 def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_point):
     """What is prepared when the writer dies is prepared for the next one, and not sealed by an end."""
     path = tmp_path / "a.zarr"

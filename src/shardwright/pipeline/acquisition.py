@@ -400,6 +400,7 @@ class Acquisition(Outcomes):
     def _restore_group(self, found: RestoredGroup) -> None:
         done = set(found.whole_slabs)
         group = Group(found.files.group, kept(found.files), slabs_left=found.slabs - len(done), done_slabs=done, frames=found.frames)
+        group.stored_bytes = found.stored_bytes
         group.takes_back, group.reopened = found.takes_back, found.files.journal.reopened
         group.opens_again = found.sealing_begun or bool(found.takes_back)
         self._groups.restore(group)

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class EarlierRow:
     """``begun`` int64[n]: its slabs that have a frame, ascending. ``holes``: of those with empty places, bool[frames_per_slab]: which
-    places have a frame. ``passed_over``: of these, the ones that stay closed, since newer frames had passed them by."""
+    places have a frame. ``passed_over``: of these, the ones that stay closed, since newer frames had passed them by. ``stored_bytes``: what the
+    account has for its shards; None: what they take on disk."""
 
     begun: np.ndarray
     holes: dict[int, np.ndarray]
     passed_over: frozenset[int]
     frames: int
+    stored_bytes: int | None = None
 
     @classmethod
     def of(cls, grid: Grid, tables: tuple[np.ndarray, ...], records: np.ndarray) -> EarlierRow:

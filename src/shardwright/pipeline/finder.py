@@ -80,6 +80,12 @@ def _set_aside(placement: Placement, path: Path) -> None:
         path.replace(folder / path.name)
 
 
+def _bytes_on_disk(path: Path) -> int:
+    """0 for a shard that is not there: all of it is fill value."""
+    with storage_errors("look into", path):
+        return path.stat().st_blocks * 512 if path.exists() else 0
+
+
 class Finder:
     """Fills ``restored`` from the disk, group by group."""
 
@@ -248,7 +254,11 @@ class Finder:
         for records in kept:
             accounts.find(records)
         report.take(found)
-        accounts.stored_bytes += sum(int(e["nbytes"][g & (e["offset"] != ABSENT)].sum()) for e, g in zip(found.entries, found.good, strict=True))
+        encoded = [entries["nbytes"][good & (entries["offset"] != ABSENT)].sum() for entries, good in zip(found.entries, found.good, strict=True)]
+        stored_bytes = sum(int(encoded[file]) for file, shard in enumerate(files.shards) if shard is not None)
+        accounts.stored_bytes += stored_bytes
+        sealed = [self._layout.shard_key(files.group, file) for file, shard in enumerate(files.shards) if shard is None]
+        stored_bytes += sum(_bytes_on_disk(files.placement.final(key)) for key in sealed)  # ``_count_shards`` has these
         slabs = files.journal.layout.slabs
         self._whole[files.group] = {places.slab for places in whole}
         filled = {places.slab: found.record_valid[places.slot_layer] for places in whole}
@@ -257,7 +267,7 @@ class Finder:
         takes_back = {
             places.slab: holes[places.slab] for places in whole if places.slab in holes and not (found.frames_of(places)["flags"] & PASSED_OVER).any()
         }
-        self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, takes_back, report.frames_kept, begun))
+        self._restored.groups.append(RestoredGroup(files, slabs, sorted(filled), holes, takes_back, report.frames_kept, stored_bytes, begun))
 
     def _clear_torn(self, files: GroupFiles, found: ReadBack) -> None:
         """Not stored. Where frames of theirs may have been acknowledged, these are to be sent again or recorded as lost, even if recovery dies once
@@ -316,4 +326,4 @@ class Finder:
             for path in folder.rglob("*") if folder.is_dir() else []:
                 if path.is_file() and path.name.isdigit() and path not in self._replaced:
                     accounts.shards += 1
-                    accounts.stored_bytes += path.stat().st_blocks * 512
+                    accounts.stored_bytes += _bytes_on_disk(path)

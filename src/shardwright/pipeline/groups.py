@@ -74,6 +74,7 @@ class Group:
     failed_rows: set[int] = field(default_factory=set)  # of which a chunk could not be stored
     done_slabs: set[int] = field(default_factory=set)
     frames: int = 0  # stored in its slabs
+    stored_bytes: int = 0  # what the account has for its shards
     sound: bool = True  # its files can still be used
     rewriting: bool = False  # an I/O error: no worker may start on the old files
     rewrite_asked: bool = False  # the keeper is at it
@@ -206,8 +207,8 @@ class Groups:
         files = self._keeper.reopen(number, taking)
         self.by_number[number] = Group(number, files, slabs_left=0, state=GroupState.REOPENING, taking=taking)
 
-    def reopened(self, group: Group, taken_back: frozenset[int]) -> None:
-        """The files are there, and have all that was sealed but the slabs that were taken back."""
+    def reopened(self, group: Group, taken_back: frozenset[int]) -> EarlierRow:
+        """The files are there, and have all that was sealed but the slabs that were taken back. Returns what was sealed."""
         row = self._earlier.pop(group.number)
         group.done_slabs, group.owed = set(row.begun.tolist()) - taken_back, set(taken_back)
         group.slabs_left = math.prod(self._grid.group_extent_chunks(group.number)) - len(group.done_slabs)
@@ -217,6 +218,7 @@ class Groups:
             self.holes.remember(slab, row.holes[slab])
         self._has_room_again(group)
         self._prepare_next(group.number)
+        return row
 
     def stays_closed(self, group: Group) -> None:
         """Its sealed shards cannot be read: frames that come for it are late."""

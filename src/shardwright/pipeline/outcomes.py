@@ -6,6 +6,7 @@ Part of ``Acquisition`` (see ``frame_flow``). Everything here runs in the owner'
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -130,7 +131,7 @@ class Outcomes(Failing):
         if self._tasks_left[row] <= 0:
             return  # given up with a dead pool
         group = self._group_of_row(row)
-        self.accounts.stored_bytes += report.stored_bytes
+        self._count_bytes(group, report.stored_bytes)
         self._tasks_left[row] -= 1
         if report.error is None:
             self.measures.queue.observe_ns(report.queue_ns)
@@ -155,6 +156,10 @@ class Outcomes(Failing):
         else:
             self._doomed.add(row)
         self._after_slab(group)
+
+    def _count_bytes(self, group: Group, stored_bytes: int) -> None:
+        self.accounts.stored_bytes += stored_bytes
+        group.stored_bytes += stored_bytes
 
     def _after_slab(self, group: Group) -> None:
         if self.state is AcquisitionState.FAILING:
@@ -253,11 +258,12 @@ class Outcomes(Failing):
         if group is None or group.taking is None or self.state is AcquisitionState.FAILING:
             return  # given up, or about to be: the row stays sealed as it was
         if made is not None:
-            self._groups.reopened(group, made.slabs)
+            before = self._groups.reopened(group, made.slabs)
             self._groups.holes.forget(slab for slab in slabs_of_group(self._encoder.layout, group.number) if slab not in group.done_slabs)
             self._desk.give_back(made.unused)
             self.accounts.shards -= made.shards
-            self.accounts.stored_bytes += made.copied_bytes - made.old_bytes
+            self.accounts.stored_bytes -= made.old_bytes if before.stored_bytes is None else before.stored_bytes
+            self._count_bytes(group, made.copied_bytes)
             self._note("row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)})
             if made.records.size and not self._collect_staged(made.records, made.slots):
                 group.sound = False  # recovery has the frames: they are in the staging area
@@ -318,12 +324,13 @@ class Outcomes(Failing):
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
         self._groups.sealed(report.group)
+        self.accounts.shards += report.shards
+        self._count_bytes(group, report.shards * self.limits.index_bytes)
         records = report.records
         if group.opens_again and records is not None and records.size < frames_of_group(self._encoder.layout, group.number):
-            self._groups.opens_again(group.number, EarlierRow.of(self.grid, self._table.grid_tables, records))
+            row = EarlierRow.of(self.grid, self._table.grid_tables, records)
+            self._groups.opens_again(group.number, replace(row, stored_bytes=group.stored_bytes))
         self._settle_durable(report.group, self._ledger.take(report.group))
-        self.accounts.shards += report.shards
-        self.accounts.stored_bytes += report.shards * self.limits.index_bytes
         self._sealed_extent = max(self._sealed_extent, self._groups.visible.end_of(group.number))
         self._keeper.grow(self._groups.visible.elements(self.accounts.received_extent))
 

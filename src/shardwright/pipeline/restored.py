@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class RestoredGroup:
     """``slabs``: of the group in all; ``whole_slabs``: stored. ``holes``: of these, the places that have a frame where some have none;
-    ``takes_back``: those whose empty places can still be filled. ``sealing_begun``: some of its shards have their final names, so that it is
+    ``takes_back``: those whose empty places can still be filled. ``stored_bytes``: what the account has for its shards.
+    ``sealing_begun``: some of them have their final names, so that it is
     sealed before it takes more."""
 
     files: GroupFiles
@@ -32,6 +33,7 @@ class RestoredGroup:
     holes: dict[int, np.ndarray]
     takes_back: dict[int, np.ndarray]
     frames: int
+    stored_bytes: int
     sealing_begun: bool
 
 
