@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 import shardwright as sw
+from shardwright.ingest.pending import Pending
 from shardwright.ingest.session import Session
 from shardwright.model.errors import ShardwrightError
 from shardwright.pipeline.acquisition import Acquisition
@@ -31,7 +32,7 @@ from .test_bad_messages import BAD_BATCHES, frames_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEPT = (Session, Acquisition, GroupFiles, ShardKeeper, ShardwrightError, zmq.Frame, Ring)
+KEPT = (Session, Pending, Acquisition, GroupFiles, ShardKeeper, ShardwrightError, zmq.Frame, Ring)
 SPARE_RINGS = 1  # for the next session of the same client
 
 
@@ -60,6 +61,22 @@ def nothing_left(before: Counter[str]) -> None:
     while (left := alive() - before) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert not left
+
+
+def test_requests_of_clients_that_left_before_the_daemon_was_ready_leave_nothing(start, raw, spec_of) -> None:
+    """Nothing is answered while kernels are compiled; a client that comes and goes all the time fills no memory meanwhile."""
+    daemon = start(held=True)
+    before = alive()
+    goodbye = {"code": "closed", "message": "bye", "fatal": True}
+    for number in range(8):
+        client = raw(daemon.ipc)
+        client.ask_to_open(f"a{number}", spec_of())
+        client.send(client.connection.control(Kind.ERROR, goodbye))
+    deadline_s = time.monotonic() + 10
+    while daemon.count("client_left") < 8 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    nothing_left(before)
+    daemon.server.let_go()
 
 
 @pytest.mark.parametrize("transport", ["message", "shm"])

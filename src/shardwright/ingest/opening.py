@@ -133,6 +133,8 @@ class Openings:
         self._message_room.ended()
 
     def client_gone(self, client: Client) -> None:
+        """What it waits for goes with it, also while nothing is answered; what a thread prepares for it is looked at when that is done."""
+        self._pending = [pending for pending in self._pending if pending.client is not client or pending.work is not None]
         self._message_room.forget(client)
 
     def _expect(self, pending: Pending, ring_bytes: int) -> None:
