@@ -71,6 +71,14 @@ def acquired(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def two_levels(acquired: Path) -> Path:
+    path = acquired.with_name("levels.ome.zarr")
+    shutil.copytree(acquired, path)
+    assert run("pyramid", path, "--levels", "1", "--no-idle") == 0
+    return path
+
+
 def files(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in root.rglob("*") if path.is_file()}
 
@@ -118,6 +126,25 @@ def test_every_command_refuses_and_changes_nothing(
     told = " ".join("".join(capsys.readouterr()).split())
     assert field in told
     assert "zarr.json" in told
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [(command, ()) for command in ("compact", "dry", "to", "rechunk", "pyramid")] + [("compact", ("--recompress", "zstd:5"))],
+)
+def test_a_second_array_that_is_not_understood_stops_them_before_the_first_is_changed(
+    two_levels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, options: tuple[str, ...]
+) -> None:
+    store = tmp_path / "a.ome.zarr"
+    shutil.copytree(two_levels, store)
+    edit_json(store / "1/zarr.json", lambda document: document.update(flipped=True))
+    before = files(tmp_path)
+    places = {"STORE": store, "ELSEWHERE": tmp_path / "b.ome.zarr"}
+    assert run(*(places.get(word, word) for word in COMMANDS[command]), *options) == 1
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert "dataset '1' leads to no readable array" in told
+    assert "'flipped'" in told
     assert files(tmp_path) == before
 
 

@@ -456,3 +456,17 @@ def test_a_damaged_line_is_warned_of_and_one_that_a_crash_cut_short_is_not(plain
     (warning,) = report.warnings
     assert str(warning).startswith(f"0/{SUMS_NAME}: 1 lines are damaged, such as line 1: ")
     assert (report.problems, report.shards_recorded) == ([], 7)
+
+
+def test_a_new_shard_that_is_all_fill_value_is_on_record(tmp_path: Path) -> None:
+    """So that verify knows that it was never there."""
+    store, new = tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr"
+    with sw.create(store, spec()) as writer:
+        for number in range(4):
+            writer.append(frame(number) * (number // 2))
+    chosen = RechunkOptions(chunks={"t": 2}, shards={"t": 2})
+    assert write_new_store(plan_new_store(store, chosen), new, chosen, run_here, manners={"idle": False}).ok
+    record = ShardSums(new / "0").read()
+    assert {key for key, known in record.items() if None in known} == {"c/0/0/0", "c/0/0/1"}
+    report = verified(new)
+    assert (report.problems, report.shards_absent, report.shards_absent_unrecorded) == ([], 2, 0)

@@ -54,6 +54,7 @@ def test_an_instance_has_a_root_and_sockets_of_its_own(prefix: Path) -> None:
     assert config.control_socket_path == "/run/shardwright/rig1/control.sock"
     assert (config.output.root, config.ingest.endpoints) != (example.output.root, example.ingest.endpoints)
     assert "shardwright@rig1" in config_of(prefix).read_text()
+    assert "`shardwright install --instance NAME` makes such a file for another one, shardwright@NAME," in config_of(prefix).read_text()
     assert not [name for name in files_below(prefix) if "paths.conf" in name], "the units make and open /var/lib/shardwright/rig1 themselves"
 
 

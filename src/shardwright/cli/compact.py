@@ -68,7 +68,8 @@ def command(
 
     With --config a store that another job is at work on is left to that job, which is no failure either.
 
-    With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything else as it is, metadata last. S3 needs
+    With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything else as it is, metadata last. Shards with
+    bytes of unknown meaning are sent whole and named, which is no failure. S3 needs
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL in the environment.
     """
     from shardwright.compact.job import Options

@@ -156,17 +156,16 @@ class Report:
 def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None) -> JobPlan:
     """``on_look`` is told how many shards have been looked at, and of how many. Keeps to the rate, and waits for cameras.
 
-    Raises ``ShardFormatError`` when it is not clear what may be touched, ``ConfigError`` for an order that does not exist, or a codec that an
-    array does not cover, ``StorageError``."""
-    if not store.arrays:
-        raise ShardFormatError(f"{store.root} holds no readable array", got=next(iter(store.broken_references.values()), None))
+    Raises ``ShardFormatError`` when an array cannot be read or it is not clear what may be touched, ``ConfigError`` for an order that does not
+    exist, or a codec that an array does not cover, ``StorageError``."""
+    store.check_references()
     if options.recompress is not None:
         for array in store.arrays:
             denser_codec(array, options.recompress)  # what an array does not cover, none of its shards does
     found = sealed_shards(store)
     if options.trim and found.in_progress:
         raise LockedError(f"{store.root} is still being written, and its shape grows: nothing of it is trimmed", hint="Wait until it has ended")
-    failures: dict[str, ShardwrightError] = {name: ShardFormatError(reason) for name, reason in store.broken_references.items()}
+    failures: dict[str, ShardwrightError] = {}
     finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(options)) for array in store.arrays}
     manners = Manners(options.bytes_per_s, tuple(rig_pause_files(store.arrays[0].path)))
     shards = []

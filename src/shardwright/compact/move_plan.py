@@ -47,8 +47,7 @@ class MovePlan:
 def plan_move(path: Path, options: MoveOptions) -> MovePlan:
     """Every file of a store as a task. Changes nothing. Raises as ``open_store`` does, and for what cannot travel."""
     store = open_store(path)
-    for name, reason in store.broken_references.items():
-        raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
+    store.check_references()
     destination = open_destination(options.destination)
     if store.root != path or (options.delete_source and (path.parent / METADATA_NAME).exists()):
         raise ConfigError(f"{path} is a part of a store", hint="A store moves as a whole: give its folder")

@@ -2,7 +2,7 @@
 
     append ... ──▶ index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared ──▶ rename, never over an existing file
 
-A shard of which every chunk is absent gets no file: it reads as fill value.
+A shard of which every chunk is absent gets no file, but a line in the array's record: it reads as fill value.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class NewShard:
 
         Raises ``StorageError``, ``ShardFormatError`` when what the disk gives back is not what was written, ``OutputExistsError``.
         """
+        key = self.target.relative_to(self.array.path).as_posix()
         if self._descriptor < 0:
+            ShardSums(self.array.path).append({key: None})
             return 0
         index = encode_index(self._entries)
         at_start = self.array.index_location == "start"
@@ -104,7 +106,6 @@ class NewShard:
         self._check()
         make_directories(self.target.parent)
         order = np.array(self._order, np.int64)
-        key = self.target.relative_to(self.array.path).as_posix()
         ShardSums(self.array.path).append({key: shard_sum(order, self._entries["nbytes"][order], self._crcs[order])})
         reach("compact.before_rename")
         rename_without_replacing(self._path, self.target)

@@ -80,8 +80,7 @@ def readable_image(path: Path) -> Store:
         )
     multiscale_of(store.group)
     told_metadata(read_metadata(store.root))  # raises for what could not be written anew
-    for name, reason in store.broken_references.items():
-        raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
+    store.check_references()
     return store
 
 

@@ -147,6 +147,11 @@ class Store:
     shard: tuple[int, ...] | None = None
     broken_references: dict[str, str] = field(default_factory=dict)
 
+    def check_references(self) -> None:
+        """Before anything is changed. Raises ``ShardFormatError`` for a dataset of the group that leads to no readable array."""
+        for name, reason in self.broken_references.items():
+            raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
+
     @property
     def work_in_progress(self) -> bool:
         return (self.root / WORK_FOLDER).exists()

@@ -18,7 +18,7 @@
 
 Opened in the order plan, output roots, sockets, ingest, kernels, threads: what can be refused is refused before anything of a later step exists.
 Closed the other way round. Clients are welcomed while kernels are compiled; what they ask to open waits. Unfinished stores are handed over before
-`ready` and taken up behind it: a client that comes back waits for its own store only.
+`ready` and taken up behind it, one after another: a client that comes back waits for its own store and those before it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The first touch of a page costs more than anything that is done with it later (0.4 to 2 GB/s here), so a ring that is allocated anew for each short
 acquisition can take as long as the acquisition. What is kept is bounded: together with what is in use, never more than was in use at once before; and
-a request that nothing kept fits gives all of it back first.
+if no kept block fits a request, all of them are freed first.
 """
 
 from __future__ import annotations
