@@ -5,6 +5,7 @@
     forget      the client is gone
     ended       an acquisition is over: what it freed is perhaps still this process's
     tick        what is kept for nobody goes, and what the heap has beyond the plan
+    trim        memory is short: what is free goes
 
 What is kept was admitted, and goes before anything is made ready beside it: the budget holds. All of it runs in the ingest thread; what takes time is
 submitted. ``in_use_bytes``: of all acquisitions with pixels in messages, opened or being opened.
