@@ -7,7 +7,8 @@ import pytest
 from shardwright.array.grid import Grid
 from shardwright.array.spec import Blosc, Codec, Gzip, Zstd
 from shardwright.cli.app import main
-from shardwright.cli.camera import camera_spec, parse_codec
+from shardwright.cli.array_options import parse_codec
+from shardwright.cli.camera import camera_spec
 
 
 @pytest.mark.parametrize(

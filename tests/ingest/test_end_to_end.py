@@ -65,6 +65,18 @@ def camera():
         process.communicate()
 
 
+def test_an_array_may_be_given_as_json_and_what_is_none_is_a_typed_error(start, spec_of, frames_of):
+    daemon = start()
+    frames = frames_of(2, (20, 30))
+    with sw.connect(daemon.ipc) as connection:
+        with pytest.raises(errors.SpecError, match="the array specification is wrong"):
+            connection.acquire("a", {"dtype": "uint17"})
+        with connection.acquire("a", spec_of(shape=(20, 30)).model_dump(mode="json")) as stream:
+            for frame in frames:
+                stream.append(frame)
+    np.testing.assert_array_equal(read(stream.receipt.path), frames)
+
+
 def test_an_acquisition_that_never_got_a_frame_takes_no_name(start, spec_of, frames_of):
     daemon = start()
     (frame,) = frames_of(1, (20, 30))

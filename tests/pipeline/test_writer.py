@@ -501,3 +501,16 @@ def test_a_flush_on_a_full_disk_says_so_where_frames_cannot_be_staged(path, spec
             writer.flush(60)
         go_on.full.clear()
     assert np.array_equal(read(path)[20], frame(20))
+
+
+def test_an_array_may_be_given_as_json(path, spec_of):
+    with sw.create(path, spec_of().model_dump(mode="json")) as writer:
+        writer.append(frame(0))
+    assert np.array_equal(read(path)[0], frame(0))
+
+
+@pytest.mark.parametrize("spec", [{"dtype": "uint17"}, {}, "t,y,x", None])
+def test_what_is_no_array_is_a_typed_error(path, spec):
+    with pytest.raises(sw.errors.SpecError, match="the array specification is wrong"):
+        sw.create(path, spec)
+    assert not path.exists()

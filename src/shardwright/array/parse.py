@@ -11,8 +11,8 @@ from shardwright.model.errors import SpecError
 from .spec import ArraySpec
 
 
-def parse_spec(facts: dict[str, Any]) -> ArraySpec:
-    """Raises ``SpecError`` naming the first few fields that are wrong."""
+def parse_spec(facts: ArraySpec | dict[str, Any]) -> ArraySpec:
+    """One that is parsed already is that. Raises ``SpecError`` naming the first few fields that are wrong."""
     try:
         return ArraySpec.model_validate(facts)
     except ValidationError as error:

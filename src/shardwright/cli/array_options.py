@@ -43,6 +43,7 @@ def parse_method(text: str) -> Method:
 
 
 def parse_codec(text: str) -> Blosc | Zstd | Gzip | None:
+    """``blosc:zstd:3:bitshuffle``, ``zstd:1``, ``gzip``, ``none``. Raises typer's usage error."""
     from shardwright.array.spec import Blosc, Gzip, Zstd
 
     name, *rest = text.split(":")
@@ -53,7 +54,7 @@ def parse_codec(text: str) -> Blosc | Zstd | Gzip | None:
             return Zstd.model_validate({"level": int(rest[0])} if rest else {})
         if name == "gzip" and len(rest) <= 1:
             return Gzip.model_validate({"level": int(rest[0])} if rest else {})
-        if name == "blosc" and 1 <= len(rest) <= 3:
+        if name == "blosc" and len(rest) <= 3:
             facts = dict(zip(("cname", "clevel", "shuffle"), rest, strict=False))
             return Blosc.model_validate(facts)
     except ValueError as error:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from shardwright.array.spec import DTYPES, ArraySpec, Blosc, Codec, Dimension, Gzip, Zstd
+from shardwright.array.spec import DTYPES, ArraySpec, Dimension
+
+from .array_options import parse_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,11 +24,6 @@ if TYPE_CHECKING:
 CHUNK_GOAL_BYTES = 2 << 20
 SHARD_GOAL_BYTES = 256 << 20
 _PLAIN_PROGRESS_INTERVAL_S = 2.0
-_CODEC_SETTINGS: dict[str, tuple[Callable[..., Codec], tuple[str, ...]]] = {
-    "blosc": (Blosc, ("cname", "clevel", "shuffle")),
-    "zstd": (Zstd, ("level",)),
-    "gzip": (Gzip, ("level",)),
-}
 
 
 def command(
@@ -125,20 +122,6 @@ def camera_spec(shape: tuple[int, int], dtype: str, chunk: str | None, shard: st
         return ArraySpec(dtype=dtype, dimensions=dimensions, codec=parse_codec(codec))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def parse_codec(text: str) -> Codec | None:
-    """``blosc:zstd:3:bitshuffle``, ``zstd:1``, ``gzip``, ``none``. Raises typer's usage error."""
-    name, *settings = text.split(":")
-    if name == "none" and not settings:
-        return None
-    try:
-        model, keys = _CODEC_SETTINGS[name]
-        return model(**dict(zip(keys[: len(settings)], settings, strict=True)))
-    except (KeyError, ValueError):
-        raise typer.BadParameter(
-            f"expected blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none, got {text!r}", param_hint="--codec"
-        ) from None
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from shardwright.array.parse import parse_spec
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ConfigError, ShardwrightError, SpecError
 from shardwright.model.names import MAX_NAME_CHARACTERS, checked_name
@@ -86,7 +87,7 @@ class Connection:
             raise ConfigError("shared memory cannot be used", expected=expected, got=self._welcome.ring_socket)
         return "shm"
 
-    def acquire(self, name: str, spec: ArraySpec | None = None, *, stream: str | None = None, reopen: bool = False) -> Stream:
+    def acquire(self, name: str, spec: ArraySpec | dict[str, Any] | None = None, *, stream: str | None = None, reopen: bool = False) -> Stream:
         """Opens the acquisition ``name``: of an array given here, or as the daemon's configuration describes ``stream``.
 
         ``reopen``: goes on with the unfinished acquisition of that name that another client left behind (its process died). Frames that are placed
@@ -102,7 +103,7 @@ class Connection:
                 checked_name(given)  # raises: the message could not even be sent; what else a name must be, the daemon says
         if spec is None and stream is None and not reopen:
             raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
-        facts = None if spec is None else spec.model_dump(mode="json")
+        facts = None if spec is None else parse_spec(spec).model_dump(mode="json")
         request = Open(self._io.next_request(), name, facts, stream, self._transport, reopen=reopen)
         opened = Stream(_answer(self._io.open(request)), self._streams.remove)
         self._streams.append(opened)

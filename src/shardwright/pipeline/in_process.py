@@ -8,9 +8,10 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
+from shardwright.array.parse import parse_spec
 from shardwright.model.errors import LayoutWarning
 from shardwright.model.extras import naming_missing_extra
 from shardwright.storage.spare_memory import spare_memory
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def create(
     path: str | os.PathLike[str],
-    spec: ArraySpec,
+    spec: ArraySpec | dict[str, Any],
     *,
     threads: int | None = None,
     memory_bytes: int | None = None,
@@ -43,6 +44,7 @@ def create(
     """A writer in this process. ``path`` must not exist yet (``OutputExistsError``), but for what a creation that was killed has left. Its buffers
     stay with the process for the next one, see ``release_memory``. A store that is closed without a frame is removed.
 
+    ``spec`` may be the JSON of one (``SpecError`` when it is wrong).
     ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more; default:
     what this machine has).
     ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (whoever truncates a working file then ends this process by SIGBUS), or
@@ -67,12 +69,13 @@ def create(
         on_duplicate=on_duplicate,
         spill_root=None if spill_root is None else Path(spill_root).absolute(),
     )
-    for warning in layout_warnings(spec):
+    array = parse_spec(spec)
+    for warning in layout_warnings(array):
         warnings.warn(warning, LayoutWarning, stacklevel=2)
     threads = threads or default_threads()
-    limits = Limits.derive(spec, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
+    limits = Limits.derive(array, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     free_name(Path(path).absolute())
-    return Writer(lambda pool, wake: Acquisition(Path(path).absolute(), spec, limits, pool, wake, settings), threads)
+    return Writer(lambda pool, wake: Acquisition(Path(path).absolute(), array, limits, pool, wake, settings), threads)
 
 
 def resume(

@@ -123,7 +123,6 @@ def check_entries(array: StoredArray, shard: tuple[int, ...], entries: npt.NDArr
 def chunks_in_shape(array: StoredArray, shard: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     """bool[chunks]: whether each chunk of this shard holds an element of the array."""
     inside = np.ones((), np.bool_)
-    for i, chunks, shard_size, size, count in zip(shard, array.shard_chunks, array.shard_shape, array.chunk_shape, array.shape, strict=True):
-        live = min(chunks, max(0, -(-(count - i * shard_size) // size)))
+    for chunks, live in zip(array.shard_chunks, array.extent_inside(shard), strict=True):
         inside = np.logical_and.outer(inside, np.arange(chunks) < live)
     return inside.ravel()

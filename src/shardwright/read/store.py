@@ -91,15 +91,14 @@ class StoredArray:
         within = np.unravel_index(chunk, self.shard_chunks)
         return tuple(i * n + int(w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
 
-    def contains_chunk(self, coordinates: tuple[int, ...]) -> bool:
-        return all(i * c < n for i, c, n in zip(coordinates, self.chunk_shape, self.shape, strict=True))
+    def extent_inside(self, shard: tuple[int, ...]) -> tuple[int, ...]:
+        """Chunks of this shard along each axis that hold an element of the array: its first ones."""
+        sizes = zip(shard, self.shard_shape, self.chunk_shape, self.shape, strict=True)
+        return tuple(max(0, -(-(min((i + 1) * s, n) - i * s) // c)) for i, s, c, n in sizes)
 
     def chunks_inside(self, shard: tuple[int, ...]) -> int:
         """Chunks of this shard that hold at least one element of the array."""
-        inside = 1
-        for i, s, c, n in zip(shard, self.shard_shape, self.chunk_shape, self.shape, strict=True):
-            inside *= max(0, -(-(min((i + 1) * s, n) - i * s) // c))
-        return inside
+        return math.prod(self.extent_inside(shard))
 
     def shard_key(self, coordinates: tuple[int, ...]) -> str:
         return self.separator.join(["c", *map(str, coordinates)])
@@ -279,7 +278,7 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         raise ShardFormatError("data_type not supported", expected=", ".join(DTYPES), got=repr(document["data_type"]))
     dtype = np.dtype(document["data_type"]).newbyteorder("<")
     shape = _sizes("shape", document["shape"], least=0)
-    shard_shape = _regular_grid(document["chunk_grid"], len(shape))
+    shard_shape = _sizes("chunk_grid", document["chunk_grid"]["configuration"]["chunk_shape"], rank=len(shape))
     sharding = _sharding(document["codecs"])
     chunk_shape = _sizes("chunk_shape", sharding["chunk_shape"], rank=len(shape))
     if any(s % c for s, c in zip(shard_shape, chunk_shape, strict=True)):
@@ -317,12 +316,6 @@ def _sizes(name: str, value: Any, *, least: int = 1, rank: int | None = None) ->
     return tuple(value)
 
 
-def _regular_grid(grid: Any, rank: int) -> tuple[int, ...]:
-    if grid["name"] != "regular":
-        raise ShardFormatError("chunk_grid not supported", expected="'regular'", got=repr(grid["name"]))
-    return _sizes("chunk_grid", grid["configuration"]["chunk_shape"], rank=rank)
-
-
 def _sharding(codecs: Any) -> dict[str, Any]:
     names = [codec["name"] if isinstance(codec, dict) else codec for codec in codecs]
     if names != ["sharding_indexed"]:
@@ -344,8 +337,8 @@ def _index_location(sharding: dict[str, Any]) -> str:
 
 def _separator(encoding: Any) -> str:
     separator = encoding.get("configuration", {}).get("separator", "/")
-    if encoding["name"] != "default" or separator not in ("/", "."):
-        raise ShardFormatError("chunk_key_encoding not supported", expected="'default' with '/' or '.'", got=encoding)
+    if separator not in ("/", "."):
+        raise ShardFormatError("chunk_key_encoding not supported", expected="separator '/' or '.'", got=encoding)
     return str(separator)
 
 
