@@ -82,6 +82,7 @@ class AcquisitionDouble:
         self.closed = False
         self.losses: list[tuple[int, int, ErrorText]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.duplicates: ErrorText | None = None
         self._pixels: list[tuple[int, int, int]] = []  # sequence, position, address: read only when they are released
         self._seen = set(disk.place_of)
 
@@ -174,6 +175,10 @@ class AcquisitionDouble:
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         losses, self.losses = self.losses, []
         return losses
+
+    def take_duplicates(self) -> ErrorText | None:
+        duplicates, self.duplicates = self.duplicates, None
+        return duplicates
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         events, self.events = self.events, []

@@ -550,6 +550,26 @@ def test_whoever_was_replaced_is_fenced_off(start, double, spec_of, frames_of, w
     assert successor.receipt.frames_stored == 2
 
 
+def test_a_duplicate_that_is_found_while_the_client_is_away_ends_the_acquisition_once_somebody_is_there(
+    start, double, raw, spec_of, frames_of, wait, tmp_path
+):
+    """``on_duplicate: fail``: frames that wait for room are given their places later."""
+    daemon = start(StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")), root=tmp_path, doubled=double)
+    client = raw(daemon.ipc)
+    counter, _ = client.open("a", None, stream="strict")
+    client.send(frames_message(counter, frames_of(3)))
+    client.close()
+    daemon.event("acquisition_detached")
+    (acquisition,) = daemon.acquisitions
+    acquisition.duplicates = ErrorText(errors.DuplicateFrameError, "the place of frame 2 is taken")
+    rounds = len(acquisition.ring_seen)
+    wait(lambda: len(acquisition.ring_seen) > rounds + 1)
+    refused = pytest.raises(errors.DuplicateFrameError, match="frame 2 is taken")  # perhaps before its ring is made
+    with sw.connect(daemon.ipc, transport="message") as connection, refused:
+        connection.acquire("a", stream="strict", reopen=True).close()
+    assert daemon.event("acquisition_ended")["reason"] == "the place of frame 2 is taken"
+
+
 def test_a_store_is_reopened_from_disk(start, double, spec_of, frames_of, wait):
     first = start(doubled=double)
     frames = frames_of(4)

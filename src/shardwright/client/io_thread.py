@@ -271,6 +271,8 @@ class IoThread:
         link = self._links.get(header.session)
         if link is not None and (answer := link.receive(header, body)) is not None:
             channel.send(answer)
+        if link is not None and link in self._answers and (why := link.outbox.error) is not None:
+            self._answers.pop(link).fail(why)  # it ended before its ring was made, and nobody tells of that ring any more
 
     def _refused(self, problem: Problem) -> None:
         """An OPEN was answered with an error."""

@@ -101,6 +101,12 @@ class Outbox:
         return Watermark(self._stored, self._durable)
 
     @property
+    def error(self) -> ErrorText | None:
+        """Why it ended without a receipt, or beside one."""
+        with self._lock:
+            return self._error
+
+    @property
     def receipt(self) -> Receipt | None:
         return self._receipt
 

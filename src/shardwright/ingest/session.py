@@ -300,7 +300,8 @@ class Session:
         self._tell_of_losses()
         for name, facts in acquisition.take_events():
             self._on_event(name, {"path": str(acquisition.path), **facts})
-        if self.settings.on_duplicate == "fail" and (why := acquisition.take_duplicates()) is not None:
+        there = self.attachment is not None and self.state is not DaemonState.AWAIT_RING  # else it waits for somebody who can be told
+        if there and self.settings.on_duplicate == "fail" and (why := acquisition.take_duplicates()) is not None:
             self.end_early(DaemonEvent.VIOLATION, why)
         for ring in [ring for ring in self._old_rings if not self.credit.holds(ring)]:
             self._old_rings.remove(ring)
