@@ -499,6 +499,23 @@ def test_nobody_is_cut_for_memory_that_a_trim_gives_back(start, double, speak, m
     assert lost_before_trim == [0, 0]
 
 
+def test_memory_that_is_on_its_way_to_the_system_accuses_nobody(start, double, monkeypatch):
+    """A trim waits behind what else its thread prepares; meanwhile only who is overdue is looked for."""
+    trimming, seen = [True], set()
+
+    def look(messages: endless.EndlessMessages, begin_s: float, beyond_bytes: int, clients: Any) -> None:
+        seen.add((trimming[0], beyond_bytes))
+
+    monkeypatch.setattr(Openings, "beyond_plan", lambda openings: 1 << 30)
+    monkeypatch.setattr(Openings, "is_trimming", property(lambda openings: trimming[0]))
+    monkeypatch.setattr(endless.EndlessMessages, "culprit", look)
+    start(doubled=double)
+    wait_for(lambda: (True, 0) in seen)
+    assert (True, 1 << 30) not in seen
+    trimming[0] = False
+    wait_for(lambda: (False, 1 << 30) in seen)
+
+
 def test_the_time_that_a_round_took_makes_nobody_silent(start, double, raw, monkeypatch):
     """Whoever was not heard because the daemon was busy is no suspect."""
     heard: list[tuple[float, float]] = []

@@ -117,6 +117,11 @@ def test_what_is_to_go_counts_until_it_has_gone(room, promises, monkeypatch) -> 
     assert room.beyond_plan(0, 0) == 0
     promises[1].keep(None)
     assert room.beyond_plan(0, 0) == 100
+    assert not room.is_trimming
+    room.trim()
+    assert room.is_trimming
+    promises[2].keep(None)
+    assert not room.is_trimming
 
 
 def test_cameras_that_run_are_held_up_only_for_much_memory(room, done, monkeypatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.model.errors import LockedError, OutputExistsError
+from shardwright.model.errors import LockedError, OutputExistsError, StorageError
 from shardwright.pipeline.new_store import abandoned, making_folder, remove_abandoned
 from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.shard.manifest import manifest_path
@@ -254,3 +254,20 @@ def test_a_removal_that_was_killed_is_finished_by_whoever_comes_next(tmp_path, s
     assert left.name.startswith(".shardwright-"), "the name is free"
     assert recover_store(left, shared_pool, threads=1).action == "leftovers removed"
     assert names(tmp_path) == []
+
+
+def test_a_creation_that_fails_beside_a_quicker_one_leaves_that_one_alone(tmp_path, spec_of, at_point):
+    """The disk is full because the other one, of the same name, has just taken the room."""
+    path, quicker = tmp_path / "a.zarr", []
+
+    def fail() -> None:
+        quicker.append(sw.create(path, spec_of()))
+        raise OSError(28, "No space left on device")
+
+    at_point("replace.before_rename", fail)
+    with pytest.raises(StorageError):
+        sw.create(path, spec_of())
+    (writer,) = quicker
+    writer.append(np.full((4, 6), 7, np.uint16))
+    assert writer.close().frames_stored == 1
+    assert names(tmp_path) == ["a.zarr"]

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -407,7 +408,9 @@ def test_a_slab_that_goes_on_waits_for_room(tmp_path, spec_of, drive_of, shared_
     assert acquisition.folder.staging.slots == 13
     held = [submit(acquisition, 6 + i, position) for i, position in enumerate(others)]
     until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))  # they are staged, and wait for their slabs
+    acquisition.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)  # what gives the room back must not wait for its turn
     held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
+    until(acquisition, lambda: acquisition.stored_watermark == acquisition.next_sequence)
     acquisition.finish()
     until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
     receipt = acquisition.receipt()

@@ -13,6 +13,7 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.errors import StorageError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import REWRITE_SUFFIX, WORKSPACE, GroupFiles, Placement
+from shardwright.shard.journal import GroupJournal
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.shard.open_shard import OpenShard
 
@@ -52,6 +53,20 @@ def test_files_that_cannot_be_made_are_all_closed(store, failing, monkeypatch):
     failing("shard.before_preallocate", at=4)
     with pytest.raises(StorageError, match="Input/output"):
         create(store)
+    assert descriptors_below(store) == []
+
+
+def test_shards_stay_while_the_journal_that_leads_to_them_may_be_there(store, monkeypatch):
+    files = create(store)
+    names = {path.name for path in (store / WORKSPACE).iterdir()}
+
+    def refuse(journal: GroupJournal) -> None:
+        raise StorageError("cannot delete")
+
+    monkeypatch.setattr(GroupJournal, "delete", refuse)
+    with pytest.raises(StorageError, match="cannot delete"):
+        files.discard()
+    assert {path.name for path in (store / WORKSPACE).iterdir()} == names
     assert descriptors_below(store) == []
 
 

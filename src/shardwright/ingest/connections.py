@@ -190,7 +190,8 @@ class Connections:
             self._trimmed = True
             memory.trim()
             return
-        if (client := self._endless.culprit(begin_s, beyond_bytes, self.by_identity.values())) is not None and client.door is not None:
+        surely_bytes = 0 if memory.is_trimming else beyond_bytes  # until then only who is overdue is accused
+        if (client := self._endless.culprit(begin_s, surely_bytes, self.by_identity.values())) is not None and client.door is not None:
             expected, got = "an end of each message", f"{beyond_bytes >> 20:,} MiB more than the plan"
             self.lose(client, ErrorText(SessionLostError, "a message without an end", expected, got), left=False)
             self._doorkeeper.throw_out(client.door)

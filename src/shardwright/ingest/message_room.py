@@ -50,12 +50,16 @@ class MessageRoom:
     @property
     def held_bytes(self) -> int:
         """As ``kept_bytes``; what is to go counts until it has gone."""
-        going = self._trimming is not None and not self._trimming.done()
-        return max(self.kept_bytes, self._held_bytes) if going else self.kept_bytes
+        return max(self.kept_bytes, self._held_bytes) if self.is_trimming else self.kept_bytes
+
+    @property
+    def is_trimming(self) -> bool:
+        return self._trimming is not None and not self._trimming.done()
 
     def trim(self) -> None:
         """Memory is short: what is free goes to the system."""
-        self._submit(trim)
+        self._held_bytes = self.held_bytes
+        self._trimming = self._submit(trim)
 
     def forget(self, peer: object) -> None:
         self._ended = True  # also of what it had begun to send

@@ -129,6 +129,11 @@ class Openings:
         """Memory is short: what is free goes to the system, a moment later."""
         self._message_room.trim()
 
+    @property
+    def is_trimming(self) -> bool:
+        """Whether memory is still on its way to the system."""
+        return self._message_room.is_trimming
+
     def acquisition_ended(self) -> None:
         self._message_room.ended()
 
@@ -154,8 +159,8 @@ class Openings:
         needed = (max((each.scratch_bytes for each in limits), default=0), max((each.buffer_bytes for each in limits), default=0))
         if needed != self._buffers_needed:
             self._buffers_needed = needed
-            self._message_room.ended()  # free pieces of the heap, perhaps
             self._opener.submit(self._backstage.pool.keep_buffers, *needed)
+            self._message_room.trim()  # behind it: they may be pieces of the heap
 
     def _in_messages(self) -> int:
         being_made = sum(pending.message_bytes for pending in self._pending)

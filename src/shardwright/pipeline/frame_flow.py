@@ -127,6 +127,7 @@ class FrameFlow(ABC):
         self._rows_in_flight = 0
         self.unrecorded_frames = 0  # that the frame log does not have yet
         self._rows_starved = False  # a slab waits for a row
+        self._row_waits_for_room = False  # a sealed row waits for slots or rows, which a commit may give back
         self._keeps_frames = settings.durability == "durable"  # until they are durable
         self._reports: SimpleQueue[Report] = SimpleQueue()
         self._released: list[np.ndarray] = []
@@ -334,10 +335,12 @@ class FrameFlow(ABC):
     def _waits_to_take_back(self, number: int, frames: int) -> bool:
         """Whether a slab with so many frames has to wait for room, which the oldest slabs make; its row is opened once, so that without it the slab
         would be closed for good. False also when there will never be room."""
+        self._row_waits_for_room = False
         if self._table.free_rows and frames <= self._room_to_take_back:
             return False
         if frames <= min(self._desk.slots, self._most_held):
             if self._rows_under_way or self._desk.tasks.any() or self._ledger.slots_to_come or self._ledger.committing:
+                self._row_waits_for_room = True
                 return True
             if (oldest := self._table.oldest()) is not None:
                 self._close_slab(oldest, passed_over=True)

@@ -259,7 +259,8 @@ class Groups:
             self.seal(group)
 
     def seal(self, group: Group) -> None:
-        """Its new shards may replace older ones: only when they have every frame that these have."""
+        """Its new shards may replace older ones: only with every slab that was taken back from these. What a rewrite could not read back is told
+        as lost."""
         assert not group.owed, "sealed now it would lose frames that are sealed"
         group.state = GroupState.SEALING
         self._keeper.seal(group.number, group.files)

@@ -45,6 +45,7 @@ class Outcomes(Failing):
             self._next_stage_s = now_s + self.settings.store_within_ms / 4000
             self._desk.stage(self._rows_that_wait(), time.monotonic_ns() - int(patience_s * 1e9))
         starved = (self._desk.starved and self._ledger.slots_to_come) or (self._rows_starved and self._ledger.rows_to_come)
+        starved = starved or (self._row_waits_for_room and (self._ledger.slots_to_come or self._ledger.rows_to_come))
         hurry = flushing or self._finish_asked or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()

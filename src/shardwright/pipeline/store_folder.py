@@ -119,9 +119,9 @@ class StoreFolder:
             made = making / path.name
             make_directories(made / WORKSPACE)
             lock = StoreLock.take(made / WORKSPACE / "lock")  # before it has its name: nobody can take it up in between
+            lock.renamed(path / WORKSPACE / "lock")  # held there only once it has its name: what has it before is another's
             try:
                 manifest = _build(made, spec, limits, settings)
-                lock.renamed(path / WORKSPACE / "lock")
                 publish(made, path)
                 return cls._open_new(path, spec, limits, settings, manifest, lock)
             except BaseException as error:

@@ -215,11 +215,17 @@ class GroupFiles:
         self.journal.delete()
 
     def discard(self) -> None:
-        """Delete files that hold nothing that is still needed. Closes all of them; then raises the first ``StorageError``, if any."""
+        """Delete files that hold nothing that is still needed. Closes all of them; then raises the first ``StorageError``, if any. While the journal
+        may be there the shards stay: a journal of a reopened row without them would tell of a row that took its names."""
+        try:
+            self._delete_journal_first()
+        except StorageError:
+            self.abandon()
+            raise
         errors: list[StorageError] = []
-        for delete in (self._delete_journal_first, *(shard.discard for shard in self.slots)):
+        for shard in self.slots:
             try:
-                delete()
+                shard.discard()
             except StorageError as error:
                 errors.append(error)
         if errors:
