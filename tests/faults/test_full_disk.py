@@ -262,7 +262,9 @@ def test_a_stop_does_not_wait_for_room_and_the_next_start_goes_on(folder, small_
         with Camera(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
             camera.wait_until(lambda facts: facts["sent"] >= 12)
             small_disk.filler.fill()
-            daemon.wait_for("disk_full")
+            first = 8 * daemon.wait_for("disk_full")["group"]  # of the shards for which there is no room
+            camera.wait_until(lambda facts: facts["sent"] > first + 4)
+            small_disk.filler.fill()  # what the shards before them gave back when they were sealed
             assert daemon.stop() == 3
             events = daemon.rest()
             told = camera.wait_for_end()

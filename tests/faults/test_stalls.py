@@ -95,7 +95,7 @@ def overload(folder: Path, disk: FaultyDisk, policy: str) -> tuple[dict[str, Any
     config = write_config(folder, disk.path, shape=SHAPE, slab_frames=4, slabs=8, ring_frames=32, ballast="4MiB", overload=policy)
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
-        script = Script(endpoint, "a", in_order(500), stream="cam", shape=SHAPE, cycle=CYCLE, pause_s=0.005)
+        script = Script(endpoint, "a", in_order(500), stream="cam", shape=SHAPE, cycle=CYCLE, pause_s=0.01)
         with Camera(script) as camera:
             camera.wait_until(lambda facts: facts["sent"] > 40)
             with disk.stalled():

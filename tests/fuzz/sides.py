@@ -83,7 +83,7 @@ def frames_body(random: Random, first: int, count: int, *, shared: bool) -> tupl
 class StrictAcquisition:
     """Takes what the session lets through, and asserts what the pipeline relies on."""
 
-    error = None
+    why = None
     is_finishing = False
     stored_watermark = durable_watermark = in_flight = 0
     client_epoch = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -195,9 +196,13 @@ def digest(store: Path) -> dict[str, str]:
 def recovered_facts(store: Path) -> dict[str, str]:
     """``digest``, but of the frame table its rows in the order of their sequences: it tells in which order things were written, too.
 
-    A frame that is lost for good has the moment at which this was found out; that is not compared.
+    A frame that is lost for good has the moment at which this was found out; that is not compared. Of the record of the shards the last line of each
+    counts: a recovery that was killed before the rename leaves one more.
     """
     facts = {path: content for path, content in digest(store).items() if not path.startswith(f"{TABLE_PATH}/")}
+    for path in [path for path in facts if path.endswith("/shards.crc32c")]:
+        lines = {json.loads(line)["key"]: line for line in (store / path).read_text().splitlines() if line.endswith("}")}
+        facts[path] = "\n".join(sorted(lines.values()))
     if (store / TABLE_PATH).exists():
         table = {name: np.asarray(column[:]) for name, column in zarr.open_group(store / TABLE_PATH, mode="r").arrays()}
         order = np.argsort(table["sequence"], kind="stable")
