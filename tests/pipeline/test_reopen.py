@@ -28,6 +28,8 @@ from shardwright.pipeline.groups import Group, GroupState
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.recover import recover_store
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.storage import failpoints
@@ -536,8 +538,11 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
     ended(path, spec_of(chunk=4, shard=4, codec=None, chunk_checksum=True, y=(4, 4, 1), x=(6, 6, 1)), 10, at_point)
     shard = path / "0" / "c" / "0" / "0" / "0"
     data = bytearray(shard.read_bytes())
-    for offset in (0, 8192):  # a whole slab, and the one that goes on
-        data[offset] ^= 0xFF
+    (array,) = open_store(path).arrays
+    with ShardFile(array, shard) as file:
+        offsets = file.read_index()["offset"]
+    for chunk in (0, 2):  # a whole slab, and the one that goes on
+        data[int(offsets[chunk])] ^= 0xFF
     shard.write_bytes(data)
     with sw.resume(path, **QUICK) as writer:
         for i in range(10, 16):
