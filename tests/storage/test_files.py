@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
 from shardwright.storage import failpoints, files
-from shardwright.storage.files import make_directories, preallocate, punch_hole, rename_without_replacing, replace_file, storage_errors
+from shardwright.storage.files import (
+    append_file,
+    file_held,
+    make_directories,
+    preallocate,
+    punch_hole,
+    rename_without_replacing,
+    replace_file,
+    storage_errors,
+)
 
 
 @pytest.fixture
@@ -147,3 +160,61 @@ def test_a_signal_does_not_fail_a_preallocation(tmp_path, monkeypatch):
     finally:
         os.close(descriptor)
     assert answers == []
+
+
+HOLDER = """
+    import os, signal, sys
+    from pathlib import Path
+    from shardwright.storage import failpoints
+    from shardwright.storage.files import append_file, file_held
+    path, how = Path(sys.argv[1]), sys.argv[2]
+    def stop():
+        print("here", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "held":
+        with file_held(path, "sums", create=True):
+            stop()
+    else:
+        failpoints.set_hook(f"sums.{how}", stop)
+        append_file(path, b"\\nof the stopped", "sums")
+"""
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """Another process that was stopped in the middle of an append, or while it held the file."""
+    children = []
+
+    def stop(how: str) -> None:
+        command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path / "record"), how]
+        children.append(child := subprocess.Popen(command, stdout=subprocess.PIPE))
+        assert child.stdout.readline() == b"here\n"
+
+    yield stop
+    for child in children:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+
+
+@pytest.mark.parametrize("how", ["before_write", "before_sync", "held"])
+def test_nobody_waits_for_a_process_that_was_stopped_to_append(tmp_path, stopped, how):
+    """A writer that hangs is taken over, and its successor must not hang with it."""
+    stopped(how)
+    append_file(tmp_path / "record", b"\nours", "sums")
+    assert (tmp_path / "record").read_bytes().splitlines()[-1] == b"ours"
+
+
+def test_who_holds_a_file_is_waited_for_so_long_and_no_longer(tmp_path, stopped):
+    path = tmp_path / "record"
+    with file_held(path, "sums", create=True):
+        pass
+    stopped("held")
+    with pytest.raises(StorageError, match=r"another process has held .*record for 0\.2 s"), file_held(path, "sums", create=True, timeout_s=0.2):
+        raise AssertionError("two hold it")
+
+
+def test_an_append_that_the_disk_cut_short_is_whole_behind_its_part(tmp_path, monkeypatch):
+    real, lengths = os.write, iter([3, 1, 100])
+    monkeypatch.setattr(files.os, "write", lambda descriptor, data: real(descriptor, data[: next(lengths)]))
+    append_file(tmp_path / "record", b"\nwhole", "sums")
+    assert (tmp_path / "record").read_bytes() == b"\nwh\n\nwhole"

@@ -84,7 +84,7 @@ class ShardSums:
 
     def held(self, *, create: bool = True) -> AbstractContextManager[None]:
         """The right to replace or delete a shard that has its final name; what it replaces is looked at inside. A compaction and an acquisition that
-        took up a sealed row again may both be about to. For a rename only: nobody appends meanwhile. Raises ``StorageError``.
+        took up a sealed row again may both be about to. For a rename only. Raises ``StorageError``.
 
         ``create``: also in an array without a record, where an acquisition may be at work.
         """

@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 from contextlib import ExitStack, contextmanager, suppress
+from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING
 
 from shardwright.model.errors import OutputExistsError, ShardwrightError, StorageError, StorageFullError
@@ -28,6 +29,8 @@ _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 FLOCK = "@hhqqi4x"  # struct flock
 WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
+HELD_TIMEOUT_S = 30.0  # what is done under the lock of a file is a rename
+_HELD_RETRY_S = 0.01
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -233,7 +236,8 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def append_file(path: Path, data: bytes, kind: str) -> None:
-    """Put ``data`` behind what is in a file, which is made if need be, durably. Of several processes one does so after the other.
+    """Put ``data`` behind what is in a file, which is made if need be, durably. Several processes may do so at once, and none waits for another,
+    which may have been stopped: the kernel appends each write as one. One that was cut short is followed by all of ``data`` again.
 
     A failure may leave a part of it. ``kind``: of the failpoints. Raises ``StorageError``.
     """
@@ -242,11 +246,9 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
         created = not path.exists()
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, WHOLE_FILE)  # ends with the descriptor
-            view = memoryview(data)
             reach(f"{kind}.before_write")
-            while view:
-                view = view[os.write(descriptor, view) :]
+            while os.write(descriptor, data) < len(data):
+                pass  # the disk is about to be full: the next call fails, or there is room again
             reach(f"{kind}.before_sync")
             os.fdatasync(descriptor)
         finally:
@@ -256,10 +258,11 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
 
 
 @contextmanager
-def file_held(path: Path, kind: str, *, create: bool) -> Iterator[None]:
-    """Hold the lock that ``append_file`` takes: against other processes and other threads. One who holds it must not append.
+def file_held(path: Path, kind: str, *, create: bool, timeout_s: float = HELD_TIMEOUT_S) -> Iterator[None]:
+    """Hold the lock of a file against other processes and other threads; ``append_file`` does not ask for it.
 
-    A file that is not there is made, or (without ``create``) nothing is held. ``kind``: of the failpoint. Raises ``StorageError``.
+    A file that is not there is made, or (without ``create``) nothing is held. ``kind``: of the failpoint. Raises ``StorageError``, also when
+    the other one does not let go in time: it may have been stopped.
     """
     with ExitStack() as stack:
         with storage_errors("lock", path), suppress(*(() if create else (FileNotFoundError,))):
@@ -267,8 +270,24 @@ def file_held(path: Path, kind: str, *, create: bool) -> Iterator[None]:
             flags = os.O_WRONLY | (os.O_CREAT if create else 0) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
             descriptor = os.open(path, flags, 0o644)
             stack.callback(os.close, descriptor)
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, WHOLE_FILE)
+            _lock_within(timeout_s, descriptor, path)
         yield
+
+
+def _lock_within(timeout_s: float, descriptor: int, path: Path) -> None:
+    end = monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, WHOLE_FILE)
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as POSIX leaves it to the system
+            if monotonic() > end:
+                raise StorageError(
+                    f"another process has held {path} for {timeout_s:g} s",
+                    hint="It replaces a shard and was stopped meanwhile, or its disk hangs: end it, then run shardwright recover",
+                ) from None
+            sleep(_HELD_RETRY_S)
+        else:
+            return
 
 
 def publish_folder(source: Path, target: Path) -> None:
