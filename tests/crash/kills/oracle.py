@@ -18,6 +18,7 @@ import zarr
 
 from shardwright.array.grid import Grid
 from shardwright.model.fates import Fate
+from shardwright.shard.group_files import WORKING_SUFFIX, WORKSPACE
 
 from .processes import Closing, Created, Flushed, Refused, Said, Sealed
 from .scenes import METADATA
@@ -106,7 +107,11 @@ class Oracle:
     # ------------------------------------------------------------------ judgement
 
     def judge_final_shards(self, store: Path) -> list[str]:
-        """P3, at any moment: whatever file has a shard's final name is complete, and holds every frame that was promised and no other's pixels."""
+        """P3, at any moment: whatever file has a shard's final name is complete, and holds every frame that was promised and no other's pixels.
+
+        A row that was sealed and takes frames again keeps its old shards till it is sealed anew: what was promised since then is in the working files
+        that are there beside them.
+        """
         array = store / "0"
         if not (array / "zarr.json").exists():
             return []
@@ -124,7 +129,8 @@ class Oracle:
                 except Exception as error:
                     problems.append(f"final shard c/{key} is torn: {error!r}")
                     continue
-                problems += [f"final shard c/{key}: {what}" for what in self._compare(values, where)]
+                goes_on = (store / WORKSPACE / f"c.{key.replace('/', '.')}{WORKING_SUFFIX}").exists()
+                problems += [f"final shard c/{key}: {what}" for what in self._compare(values, where, may_lack=goes_on)]
         return problems
 
     def judge_end(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
@@ -174,7 +180,8 @@ class Oracle:
             if all(w.start <= i < w.stop for i, w in zip(index, where, strict=False)):
                 yield position, tuple(i - w.start for i, w in zip(index, where, strict=False))
 
-    def _compare(self, values: np.ndarray, where: tuple[slice, ...]) -> list[str]:
+    def _compare(self, values: np.ndarray, where: tuple[slice, ...], *, may_lack: bool = False) -> list[str]:
+        """``may_lack``: a promised frame may be fill value here."""
         problems = []
         promised = {self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)}
         fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
@@ -185,7 +192,7 @@ class Oracle:
             if self._is_frame_of(position, plane, where):
                 continue
             what = f"{self.scene.index(position)} has {_describe(plane)}"
-            if position in promised:
+            if position in promised and not (may_lack and (plane == fill).all()):
                 problems.append(f"{what}, but sequence {promised[position]} was stored")
             elif (plane != fill).any():
                 problems.append(f"{what}, which is neither its frame nor fill value")
