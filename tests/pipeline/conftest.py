@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
@@ -70,6 +70,20 @@ def rot() -> Callable[[Path, ArraySpec, int], None]:
     return _rot
 
 
+class Mark(NamedTuple):
+    """A command of the tests' own: the keeper got here."""
+
+    done: threading.Event
+
+
+def keeper_is_done(acquisition):
+    """Until it has done all that it was asked for so far."""
+    keeper, mark = acquisition._keeper, Mark(threading.Event())
+    keeper._do[Mark] = lambda mark: mark.done.set()
+    keeper.put(mark)
+    assert mark.done.wait(GIVE_UP_S)
+
+
 class Drive:
     """Owns the pixels of what it submits until ``poll`` gives them back; counts every sequence in and out."""
 
@@ -122,9 +136,7 @@ class Drive:
         """Until the keeper has nothing more to do either."""
         for _ in range(3):  # what it reports may lead to one more command
             self.quiet()
-            done = threading.Event()
-            self.acquisition._keeper._commands.put(done.set)
-            assert done.wait(GIVE_UP_S)
+            keeper_is_done(self.acquisition)
             self.poll()
 
     def finish(self):

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from shardwright.pipeline.commands import Grow
 from shardwright.pipeline.measures import BOUNDS_NS, BOUNDS_S, BusyClock, Histogram, Measures
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
@@ -171,7 +172,7 @@ def test_clocks_tell_of_a_worker_and_a_keeper_that_are_stuck(drive, one_worker, 
     at_point("keeper.before_command", go_on.wait)
     rig.submit(0, 1)
     acquisition.flush()
-    acquisition._keeper.grow(0)
+    acquisition._keeper.put(Grow(0))
     rig.until(lambda: one_worker.busy_s() > 2 * HELD_S and acquisition.keeper_busy_s > 2 * HELD_S)
     go_on.set()
     rig.finish()

@@ -35,6 +35,8 @@ from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR
 
+from .conftest import keeper_is_done
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -344,12 +346,6 @@ def until(acquisition: Acquisition, condition: Callable[[], bool]) -> None:
         acquisition.poll(0.01)
 
 
-def keeper_is_done(acquisition: Acquisition) -> None:
-    done = threading.Event()
-    acquisition._keeper._commands.put(done.set)
-    assert done.wait(60)
-
-
 def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spec_of, at_point, resumed):
     """Sealed without the slab that is on its way back, the new shards would take the names of older ones that have it."""
     path, begun, go = tmp_path / "a.zarr", threading.Event(), threading.Event()
@@ -438,7 +434,7 @@ def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of
 
 def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    group = Group(0, None, slabs_left=0, owed={1})
+    group = Group(0, slabs_left=0, owed={1})
     with pytest.raises(AssertionError, match="it would lose frames"):
         drive.acquisition._groups.seal_if_done(group)
     drive.finish()
@@ -624,7 +620,7 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
         groups._closed.add(0)
         groups._earlier[0] = row
     if state is not None:
-        group = Group(0, None, slabs_left=1, state=state, done_slabs={0})
+        group = Group(0, slabs_left=1, state=state, done_slabs={0})
         group.takes_back, group.opens_again = row.takes_back(), not passed_over
         groups.by_number[0] = group
     if state in (GroupState.CLOSING, GroupState.SEALING):

@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 import shutil
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,8 @@ from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.pipeline.resume import restore
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import failpoints
+
+from .conftest import keeper_is_done
 
 QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
 UNSTAGED = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
@@ -52,9 +53,7 @@ def crash(tmp_path, shared_pool, drive_of, spec_of):
 def still(writer) -> None:
     """Until the writer's keeper has nothing more to do: a copy takes time."""
     for _ in range(3):  # what it reports may lead to one more command
-        done = threading.Event()
-        writer._acquisition._keeper._commands.put(done.set)
-        assert done.wait(60)
+        keeper_is_done(writer._acquisition)
         time.sleep(0.1)
 
 

@@ -23,9 +23,9 @@ from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import DuplicateFrameError, ResumeError
 from shardwright.model.fates import Fate, Reason
-from shardwright.model.promise import kept
 from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
 
+from .commands import Finish, RemoveStore
 from .commit_ledger import joined
 from .frame_flow import AcquisitionState, _Batch
 from .groups import Group, GroupState
@@ -88,9 +88,10 @@ class Acquisition(Outcomes):
             raise
         try:
             if restored is None:
-                self._groups.prepare_first()  # waits: a full disk is a clean refusal here
+                self._group_prepared(self._groups.prepare_first(self._keeper.prepare))  # a full disk is a clean refusal here
             else:
                 self._restore(restored)
+            self._keeper.start()  # last: what fails before leaves no thread behind
         except BaseException:
             self.take_back()
             raise
@@ -316,7 +317,6 @@ class Acquisition(Outcomes):
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
         if self.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
             self._await_workers()
-            self._groups.abandon()
             self._keeper.stop()
         self._keeper.join()
         self.folder.close()
@@ -327,7 +327,6 @@ class Acquisition(Outcomes):
         if not self._is_new:
             self.close()
             return
-        self._groups.abandon()
         self._keeper.stop()
         self._keeper.join()
         self.folder.remove_store()
@@ -376,9 +375,9 @@ class Acquisition(Outcomes):
         if self.state is AcquisitionState.FINISHING and done and not self._store_asked:
             self._store_asked = True
             if self.accounts.frames_received or self._keep_empty:
-                self._keeper.finish(self.accounts.received_extent, keep_workspace=False)
+                self._keeper.put(Finish(self.accounts.received_extent, keep_workspace=False))
             else:
-                self._keeper.remove_store()
+                self._keeper.put(RemoveStore())
 
     # ------------------------------------------------------------------ the beginning
 
@@ -399,7 +398,8 @@ class Acquisition(Outcomes):
 
     def _restore_group(self, found: RestoredGroup) -> None:
         done = set(found.whole_slabs)
-        group = Group(found.files.group, kept(found.files), slabs_left=found.slabs - len(done), done_slabs=done, frames=found.frames)
+        group = Group(found.files.group, found.slabs - len(done), found.files, done_slabs=done, frames=found.frames)
+        self._keeper.adopt(found.files)
         group.stored_bytes = found.stored_bytes
         group.takes_back, group.reopened = found.takes_back, found.files.journal.reopened
         group.opens_again = found.sealing_begun or bool(found.takes_back)

@@ -14,6 +14,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, StoreGoneError, StoreMovedError, WorkerError
 from shardwright.model.fates import Fate, Reason
 
+from .commands import Abandon, Discard, Finish, Record
 from .frame_flow import AcquisitionState, FrameFlow
 from .groups import Group, GroupState
 
@@ -46,7 +47,7 @@ class Failing(FrameFlow):
             self._lose(batch.records[batch.first :])
         self._pending.clear()
         for _, report in self._unrecorded:  # for the last time
-            self._keeper.record(report.records, release=report.release, settled=report.settled)
+            self._keeper.put(Record(report.records, report.release, report.settled))
         self._unrecorded.clear()
         self._doomed.update(self._table.close(slab) for slab in self._table.incomplete())
         for group in self._groups.by_number.values():
@@ -76,7 +77,7 @@ class Failing(FrameFlow):
         if not self._groups.by_number and not self._store_asked:
             self._store_asked = True
             extent = min(self._sealed_extent, self.accounts.received_extent)
-            self._keeper.finish(extent, keep_workspace=self._leaves_something)
+            self._keeper.put(Finish(extent, keep_workspace=self._leaves_something))
 
     @property
     def _rewriting(self) -> bool:
@@ -106,9 +107,9 @@ class Failing(FrameFlow):
         del self._groups.by_number[group.number]
         if holds:
             self._leaves_something = True
-            self._keeper.abandon(group.files)
+            self._keeper.put(Abandon(group.number))
         else:
-            self._keeper.discard(group.files)
+            self._keeper.put(Discard(group.number))
 
     def _lose(self, records: np.ndarray) -> None:
         """Frames that will not be stored: counted and recorded, their pixels free."""

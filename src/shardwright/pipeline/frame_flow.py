@@ -30,6 +30,7 @@ from shardwright.shard.slab_map import slabs_of_group
 
 from .accounts import Accounts
 from .assembly import SlabTable
+from .commands import Record
 from .commit_ledger import CommitLedger
 from .encoding import SlabDone, SlabEncoder, SlabJob, SlabTask, StageDone
 from .groups import Group, Groups, GroupState
@@ -154,8 +155,7 @@ class FrameFlow(ABC):
         report = partial(_report, self._reports, wake)
         self._desk = StagingDesk(folder.staging, staged_slots, self._table, limits.frame_bytes, pool, report)
         self._keeper = ShardKeeper(folder, self._encoder.layout, report)
-        self._groups = Groups(self.grid, limits, self._keeper, settings, partial(_note, self._events))
-        self._keeper.start()  # last: what fails before leaves no thread behind
+        self._groups = Groups(self.grid, limits, self._keeper.put, settings, partial(_note, self._events))
 
     def warn_below(self, low_water_bytes: int) -> None:
         """Another limit of free disk below which an event warns. From any thread."""
@@ -284,7 +284,7 @@ class FrameFlow(ABC):
         records["fate"], records["reason"] = fate, reason
         self.accounts.settle(records)
         self.unrecorded_frames += records.size
-        self._keeper.record(records, release=release, settled=settled)
+        self._keeper.put(Record(records, release, settled))
 
     def _open_slab(self, slab: int) -> bool:
         """A row for a new slab, and its group; False when it has to wait. Makes room by closing what is oldest."""

@@ -34,6 +34,7 @@ import numpy as np
 from shardwright.kernels.place import DUPLICATE, PLACED
 from shardwright.model.errors import StorageError, StorageFullError
 
+from .commands import Discard, Prepare, Reopen, Rewrite, Seal
 from .holes import HoleMemory, VisibleExtent
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
 
     from shardwright.array.grid import Grid
     from shardwright.model.error_text import ErrorText
-    from shardwright.model.promise import Promise
     from shardwright.shard.group_files import GroupFiles
 
+    from .commands import KeeperCommand
     from .earlier_row import EarlierRow
-    from .keeper import ShardKeeper
+    from .keeper_reports import GroupPrepared
     from .limits import Limits
     from .reopen import TakingBack
     from .settings import WriteSettings
@@ -63,11 +64,13 @@ class GroupState(enum.Enum):
 
 @dataclass
 class Group:
-    """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those that are there."""
+    """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those that are there. ``files``: None until they are made, or
+    ``failure`` says why they could not be."""
 
     number: int
-    files: Promise[GroupFiles]
     slabs_left: int
+    files: GroupFiles | None = None
+    failure: ErrorText | None = None
     in_flight: int = 0
     state: GroupState = GroupState.OPEN
     waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared
@@ -80,7 +83,6 @@ class Group:
     rewrite_asked: bool = False  # the keeper is at it
     rewrites: int = 0
     held_rows: list[int] = field(default_factory=list)  # while it is rewritten: rows that are in the old files, and in memory till they are durable
-    failed_files: Promise[GroupFiles] | None = None  # while they are being replaced
     retry_s: float | None = None  # the disk was full: when to try again
     waited_to_seal: bool = False
     spilled: bool = False
@@ -92,27 +94,27 @@ class Group:
 
     @property
     def ready(self) -> bool:
-        """Whether its files are there."""
-        return self.files.done() and self.files.failure() is None
-
-    @property
-    def failure(self) -> ErrorText | None:
-        """Why its files could not be made, once that is known."""
-        return self.files.failure() if self.files.done() else None
+        """Whether its files are there, and good."""
+        return self.files is not None and not self.rewriting
 
 
 class Groups:
-    """``on_event`` takes (name, facts)."""
+    """``ask`` takes commands for the keeper, ``on_event`` (name, facts)."""
 
     def __init__(
-        self, grid: Grid, limits: Limits, keeper: ShardKeeper, settings: WriteSettings, on_event: Callable[[str, dict[str, Any]], None]
+        self,
+        grid: Grid,
+        limits: Limits,
+        ask: Callable[[KeeperCommand], None],
+        settings: WriteSettings,
+        on_event: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.by_number: dict[int, Group] = {}
         self.holes = HoleMemory()
         self.visible = VisibleExtent(grid)
         self._grid = grid
         self._limits = limits
-        self._keeper = keeper
+        self._ask = ask
         self._settings = settings
         self._on_event = on_event
         self._prepared: dict[int, Group] = {}
@@ -124,20 +126,23 @@ class Groups:
 
     # ------------------------------------------------------------------ which groups there are
 
-    def prepare_first(self) -> None:
-        """Waits: a disk without room for the first shard is a clean refusal. Raises ``StorageError``."""
-        group = self._prepared[0] = self._new(0)
-        error = group.files.failure()
-        if error is not None and error.is_a(StorageFullError) and self._settings.on_full == "spill":
-            self._spill(group, error)
-            error = group.files.failure()
-        if error is not None:
-            raise error.to_error()
+    def prepare_first(self, prepare: Callable[[Prepare], GroupPrepared]) -> GroupPrepared:
+        """A disk without room for the first shard is a clean refusal. ``prepare`` does it at once. Raises ``StorageError``."""
+        group = self._prepared[0] = self._group(0)
+        report = prepare(Prepare(0))
+        if report.error is not None and report.error.is_a(StorageFullError) and self._can_spill(group):
+            self._note_spill(group, report.error)
+            report = prepare(Prepare(0, spill=True))
+        if report.error is not None:
+            raise report.error.to_error()
+        return report
 
-    def abandon(self) -> None:
-        """Close the files of all groups, as they are, for recovery. Only when no worker is at them."""
-        for group in (*self.by_number.values(), *self._prepared.values()):
-            self._keeper.abandon(group.files)
+    def note_prepared(self, report: GroupPrepared) -> Group | None:
+        """Files were made, or not. Returns the group when it is open."""
+        group = self.by_number.get(report.group) or self._prepared.get(report.group)
+        if group is not None:
+            group.files, group.failure = report.files, report.error
+        return self.by_number.get(report.group)
 
     def restore(self, group: Group) -> None:
         """A group found on disk, its files open."""
@@ -204,11 +209,12 @@ class Groups:
 
     def reopen(self, number: int, taking: TakingBack) -> None:
         """Let the keeper make new files for a sealed group; ``reopened`` or ``stays_closed`` comes next."""
-        files = self._keeper.reopen(number, taking)
-        self.by_number[number] = Group(number, files, slabs_left=0, state=GroupState.REOPENING, taking=taking)
+        self.by_number[number] = Group(number, slabs_left=0, state=GroupState.REOPENING, taking=taking)
+        self._ask(Reopen(number, taking))
 
-    def reopened(self, group: Group, taken_back: frozenset[int]) -> EarlierRow:
+    def reopened(self, group: Group, files: GroupFiles, taken_back: frozenset[int]) -> EarlierRow:
         """The files are there, and have all that was sealed but the slabs that were taken back. Returns what was sealed."""
+        group.files = files
         row = self._earlier.pop(group.number)
         group.done_slabs, group.owed = set(row.begun.tolist()) - taken_back, set(taken_back)
         group.slabs_left = math.prod(self._grid.group_extent_chunks(group.number)) - len(group.done_slabs)
@@ -251,7 +257,7 @@ class Groups:
 
     def discard_prepared(self) -> None:
         for group in self._prepared.values():
-            self._keeper.discard(group.files)
+            self._ask(Discard(group.number))
         self._prepared = {}
 
     def seal_if_done(self, group: Group) -> None:
@@ -263,7 +269,7 @@ class Groups:
         as lost."""
         assert not group.owed, "sealed now it would lose frames that are sealed"
         group.state = GroupState.SEALING
-        self._keeper.seal(group.number, group.files)
+        self._ask(Seal(group.number))
 
     def _note_closed(self, number: int) -> None:
         if number < self._closed_below:
@@ -273,8 +279,12 @@ class Groups:
             self._closed.remove(self._closed_below)
             self._closed_below += 1
 
+    def _group(self, number: int) -> Group:
+        return Group(number, slabs_left=math.prod(self._grid.group_extent_chunks(number)))
+
     def _new(self, number: int) -> Group:
-        return Group(number, self._keeper.prepare(number), slabs_left=math.prod(self._grid.group_extent_chunks(number)))
+        self._ask(Prepare(number))
+        return self._group(number)
 
     @property
     def making_files(self) -> bool:
@@ -285,16 +295,17 @@ class Groups:
 
     def files_for_waiting(self, group: Group, now_s: float) -> GroupFiles | None:
         """The files for rows that wait, None while they have to go on waiting. Raises what made the files impossible."""
-        if not group.waiting or group.rewriting or group.retry_s is not None or not group.files.done():
+        if not group.waiting or group.rewriting or group.retry_s is not None:
             return None
-        error = group.files.failure()
+        error = group.failure
         if error is not None and error.is_a(StorageFullError) and self._waits_for_room(group, now_s, error):
             return None
         if error is not None:
             group.sound = False
             raise error.to_error()
-        self._has_room_again(group)
-        return group.files.result()
+        if group.files is not None:
+            self._has_room_again(group)
+        return group.files
 
     def fails_for_want_of_room(self, group: Group) -> ErrorText | None:
         """Where nobody waits for room: why, as soon as it is known; with policy ``fail`` before any frame of the group is acknowledged."""
@@ -337,9 +348,16 @@ class Groups:
             self._on_event("disk_has_room", {"group": group.number})
 
     def _spill(self, group: Group, error: ErrorText) -> None:
+        self._note_spill(group, error)
+        self._prepare_again(group)
+
+    def _note_spill(self, group: Group, error: ErrorText) -> None:
         self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
         group.spilled = True
-        group.files = self._keeper.prepare(group.number, spill=True)
+
+    def _prepare_again(self, group: Group) -> None:
+        group.failure = None
+        self._ask(Prepare(group.number, spill=group.spilled))
 
     @property
     def waiting_for_room(self) -> bool:
@@ -361,10 +379,10 @@ class Groups:
             if group.state is GroupState.SEALING:
                 self.seal(group)
             elif group.taking is not None:
-                group.files = self._keeper.reopen(group.number, group.taking)
+                self._ask(Reopen(group.number, group.taking))
             else:
                 group.spilled = False
-                group.files = self._keeper.prepare(group.number)
+                self._prepare_again(group)
 
     def note_io_error(self, group: Group, error: ErrorText) -> bool:
         """From now on nothing goes into the old files; False when the group cannot be saved by new ones."""
@@ -380,13 +398,12 @@ class Groups:
     def rewrite(self, group: Group, stored_slabs: set[int], held_slabs: set[int]) -> None:
         """Move to new files, once no worker is at the old ones. ``stored_slabs`` were acknowledged; of these ``held_slabs`` are encoded again."""
         group.rewrite_asked = True
-        group.failed_files = group.files
-        group.files = self._keeper.rewrite(group.number, group.files.result(), stored_slabs, held_slabs, spill=group.spilled)
+        self._ask(Rewrite(group.number, frozenset(stored_slabs), frozenset(held_slabs), spill=group.spilled))
 
-    def rewritten(self, group: Group, error: ErrorText | None) -> None:
-        """The keeper is done: with new files, or (``error``) the old ones are all there is, and hold what they hold."""
+    def rewritten(self, group: Group, files: GroupFiles | None) -> None:
+        """The keeper is done: with new files, or (None) the old ones are all there is, and hold what they hold."""
         group.rewriting = group.rewrite_asked = False
-        if error is not None and group.failed_files is not None:
+        if files is None:
             group.sound = False
-            group.files = group.failed_files
-        group.failed_files = None
+        else:
+            group.files = files

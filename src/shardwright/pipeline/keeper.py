@@ -1,8 +1,8 @@
 """The shard keeper: one thread per acquisition that does everything slow around shards, off the frame path. The only one that ever syncs.
 
 It prepares groups of shards before they are needed, commits what workers stored (one sync for many frames), seals, rewrites groups whose files met
-an I/O error, keeps the frame log, and grows zarr.json behind sealed shards. Commands come from the acquisition's thread and are done in order;
-every one of them answers with a report.
+an I/O error, keeps the frame log, and grows zarr.json behind sealed shards. Its commands are data, carried out in order, and it owns the files that
+they are about; what it found out goes back as a report.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, StoreGoneError, WorkerError
 from shardwright.model.fates import Fate, Reason
-from shardwright.model.promise import Promise
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles
 from shardwright.shard.rewrite import rewrite_group
 from shardwright.storage.failpoints import reach
 
+from .commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
 from .commit_ledger import LOGGED, STAGED
 from .evidence import end_intact
 from .keeper_reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 
     from shardwright.shard.layout import ArrayLayout
 
+    from .commands import KeeperCommand
     from .keeper_reports import KeeperReport
-    from .reopen import ReopenedRow, TakingBack
     from .store_folder import StoreFolder
 
 
@@ -47,258 +46,55 @@ T = TypeVar("T")
 
 class ShardKeeper:
     """The only one at ``folder`` until ``join``; whoever joined closes it, since workers may read the staging area till then. Reports go to
-    ``report`` from the keeper's thread."""
+    ``report`` from the keeper's thread. Until ``start`` its owner may ``execute`` commands itself."""
 
     def __init__(self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]) -> None:
         self.folder = folder
         self.busy = BusyClock()
         self._layout = layout
         self._report = report
+        self._files: dict[int, GroupFiles] = {}  # of groups that are neither sealed nor given up
         self._ballast_given = not folder.ballast.path.exists()  # by the process before this one, perhaps
-        self._promises: list[Promise[GroupFiles]] = []
-        self._promises_lock = threading.Lock()  # against the thread's death only
-        self._dead: ErrorText | None = None
-        self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._do: dict[type[KeeperCommand], Callable[[Any], KeeperReport | None]] = {
+            Prepare: self.prepare,
+            Reopen: self._reopen,
+            Rewrite: self._rewrite,
+            Commit: self._commit,
+            Seal: self._seal,
+            Discard: self._discard,
+            Abandon: self._abandon,
+            Record: self._record,
+            Grow: self._grow,
+            Finish: self._finish,
+            RemoveStore: self._remove_store,
+        }
+        self._commands: SimpleQueue[KeeperCommand | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
+
+    def adopt(self, files: GroupFiles) -> None:
+        """Files that recovery has opened. Before ``start``."""
+        self._files[files.group] = files
 
     def start(self) -> None:
         """Once, when everything else that an acquisition is made of is there."""
         self._thread.start()
 
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    # ------------------------------------------------------------------ commands
-
-    def prepare(self, group: int, *, spill: bool = False) -> Promise[GroupFiles]:
-        """Preallocate the files of a group; the promise fails with ``StorageFullError`` or ``StorageError``."""
-        promise = self._promise()
-
-        def run() -> None:
-            free_bytes, open_ns, begun_ns = 0, None, time.monotonic_ns()
-            if promise.done():
-                return
-            try:
-                if not spill:
-                    self._restore_ballast()
-                files = self._create(group, spill=spill)
-                open_ns = time.monotonic_ns() - begun_ns
-                free_bytes = self.folder.free_bytes()
-            except Exception as error:  # noqa: BLE001  (travels in the promise)
-                promise.fail(self._explained(error))
-            else:
-                promise.keep(files)
-            self._report(GroupPrepared(group, free_bytes, open_ns))
-
-        self._commands.put(run)
-        return promise
-
-    def reopen(self, group: int, taking: TakingBack) -> Promise[GroupFiles]:
-        """Make files that go on with a sealed group; reports ``GroupReopened``. The promise fails with ``ShardFormatError`` when its
-        shards cannot be read, ``StorageFullError`` or ``StorageError``."""
-        promise = self._promise()
-
-        def run() -> None:
-            made: ReopenedRow | None = None
-            if promise.done():
-                return
-            try:
-                self.folder.may_rename()
-                made = reopen_row(
-                    self.folder,
-                    self._layout,
-                    group,
-                    taking,
-                    lambda placement: self._create(group, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX),
-                )
-            except Exception as error:  # noqa: BLE001  (told in the promise)
-                promise.fail(self._explained(error))
-            else:
-                promise.keep(made.files)
-            self._report(GroupReopened(group, made))
-
-        self._commands.put(run)
-        return promise
-
-    def rewrite(self, group: int, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], *, spill: bool) -> Promise[GroupFiles]:
-        """Copy what can be read back of the stored slabs of a group to new files; reports ``GroupRewritten``. ``held_slabs`` cannot be lost."""
-        promise = self._promise()
-
-        def run() -> None:
-            lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
-            saved: set[int] = set()
-            error: ErrorText | None = None
-            try:
-                self.folder.may_rename()
-                end_intact(self.folder.workspace)
-                if old.renamed:
-                    raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
-                files, saved, lost = rewrite_group(
-                    self._layout,
-                    old,
-                    stored_slabs,
-                    held_slabs,
-                    lambda: self._create(group, spill=spill, packed=old.journal.packed, reopened=old.journal.reopened, suffix=REWRITE_SUFFIX),
-                )
-                lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
-                if lost.size:
-                    self._log(BlockKind.EVENTS, -1, lost)
-                promise.keep(files)
-            except Exception as failure:  # noqa: BLE001  (travels in the report)
-                error = self._explained(failure)
-                promise.fail(error)
-            self._report(GroupRewritten(group, saved, lost, error))
-
-        self._commands.put(run)
-        return promise
-
-    def commit(self, groups: dict[int, Promise[GroupFiles]], keys: set[int]) -> None:
-        """Sync the files of ``groups``, and the staging area and the frame log where ``keys`` names them; reports ``Committed``."""
-
-        def run() -> None:
-            failed: dict[int, ErrorText] = {}
-            begun_ns = time.monotonic_ns()
-            staging = self.folder.staging
-            places: dict[int, Callable[[], None]] = {key: partial(files.result().sync, self.busy.step) for key, files in groups.items()}
-            if STAGED in keys and staging is not None:
-                places[STAGED] = staging.sync
-            if LOGGED in keys:
-                places[LOGGED] = self.folder.log.sync
-            for key, sync in places.items():
-                try:
-                    reach("keeper.before_commit")
-                    self.folder.check_there()  # what is synced in a deleted file is not durable
-                    sync()
-                except Exception as error:  # noqa: BLE001  (travels in the report)
-                    failed[key] = self._explained(error, in_sync=True)
-                self.busy.step()
-            self._report(Committed(failed, time.monotonic_ns() - begun_ns))
-
-        self._commands.put(run)
-
-    def seal(self, group: int, files: Promise[GroupFiles]) -> None:
-        """Seal the files of a group, then let the frame log have its frames; reports ``GroupSealed``."""
-
-        def run() -> None:
-            shards, renamed, error, records = 0, False, None, None
-            begun_ns = time.monotonic_ns()
-            try:
-                held = files.result()
-                try:
-                    sealed = self._with_ballast(lambda: held.seal(self.folder.may_rename, self.busy.step))
-                    records = held.frame_records()
-                    self._log(BlockKind.GROUP, group, records)
-                    self.folder.log.sync()
-                    self.folder.may_rename()
-                    held.delete_journal()
-                    shards = sum(s.path is not None for s in sealed)
-                finally:
-                    renamed = held.renamed
-            except Exception as failure:  # noqa: BLE001  (travels in the report)
-                error = self._explained(failure)
-            self._report(GroupSealed(group, shards, renamed, error, time.monotonic_ns() - begun_ns, records))
-
-        self._commands.put(run)
-
-    def discard(self, files: Promise[GroupFiles]) -> None:
-        """Delete prepared files that no frame came for; if another writer has taken over, they are its own now."""
-
-        def run() -> None:
-            if files.failure() is not None:
-                return
-            try:
-                self.folder.may_rename()
-            except (FencedError, StoreGoneError):
-                files.result().abandon()
-                raise
-            files.result().discard()
-
-        self._commands.put(run)
-
-    def abandon(self, files: Promise[GroupFiles]) -> None:
-        """Close files that failed, leaving them for recovery."""
-
-        def run() -> None:
-            if files.failure() is None:
-                files.result().abandon()
-
-        self._commands.put(run)
-
-    def record(self, records: np.ndarray, *, release: bool, settled: bool) -> None:
-        """Keep the records of frames that are not stored; reports ``Recorded``."""
-
-        def run() -> None:
-            try:
-                self._log(BlockKind.EVENTS, -1, records)
-            except StorageFullError as error:
-                self._report(NotRecorded(records, release, settled, ErrorText.of(error)))
-            else:
-                self._report(Recorded(records["sequence"].astype(np.int64), release, settled))
-
-        self._commands.put(run)
-
-    def grow(self, extent: int) -> None:
-        """Let zarr.json cover ``extent`` elements. If that fails, readers see them later: after the next seal, or at the end."""
-
-        def run() -> None:
-            with suppress(StorageError):
-                self._with_ballast(lambda: self.folder.grow(extent))
-
-        self._commands.put(run)
-
-    def finish(self, extent: int, *, keep_workspace: bool) -> None:
-        """End the store, report ``StoreFinished``. After a ``StorageFullError`` it may be asked again; otherwise ``stop`` comes next."""
-
-        def run() -> None:
-            error: ErrorText | None = None
-            try:
-                self._with_ballast(lambda: self.folder.finish(extent, keep_workspace=keep_workspace))
-            except Exception as failure:  # noqa: BLE001  (travels in the report)
-                error = self._explained(failure)
-            self._report(StoreFinished(error))
-
-        self._commands.put(run)
-
-    def remove_store(self) -> None:
-        """End a store that never got a frame, and report ``StoreFinished``; ``stop`` comes next."""
-
-        def run() -> None:
-            error: ErrorText | None = None
-            try:
-                self.folder.may_rename()
-                self.folder.remove_store()
-            except Exception as failure:  # noqa: BLE001  (travels in the report)
-                error = self._explained(failure)
-            self._report(StoreFinished(error))
-
-        self._commands.put(run)
+    def put(self, command: KeeperCommand) -> None:
+        """From any thread, after ``start``."""
+        self._commands.put(command)
 
     def stop(self) -> None:
         """End the thread after what is queued, without finishing the store."""
         self._commands.put(None)
 
     def join(self) -> None:
-        """Also of a thread that could not be started."""
+        """Also of a thread that could not be started, or that died: files that nobody sealed are closed, and stay for recovery. Only when no worker
+        is at them."""
         if self._thread.ident is not None:
             self._thread.join()
-
-    # ------------------------------------------------------------------ the thread
-
-    def _promise(self) -> Promise[GroupFiles]:
-        """A promise that is resolved even if this thread dies: somebody may wait for it."""
-        promise: Promise[GroupFiles] = Promise()
-        with self._promises_lock:
-            if self._dead is not None:
-                promise.fail(self._dead)
-            self._promises = [promise for promise in self._promises if not promise.done()]
-            self._promises.append(promise)
-        return promise
-
-    def _break_promises(self, why: ErrorText) -> None:
-        with self._promises_lock:
-            self._dead = why
-            for promise in self._promises:
-                promise.fail(why)
+        for files in self._files.values():
+            files.abandon()
+        self._files.clear()
 
     def _work(self) -> None:
         """A command that fails ends the acquisition, not this thread: the owner waits for the reports of later commands."""
@@ -306,15 +102,156 @@ class ShardKeeper:
             while (command := self._commands.get()) is not None:
                 with self.busy:
                     reach("keeper.before_command")
-                    try:
-                        command()
-                    except Exception as error:  # noqa: BLE001  (travels in the report)
-                        self._report(KeeperFailed(self._explained(error)))
+                    if (report := self.execute(command)) is not None:
+                        self._report(report)
         except BaseException as error:
-            died = ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}")
-            self._break_promises(died)
-            self._report(KeeperFailed(died, dead=True))
+            self._report(KeeperFailed(ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True))
             raise
+
+    def execute(self, command: KeeperCommand) -> KeeperReport | None:
+        """Carry a command out, to its report. In the keeper's thread, or before there is one."""
+        try:
+            return self._do[type(command)](command)
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return KeeperFailed(self._explained(error))
+
+    # ------------------------------------------------------------------ commands
+
+    def prepare(self, command: Prepare) -> GroupPrepared:
+        begun_ns = time.monotonic_ns()
+        try:
+            if not command.spill:
+                self._restore_ballast()
+            files = self._files[command.group] = self._create(command.group, spill=command.spill)
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return GroupPrepared(command.group, None, self._explained(error))
+        open_ns, free_bytes = time.monotonic_ns() - begun_ns, 0
+        with suppress(StorageError):
+            free_bytes = self.folder.free_bytes()
+        return GroupPrepared(command.group, files, None, free_bytes, open_ns)
+
+    def _reopen(self, command: Reopen) -> GroupReopened:
+        try:
+            self.folder.may_rename()
+            made = reopen_row(
+                self.folder,
+                self._layout,
+                command.group,
+                command.taking,
+                lambda placement: self._create(command.group, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX),
+            )
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return GroupReopened(command.group, None, self._explained(error))
+        self._files[command.group] = made.files
+        return GroupReopened(command.group, made, None)
+
+    def _rewrite(self, command: Rewrite) -> GroupRewritten:
+        lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
+        saved: set[int] = set()
+        group, old = command.group, self._files[command.group]
+        packed, reopened = old.journal.packed, old.journal.reopened
+        try:
+            self.folder.may_rename()
+            end_intact(self.folder.workspace)
+            if old.renamed:
+                raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")  # noqa: TRY301
+            files, saved, lost = rewrite_group(
+                self._layout,
+                old,
+                set(command.stored_slabs),
+                set(command.held_slabs),
+                lambda: self._create(group, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX),
+            )
+            self._files[group] = files
+            lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
+            if lost.size:
+                self._log(BlockKind.EVENTS, -1, lost)
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return GroupRewritten(group, None, saved, lost, self._explained(error))
+        return GroupRewritten(group, files, saved, lost, None)
+
+    def _commit(self, command: Commit) -> Committed:
+        failed: dict[int, ErrorText] = {}
+        begun_ns = time.monotonic_ns()
+        for key in sorted(command.keys, reverse=True):  # groups, then what was staged, then the log
+            try:
+                reach("keeper.before_commit")
+                self.folder.check_there()  # what is synced in a deleted file is not durable
+                self._sync(key)
+            except Exception as error:  # noqa: BLE001  (travels in the report)
+                failed[key] = self._explained(error, in_sync=True)
+            self.busy.step()
+        return Committed(failed, time.monotonic_ns() - begun_ns)
+
+    def _sync(self, key: int) -> None:
+        if key == LOGGED:
+            self.folder.log.sync()
+        elif key == STAGED:
+            if self.folder.staging is not None:
+                self.folder.staging.sync()
+        else:
+            self._files[key].sync(self.busy.step)
+
+    def _seal(self, command: Seal) -> GroupSealed:
+        begun_ns = time.monotonic_ns()
+        group, files = command.group, self._files[command.group]
+        try:
+            sealed = self._with_ballast(lambda: files.seal(self.folder.may_rename, self.busy.step))
+            records = files.frame_records()
+            self._log(BlockKind.GROUP, group, records)
+            self.folder.log.sync()
+            self.folder.may_rename()
+            files.delete_journal()
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return GroupSealed(group, 0, files.renamed, self._explained(error), 0, None)
+        del self._files[group]
+        shards = sum(s.path is not None for s in sealed)
+        return GroupSealed(group, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
+
+    def _discard(self, command: Discard) -> None:
+        files = self._files.pop(command.group, None)
+        if files is None:
+            return  # they could not be made
+        try:
+            self.folder.may_rename()
+        except (FencedError, StoreGoneError):
+            files.abandon()
+            raise
+        files.discard()
+
+    def _abandon(self, command: Abandon) -> None:
+        if (files := self._files.pop(command.group, None)) is not None:
+            files.abandon()
+
+    def _record(self, command: Record) -> Recorded | NotRecorded:
+        try:
+            self._log(BlockKind.EVENTS, -1, command.records)
+        except StorageFullError as error:
+            return NotRecorded(command.records, command.release, command.settled, ErrorText.of(error))
+        return Recorded(command.records["sequence"].astype(np.int64), command.release, command.settled)
+
+    def _grow(self, command: Grow) -> None:
+        with suppress(StorageError):
+            self._with_ballast(lambda: self.folder.grow(command.extent))
+
+    def _finish(self, command: Finish) -> StoreFinished:
+        return self._ended_by(lambda: self._with_ballast(lambda: self.folder.finish(command.extent, keep_workspace=command.keep_workspace)))
+
+    def _remove_store(self, command: RemoveStore) -> StoreFinished:
+        def remove() -> None:
+            self.folder.may_rename()
+            self.folder.remove_store()
+
+        return self._ended_by(remove)
+
+    def _ended_by(self, end: Callable[[], None]) -> StoreFinished:
+        try:
+            end()
+        except Exception as error:  # noqa: BLE001  (travels in the report)
+            return StoreFinished(self._explained(error))
+        return StoreFinished(None)
+
+    # ------------------------------------------------------------------ their parts
 
     def _explained(self, error: Exception, *, in_sync: bool = False) -> ErrorText:
         """An I/O error because another writer has taken the store over, or it is gone, is no disk error: nothing may be

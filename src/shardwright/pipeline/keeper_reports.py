@@ -1,4 +1,4 @@
-"""What the shard keeper answers: one report for every command, and one when it fails. Made in its thread, handled in the acquisition's."""
+"""What the shard keeper answers to a command (``commands``), and what it says when one fails. Made in its thread, handled in the acquisition's."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shardwright.model.error_text import ErrorText
+    from shardwright.shard.group_files import GroupFiles
 
     from .reopen import ReopenedRow
 
 
 @dataclass(frozen=True)
 class GroupPrepared:
-    """The future of a group's files is done, well (which took ``open_ns``) or badly (None). ``free_bytes`` of the disk are left."""
+    """The files of a group are there (which took ``open_ns``), or ``error`` says why not. ``free_bytes`` of the disk are left; 0: not known."""
 
     group: int
-    free_bytes: int
-    open_ns: int | None
+    files: GroupFiles | None
+    error: ErrorText | None
+    free_bytes: int = 0
+    open_ns: int = 0
 
 
 @dataclass(frozen=True)
 class GroupRewritten:
-    """The files are new, and the ``saved`` slabs durable in them; ``lost`` are the records of frames that could not be read back: the frame log has
-    them already. With an ``error`` the old files are all there is."""
+    """The ``files`` are new, and the ``saved`` slabs durable in them; ``lost`` are the records of frames that could not be read back: the frame log
+    has them already. With an ``error`` the old files are all there is."""
 
     group: int
+    files: GroupFiles | None
     saved: set[int]
     lost: np.ndarray
     error: ErrorText | None
@@ -35,10 +39,11 @@ class GroupRewritten:
 
 @dataclass(frozen=True)
 class GroupReopened:
-    """New files go on with a sealed group, or the future of its files says why not (``made`` None then)."""
+    """New files go on with a sealed group, or ``error`` says why not: ``ShardFormatError`` when its shards cannot be read."""
 
     group: int
     made: ReopenedRow | None
+    error: ErrorText | None
 
 
 @dataclass(frozen=True)

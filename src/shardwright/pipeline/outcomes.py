@@ -14,6 +14,7 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError, WorkerError
 from shardwright.shard.slab_map import frames_of_group, slabs_of_group
 
+from .commands import Commit, Grow, Record
 from .commit_ledger import LOGGED, STAGED, Uncommitted, joined
 from .earlier_row import EarlierRow
 from .encoding import SlabDone, StageDone
@@ -62,10 +63,9 @@ class Outcomes(Failing):
 
     def _commit(self) -> None:
         groups = self._groups.by_number
-        held_up = {number for number, group in groups.items() if group.state is GroupState.SEALING or group.rewriting or not group.files.done()}
-        keys = self._ledger.begin(held_up)
+        keys = self._ledger.begin({number for number, group in groups.items() if group.state is GroupState.SEALING or not group.ready})
         if keys:
-            self._keeper.commit({key: groups[key].files for key in keys if key >= 0}, keys)
+            self._keeper.put(Commit(frozenset(keys)))
 
     def _committed(self, report: Committed) -> None:
         if not report.failed:
@@ -228,7 +228,7 @@ class Outcomes(Failing):
     def _record_again(self, now_s: float) -> None:
         while self._unrecorded and now_s >= self._unrecorded[0][0]:
             _, report = self._unrecorded.popleft()
-            self._keeper.record(report.records, release=report.release, settled=report.settled)
+            self._keeper.put(Record(report.records, report.release, report.settled))
 
     def _recorded(self, report: Recorded) -> None:
         self.unrecorded_frames -= report.sequences.size
@@ -239,14 +239,14 @@ class Outcomes(Failing):
             self._ledger.add(LOGGED, time.monotonic(), report.sequences)
 
     def _group_prepared(self, report: GroupPrepared) -> None:
-        if report.open_ns is not None:
+        if report.files is not None:
             self.measures.shard_open.observe_ns(report.open_ns)
         low = 0 < report.free_bytes < self.settings.low_water_bytes
         if low and not self._low_water:
             shards = report.free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
             self._note("disk_low", {"free_bytes": report.free_bytes, "low_water_bytes": self.settings.low_water_bytes, "shards_left": shards})
         self._low_water = low or (self._low_water and report.free_bytes == 0)
-        group = self._groups.by_number.get(report.group)
+        group = self._groups.note_prepared(report)
         if group is None:
             return
         if (error := self._groups.fails_for_want_of_room(group)) is not None:
@@ -259,7 +259,7 @@ class Outcomes(Failing):
         if group is None or group.taking is None or self.state is AcquisitionState.FAILING:
             return  # given up, or about to be: the row stays sealed as it was
         if made is not None:
-            before = self._groups.reopened(group, made.slabs)
+            before = self._groups.reopened(group, made.files, made.slabs)
             self._groups.holes.forget(slab for slab in slabs_of_group(self._encoder.layout, group.number) if slab not in group.done_slabs)
             self._desk.give_back(made.unused)
             self.accounts.shards -= made.shards
@@ -270,7 +270,7 @@ class Outcomes(Failing):
                 group.sound = False  # recovery has the frames: they are in the staging area
                 self._fail(self._why or ErrorText(WorkerError, "frames that were taken back found no room"))
             return
-        error = group.failure
+        error = report.error
         assert error is not None, "one or the other"
         if error.is_a(ShardFormatError):
             self._note("row_reopening_failed", {"group": group.number, "reason": str(error), "then": "frames that come for it are late"})
@@ -283,7 +283,7 @@ class Outcomes(Failing):
         group = self._groups.by_number.get(report.group)
         if group is None:
             return  # given up meanwhile
-        self._groups.rewritten(group, report.error)
+        self._groups.rewritten(group, report.files)
         if report.error is not None:
             self._leave_held(group)
             self._fail(report.error)
@@ -333,7 +333,7 @@ class Outcomes(Failing):
             self._groups.opens_again(group.number, replace(row, stored_bytes=group.stored_bytes))
         self._settle_durable(report.group, self._ledger.take(report.group))
         self._sealed_extent = max(self._sealed_extent, self._groups.visible.end_of(group.number))
-        self._keeper.grow(self._groups.visible.elements(self.accounts.received_extent))
+        self._keeper.put(Grow(self._groups.visible.elements(self.accounts.received_extent)))
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None

@@ -1,0 +1,101 @@
+"""What the shard keeper is asked to do: plain data, carried out one after the other, each answered by one report (``keeper_reports``).
+
+A group is named by its number; the files that belong to it are the keeper's. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .reopen import TakingBack
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Preallocate the files of a group, ``spill``: below the second root. -> ``GroupPrepared``"""
+
+    group: int
+    spill: bool = False
+
+
+@dataclass(frozen=True)
+class Reopen:
+    """Make files that go on with a sealed group. -> ``GroupReopened``"""
+
+    group: int
+    taking: TakingBack
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Copy what can be read back of the stored slabs of a group to new files, which take the place of the old ones. ``held_slabs`` cannot be lost.
+    -> ``GroupRewritten``"""
+
+    group: int
+    stored_slabs: frozenset[int]
+    held_slabs: frozenset[int]
+    spill: bool
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Sync the files of these groups, the staging area (``STAGED``) and the frame log (``LOGGED``). -> ``Committed``"""
+
+    keys: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Give the files of a group their final names, then let the frame log have its frames. -> ``GroupSealed``"""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Delete prepared files that no frame came for; if another writer has taken over, they are its own now."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Close files that failed, leaving them for recovery."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """Keep the records of frames that are not stored. -> ``Recorded`` or ``NotRecorded``, to which ``release`` and ``settled`` are handed on"""
+
+    records: np.ndarray
+    release: bool
+    settled: bool
+
+
+@dataclass(frozen=True)
+class Grow:
+    """Let zarr.json cover so many elements of the first frame axis. If that fails, readers see them after the next seal, or at the end."""
+
+    extent: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """End the store. After a full disk it may be asked again; otherwise nothing comes after it. -> ``StoreFinished``"""
+
+    extent: int
+    keep_workspace: bool
+
+
+@dataclass(frozen=True)
+class RemoveStore:
+    """End a store that never got a frame; nothing comes after it. -> ``StoreFinished``"""
+
+
+KeeperCommand = Prepare | Reopen | Rewrite | Commit | Seal | Discard | Abandon | Record | Grow | Finish | RemoveStore
