@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.pipeline import frame_flow
+from shardwright.pipeline import acquisition, core
 from shardwright.pipeline.new_store import abandoned, remove_abandoned
 from shardwright.storage import failpoints
 
@@ -86,7 +86,7 @@ def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
 @pytest.mark.parametrize("name", ["SlabTable", "StagingDesk", "ShardKeeper", "Groups"])
 def test_a_part_that_cannot_be_made(client, root, spec_of, monkeypatch, name):
     with monkeypatch.context() as patch:
-        patch.setattr(frame_flow, name, fail(OverflowError("Python int too large to convert to C long")))
+        patch.setattr(acquisition if name == "ShardKeeper" else core, name, fail(OverflowError("Python int too large to convert to C long")))
         refused(client, spec_of())
         before = left(root)
         for _ in range(3):

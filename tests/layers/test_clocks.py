@@ -24,7 +24,7 @@ ARGUED = {
     ("compact/source.py", "st_mtime_ns"): "only whether it has changed: somebody wrote to a shard while it was packed",
     ("ingest/allow_list.py", "st_mtime_ns"): "only whether it has changed: somebody added, replaced or removed a client's key",
     ("kernels/cache.py", "st_mtime"): "which compiled kernels of other versions are deleted first; the folder in use never is",
-    ("pipeline/frame_flow.py", "time.time_ns"): "recorded: arrival_ns",
+    ("pipeline/acquisition.py", "time.time_ns"): "recorded: arrival_ns",
     ("pipeline/store_folder.py", "time.time_ns"): "recorded: when the store was created, in its manifest",
     ("pipeline/writer.py", "time.time_ns"): "recorded: camera_ns of the in-process writer",
     ("service/events.py", "structlog.processors.TimeStamper"): "recorded: the timestamp of an event",

@@ -73,11 +73,11 @@ KILLS = [
         """
 import time
 import shardwright.pipeline.encoding as m
-def run(self, state, SlabDone=m.SlabDone):
-    job = self.job
-    job.tell(SlabDone(job.row, 0, None))
+def run(self, state):
+    job, command = self.job, self.job.command
+    job.stored(m.TaskTimes(0, 0, job.overload.level, 0), 0)
     time.sleep(0.01)
-    job.encoder.encode(job.frames, job.records, job.slab, job.files, self.first, self.stop, state, job.overload.level)
+    job.encoder.encode(command.frames, job.records, command.slab, command.files, self.first, self.stop, state, job.overload.level)
 m.SlabTask.run = run
 """,
     ),
@@ -91,9 +91,9 @@ import shardwright.pipeline.encoding as m
 stage = m.StageTask.run
 def run(self, state):
     told = []
-    self.report(m.StageDone(self.row, self.places, self.slots, None))
+    self._tell(None)
     time.sleep(0.01)
-    stage(m.StageTask(self.area, self.addresses, self.records, self.frame_bytes, self.row, self.places, self.slots, told.append), state)
+    stage(m.StageTask(self.command, self.area, self.frame_bytes, told.append), state)
 m.StageTask.run = run
 """,
     ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import shardwright as sw
-from shardwright.pipeline import frame_flow, frame_ring, writer
+from shardwright.pipeline import acquisition, core, frame_ring, writer
 from shardwright.pipeline.new_store import abandoned, remove_abandoned
 from shardwright.storage import failpoints
 from shardwright.storage.spare_memory import spare_memory
@@ -117,13 +117,13 @@ def remove_what_is_left(root: Path) -> None:
 
 
 PARTS = [
-    (frame_flow, "SlabEncoder"),
-    (frame_flow, "SlabTable"),
-    (frame_flow, "Accounts"),
-    (frame_flow, "StagingDesk"),
-    (frame_flow, "ShardKeeper"),
-    (frame_flow, "Groups"),
-    (frame_flow.Groups, "prepare_first"),
+    (acquisition, "SlabEncoder"),
+    (core, "SlabTable"),
+    (core, "Accounts"),
+    (core, "StagingDesk"),
+    (acquisition, "ShardKeeper"),
+    (core, "Groups"),
+    (core.Groups, "prepare_first"),
     (writer, "FrameRing"),
     (frame_ring, "SlotTable"),
     (writer.Acquisition, "settle_missing"),

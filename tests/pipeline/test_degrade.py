@@ -28,14 +28,16 @@ ALL_LEVELS = [("configured", "faster"), ("faster", "uncompressed"), ("uncompress
 
 
 class Throttle:
-    """Lets so many tasks begin to encode, and no more, until it is opened."""
+    """Lets so many tasks begin to encode, and no more, until it is opened. ``came``: how many there were, the one that waits included."""
 
     def __init__(self) -> None:
+        self.came = 0
         self._go = threading.Semaphore(0)
         self._open = False
         failpoints.set_hook("slots.before_store", self._wait)
 
     def _wait(self) -> None:
+        self.came += 1
         if not self._open:
             assert self._go.acquire(timeout=60)
 
@@ -135,13 +137,13 @@ def test_a_slab_counts_at_the_fastest_level_of_its_chunks(tmp_path, drive_of, sp
         acquisition._task_ranges = [(0, 1), (1, 2), (2, 3), (3, 4)]  # a range that could hold all of it is cut into four
         drive.submit(0, 1)
         throttle.let(3)
-        drive.until(lambda: acquisition._tasks_left.sum() == 1)  # the fourth has begun, and waits
+        drive.until(lambda: throttle.came == 4)  # the fourth has begun, and waits
         drive.submit(2, 3)
         acquisition.see_ring(24, 24)
-        acquisition._advance()
+        acquisition.poll()
         assert acquisition.degrade_level is DegradeLevel.FASTER
         throttle.let(2)  # the fourth, and the first one of the second slab: begun as configured, and faster
-        drive.until(lambda: acquisition._tasks_left.sum() == 3)
+        drive.until(lambda: throttle.came == 6)
         throttle.open()
         receipt = drive.finish()
     finally:
@@ -162,7 +164,7 @@ def test_a_slab_that_is_written_again_counts_once(tmp_path, drive_of, spec_of, m
         drive = drive_of(tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, settings, ring_frames=24)
         acquisition = drive.acquisition
         acquisition._task_ranges = [(0, 2), (2, 4)]
-        acquisition._overload.look(1.0, 0.0)
+        acquisition.core.overload.look(1.0, 0.0)
         assert acquisition.degrade_level is DegradeLevel.FASTER
         drive.submit(0, 1)
         drive.until(lambda: drive.released.total() == 2)

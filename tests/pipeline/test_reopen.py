@@ -222,7 +222,7 @@ def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_po
     writer.flush()
     end_early(writer, at_point, "shard.before_index")
     writer = sw.resume(path, **QUICK)
-    assert set(writer._acquisition._groups._prepared) == {1}
+    assert set(writer._acquisition.core.groups._prepared) == {1}
     end_early(writer, at_point)
     with sw.resume(path, **QUICK) as writer:
         for i in range(1, 10):
@@ -237,7 +237,7 @@ def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, share
     drive = drive_of(path, spec_of(chunk=4, shard=8), shared_pool, settings, ring_frames=13)
     drive.submit(0, 1, 3)
     first = 4
-    while not drive.acquisition._groups.holes._filled:
+    while not drive.acquisition.core.groups.holes._filled:
         drive.submit(first)
         first += 4
         drive.poll()
@@ -361,7 +361,7 @@ def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spe
     held = [submit(acquisition, 6, 0)]  # its place is taken: only the log has it
     until(acquisition, begun.is_set)
     held.append(submit(acquisition, 7, 6))
-    assert acquisition._groups.by_number[0].state is GroupState.REOPENING
+    assert acquisition.core.groups.by_number[0].state is GroupState.REOPENING
     go.set()
     keeper_is_done(acquisition)
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
@@ -377,7 +377,7 @@ def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(tmp_p
     acquisition = resumed(path)
     held = submit(acquisition, 6, 6)
     keeper_is_done(acquisition)  # its report is there
-    acquisition._table._free.clear()
+    acquisition.core.table._free.clear()
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
     acquisition.close()
     assert held is not None
@@ -406,7 +406,7 @@ def test_a_slab_that_goes_on_waits_for_room(tmp_path, spec_of, drive_of, shared_
     assert acquisition.folder.staging.slots == 13
     held = [submit(acquisition, 6 + i, position) for i, position in enumerate(others)]
     until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))  # they are staged, and wait for their slabs
-    acquisition.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)  # what gives the room back must not wait for its turn
+    acquisition.core.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)  # what gives the room back must not wait for its turn
     held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
     until(acquisition, lambda: acquisition.stored_watermark == acquisition.next_sequence)
     acquisition.finish()
@@ -422,7 +422,7 @@ def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of
     acquisition = resumed(path)
     at_point("staging.before_sync", _eio)
     held = [submit(acquisition, 6, 16)]
-    until(acquisition, lambda: acquisition._desk.area is None)
+    until(acquisition, lambda: not acquisition.core.desk.slots)
     at_point("staging.before_sync", None)
     held += [submit(acquisition, 7 + i, 6 + i) for i in range(6)]
     acquisition.finish()
@@ -436,7 +436,7 @@ def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, dr
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
     group = Group(0, slabs_left=0, owed={1})
     with pytest.raises(AssertionError, match="it would lose frames"):
-        drive.acquisition._groups.seal_if_done(group)
+        drive.acquisition.core.groups.seal_if_done(group)
     drive.finish()
 
 
@@ -612,7 +612,7 @@ CASES = {
 def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, drive_of, shared_pool, case):
     state, passed_over, place, fate = case
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    groups, row = drive.acquisition._groups, row_of(drive.grid, [0, 1, 3], passed_over)
+    groups, row = drive.acquisition.core.groups, row_of(drive.grid, [0, 1, 3], passed_over)
     groups.discard_prepared()
     filled = row.holes[0]
     groups.holes.remember(0, filled)
@@ -637,7 +637,7 @@ def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 20, at_point)
     with sw.resume(path, **QUICK) as writer:
-        assert set(writer._acquisition._groups._earlier) == {2}
+        assert set(writer._acquisition.core.groups._earlier) == {2}
         writer.append(frame(3), index=(3,))
     assert (writer.receipt.frames_duplicate, writer.receipt.frames_stored) == (1, 20)
 

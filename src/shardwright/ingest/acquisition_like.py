@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 class AcquisitionLike(Protocol):
     """As ``pipeline.Acquisition`` describes each of them."""
 
-    path: Path
-    spec: ArraySpec
-    limits: Limits
-    grid: Grid
-    state: AcquisitionState
-    measures: Measures
+    @property
+    def path(self) -> Path: ...
+    @property
+    def spec(self) -> ArraySpec: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def grid(self) -> Grid: ...
+    @property
+    def state(self) -> AcquisitionState: ...
+    @property
+    def measures(self) -> Measures: ...
 
     @property
     def why(self) -> ErrorText | None: ...

@@ -1,66 +1,56 @@
-"""One acquisition: the state machine between frames that come in and shards that are sealed.
+"""One acquisition: its core (``core``), which decides, with the threads, files and clocks that do what it asks for.
 
-    submit -> pending batches -> slab table -> worker tasks -> (reports) -> stored -> commit -> durable
-                                           \\-> staged, when the slab takes long          \\-> the keeper seals the group
+    submit ─▶ core ─▶ Encode, Stage ─▶ workers ─┐
+               ▲  └─▶ all other commands ─▶ keeper ─┤
+               └── reports, through one queue ◀─┘
 
 Single owner: every method is called from one thread (ingest, or the user's own under its writer's lock), which never waits for a worker or a disk
-here. Workers and the keeper answer through one queue; ``wake`` tells the owner that ``poll`` has something to do, and ``poll`` must be called
-several times a second for the clocks behind it. A frame's pixels belong to the pipeline from ``submit`` until its sequence comes out of ``poll``.
-Its other modules: ``frame_flow`` (frames to slabs), ``outcomes`` (what comes of them), ``failure``.
+here. ``wake`` tells the owner that ``poll`` has something to do, and ``poll`` must be called several times a second for the clocks in the core.
+A frame's pixels belong to the pipeline from ``submit`` until its sequence comes out of ``poll``.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import replace
-from queue import Empty
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.model.degrade_level import DegradeLevel
-from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import DuplicateFrameError, ResumeError
-from shardwright.model.fates import Fate, Reason
-from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
+from shardwright.array.grid import Grid
+from shardwright.model.errors import ResumeError
 
-from .commands import Finish, RemoveStore
-from .commit_ledger import joined
-from .frame_flow import AcquisitionState, _Batch
-from .groups import Group, GroupState
-from .outcomes import Outcomes
+from .commands import Encode, Stage
+from .core import AcquisitionState, Core, Now
+from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask
+from .keeper import ShardKeeper
 from .settings import WriteSettings
 from .store_folder import StoreFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.degrade_level import DegradeLevel
+    from shardwright.model.error_text import ErrorText
+    from shardwright.model.errors import ShardwrightError
     from shardwright.model.receipt import Receipt
 
+    from .accounts import Accounts
     from .limits import Limits
-    from .restored import Restored, RestoredGroup
+    from .measures import Measures
+    from .reports import Report
+    from .restored import Restored
     from .workers import WorkerPool
 
-_SETTLE_ROWS = 4096
-_EVENT_OF_FATE = {
-    Fate.DUPLICATE: "frames_duplicate",
-    Fate.LATE: "frames_late",
-    Fate.DROPPED: "frames_dropped",
-    Fate.LOST: "frames_lost",
-}
-_HINT_OF_FATE = {
-    Fate.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place where the array has no axis for them",
-    Fate.LATE: "Its place had been closed: more frames came in another order than the ring holds",
-    Fate.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
-    Fate.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
-}
 __all__ = ["Acquisition", "AcquisitionState"]
+_ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 
 
-class Acquisition(Outcomes):
+class Acquisition:
     """Creates the store and prepares its first shards before it returns. Raises ``OutputExistsError``, ``StorageError``, ``StorageFullError``.
 
     ``restored``: goes on with what ``pipeline.resume`` found on disk instead.
@@ -78,23 +68,54 @@ class Acquisition(Outcomes):
         restored: Restored | None = None,
     ) -> None:
         settings = settings or WriteSettings()
-        folder = StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
+        self.folder = StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
         self._is_new = restored is None
         try:
-            super().__init__(folder, limits, pool, wake, settings, () if restored is None else restored.staged_slots)
+            self._assemble(limits, pool, wake, settings, () if restored is None else restored.staged_slots)
         except BaseException:
-            if restored is None:
-                folder.remove_store()
+            if self._is_new:
+                self.folder.remove_store()
             raise
         try:
             if restored is None:
-                self._group_prepared(self._groups.prepare_first(self._keeper.prepare))  # a full disk is a clean refusal here
+                self.core.begin(self.core.groups.prepare_first(self._keeper.prepare))  # a full disk is a clean refusal here
             else:
                 self._restore(restored)
             self._keeper.start()  # last: what fails before leaves no thread behind
         except BaseException:
             self.take_back()
             raise
+
+    def _assemble(self, limits: Limits, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings, staged_slots: Iterable[int]) -> None:
+        folder = self.folder
+        self._pool = pool
+        self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
+        self._encoder = SlabEncoder(folder.spec, Grid.of(folder.spec))
+        self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
+        self._stopping = False
+        self._reports: SimpleQueue[Report] = SimpleQueue()
+        # What is made here knows the queue, never this object: one that has ended is gone at once with its tables, and waits for no collector.
+        self._report = partial(_report, self._reports, wake)
+        self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
+        self.core = Core(
+            folder.path,
+            folder.spec,
+            limits,
+            settings,
+            self._encoder.layout,
+            self._encoder.levels,
+            threads=pool.threads,
+            staging_slots=0 if folder.staging is None else folder.staging.slots,
+            staged_slots=staged_slots,
+        )
+
+    def _restore(self, restored: Restored) -> None:
+        for found in restored.groups:
+            self._keeper.adopt(found.files)
+        slots, staging = np.array(restored.staged_slots, np.int64), self.folder.staging
+        self.core.client_epoch = self.folder.manifest.client_epoch
+        self.core.restore(restored, slots if staging is None else staging.address_of(slots), _now())
+        self._carry_out()
 
     @classmethod
     def resume(
@@ -117,71 +138,13 @@ class Acquisition(Outcomes):
             restored.close()
             raise
 
-    # ------------------------------------------------------------------ the owner's calls
-
-    @property
-    def identity(self) -> str:
-        """32 hex digits that no other acquisition has."""
-        return self.folder.manifest.identity
-
-    @property
-    def next_sequence(self) -> int:
-        return self.accounts.seen.stop
-
-    @property
-    def is_finishing(self) -> bool:
-        return self._finish_asked
-
-    @property
-    def stored_watermark(self) -> int:
-        """Frames from sequence 0 without a hole that a kill of this process cannot lose; settled ones (duplicate, late, dropped, lost) count."""
-        return self.accounts.stored.value
-
-    @property
-    def durable_watermark(self) -> int:
-        """Likewise, that a power cut cannot lose."""
-        return self.accounts.durable.value
-
-    def missing(self, stop: int) -> list[tuple[int, int]]:
-        """(first, last) ranges of sequences below ``stop`` that never came."""
-        return self.accounts.seen.missing(stop)
-
-    def new_client(self) -> int:
-        """Another client takes over: its epoch. Writes the manifest: not in the ingest thread. Raises ``StorageError`` or ``FencedError``."""
-        if self.state is not AcquisitionState.OPEN:
-            raise ResumeError(f"{self.path} is being ended", got=self.state.value)
-        return self.folder.count_client()
+    # ------------------------------------------------------------------ the way of a frame
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
-        """Take frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of their pixels (C order, little-endian).
-
-        Frames with flags have no pixels and are only recorded. A sequence that came before is dropped, its pixels released.
-        """
-        sequences = descriptors["sequence"].astype(np.int64)
-        if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING) or self._finish_asked:
-            self._refuse(descriptors, sequences)
-            return
-        again = self.accounts.seen.holds(sequences)
-        if again.any():
-            self._released.append(sequences[again])
-            descriptors, addresses, sequences = descriptors[~again], addresses[~again], sequences[~again]
-        positions = descriptors["position"].astype(np.int64)
-        self.accounts.receive(sequences, positions)
-        records = self._records_of(descriptors)
-        told = descriptors["flags"] != 0
-        if told.any():
-            dropped = descriptors["flags"][told] == FRAME_DROPPED
-            self._settle(
-                records[told],
-                np.where(dropped, Fate.DROPPED, Fate.LOST).astype(np.uint8),
-                np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
-                release=False,
-            )
-            kept = ~told
-            records, positions, sequences, addresses = records[kept], positions[kept], sequences[kept], addresses[kept]
-        if sequences.size:
-            self._pending.append(_Batch(records, positions, sequences, addresses.astype(np.int64), np.zeros(sequences.size, np.uint8)))
-        self._advance()
+        """Take frames, as ``Core.submit`` says."""
+        self.core.client_epoch = self.folder.manifest.client_epoch
+        self.core.submit(descriptors, addresses, _now())
+        self._carry_out()
 
     def poll(self, timeout_s: float | None = None) -> np.ndarray:
         """Handle what workers and keeper reported; returns int64 sequences whose pixels are no longer needed.
@@ -192,130 +155,94 @@ class Acquisition(Outcomes):
         ended = not alive and self._pool.ended()  # asked before the reports: all that its workers had to say is among them
         try:
             report = self._reports.get(timeout=timeout_s) if timeout_s is not None else self._reports.get_nowait()
+            now = _now()
             while True:
-                self._handle(report)
+                self.core.handle(report, now)
                 report = self._reports.get_nowait()
         except Empty:
             pass
+        now = _now()
         if not alive:
-            self._fail_with_pool(ended=ended)
-        self._advance()
-        released, self._released = self._released, []
-        sequences = joined(released)
-        if self._restored_frames.size and sequences.size:
-            ours = np.isin(sequences, self._restored_frames)
-            self._restored_frames = np.setdiff1d(self._restored_frames, sequences)
-            sequences = sequences[~ours]
-        return sequences
+            self.core.workers_failed(str(self._pool.failure), now, ended=ended)
+        self.core.tick(now)
+        self._carry_out()
+        return self.core.take_released()
+
+    def _carry_out(self) -> None:
+        """Hand on what the core asks for."""
+        for command in self.core.take_commands():
+            match command:
+                case Encode():
+                    job = SlabJob(command, self._encoder, self.core.overload, len(self._task_ranges), time.monotonic_ns(), self._report)
+                    self._pool.put(self._encoding_line, [SlabTask(job, first, stop) for first, stop in self._task_ranges])
+                case Stage():
+                    assert self.folder.staging is not None, "the core was told of its slots"
+                    task = StageTask(command, self.folder.staging, self.core.limits.frame_bytes, self._report)
+                    self._pool.put(self._staging_line, [task])
+                case _:
+                    self._keeper.put(command)
+        if self.core.state in _ENDED and not self._stopping:
+            self._stopping = True
+            self._keeper.stop()
+
+    # ------------------------------------------------------------------ the owner's other calls
+
+    def see_ring(self, used_frames: int, ring_frames: int) -> None:
+        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each ``poll``."""
+        self.core.see_ring(used_frames, ring_frames)
+
+    def new_client(self) -> int:
+        """Another client takes over: its epoch. Writes the manifest: not in the ingest thread. Raises ``StorageError`` or ``FencedError``."""
+        if self.state is not AcquisitionState.OPEN:
+            raise ResumeError(f"{self.path} is being ended", got=self.state.value)
+        return self.folder.count_client()
+
+    def missing(self, stop: int) -> list[tuple[int, int]]:
+        """(first, last) ranges of sequences below ``stop`` that never came."""
+        return self.accounts.seen.missing(stop)
 
     def settle_missing(self) -> None:
-        """Sequences below ``next_sequence`` that never came and that nobody can send any more: recorded as lost, so that they hold nothing up."""
-        if self.state is not AcquisitionState.OPEN:
-            return
-        for first, last in self.missing(self.next_sequence):
-            for start in range(first, last + 1, _SETTLE_ROWS):
-                records = self._records_of(not_held(start, min(_SETTLE_ROWS, last + 1 - start), descriptor_dtype(len(self.spec.frame_fields))))
-                sequences = records["sequence"].astype(np.int64)
-                self.accounts.receive(sequences, records["position"].astype(np.int64))
-                reason = np.where(self.accounts.may_be_acknowledged(sequences), Reason.NOT_HELD, Reason.NOT_ACKNOWLEDGED)
-                self._settle(records, Fate.LOST, reason.astype(np.uint8), release=False)
-        self._advance()
+        """As ``Core.settle_missing``."""
+        self.core.settle_missing(_now())
+        self._carry_out()
 
     def flush(self) -> None:
-        """Make everything that came so far durable, now: frames of unfinished slabs are staged. Watch ``durable_watermark``."""
-        self._flush_goal = self.accounts.seen.value
-        self._advance()
-
-    @property
-    def flush_is_stuck(self) -> bool:
-        """Whether a flush waits for frames that nothing under way can make durable: their slab is not full, and they cannot be staged."""
-        waiting = self.accounts.durable.value < self._flush_goal
-        under_way = self.in_flight or self._ledger.busy or self._pending or self.unrecorded_frames or self._groups.making_files
-        return waiting and not under_way and not self._desk.usable
+        """As ``Core.flush``. Watch ``durable_watermark``."""
+        self.core.flush(_now())
+        self._carry_out()
 
     def finish(self, *, keep_empty: bool = True) -> None:
-        """No more frames: incomplete slabs are closed with fill value, every shard is sealed. Keep calling ``poll`` until the state is SEALED.
-
-        Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free again."""
-        self._finish_asked, self._keep_empty = True, keep_empty
-        self._advance()
+        """As ``Core.finish``. Keep calling ``poll`` until the state is SEALED (or FAILED)."""
+        self.core.finish(_now(), keep_empty=keep_empty)
+        self._carry_out()
 
     def wait_for_room_no_longer(self) -> None:
-        """From now on a full disk ends the acquisition, whatever ``on_full`` says: what is stored stays there for recovery. For whoever must end."""
-        if not self._groups.waits_for_room or self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
-            return
-        if self._groups.waiting_for_room:
-            self.flush()  # what waits only in memory is staged, as far as there are slots
-        self._groups.wait_no_longer()
-        self._unrecorded = deque((0.0, report) for _, report in self._unrecorded)
-        self._store_retry_s = None if self._store_retry_s is None else 0.0
-        self._advance()
+        """As ``Core.wait_for_room_no_longer``."""
+        self.core.wait_for_room_no_longer(_now())
+        self._carry_out()
 
-    def receipt(self) -> Receipt:
-        failed = self.state is AcquisitionState.FAILED
-        receipt = self.accounts.receipt(self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed)
-        chunks, frames = self._level_counts.chunks.tolist(), self._level_counts.frames.tolist()
-        return replace(
-            receipt,
-            frames_faster=frames[DegradeLevel.FASTER],
-            frames_uncompressed=frames[DegradeLevel.UNCOMPRESSED],
-            chunks_faster=chunks[DegradeLevel.FASTER],
-            chunks_uncompressed=chunks[DegradeLevel.UNCOMPRESSED],
-        )
+    def warn_below(self, low_water_bytes: int) -> None:
+        """Another limit of free disk below which an event warns. From any thread."""
+        self.core.settings = replace(self.core.settings, low_water_bytes=low_water_bytes)
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
         """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept; each is told once."""
-        losses, self._losses = self._losses, []
-        return losses
+        return self.core.telling.take_losses()
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
         """(name, facts) of what an operator should know; each is told once."""
-        self._tell_of_first_frames()
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return self.core.telling.take_events(self.accounts)
 
     def take_duplicates(self) -> ErrorText | None:
-        """What there is to say of frames since the last call whose place was taken, None without any. A sequence that is sent again is none."""
-        count = self.accounts.frames_by_fate[Fate.DUPLICATE] - self._duplicates_told
-        if not count:
-            return None
-        self._duplicates_told += count
-        record = self.accounts.first_by_fate.pop(Fate.DUPLICATE)
-        index = self.grid.index_of(int(record["position"]))
-        named = f"frame {int(record['sequence'])}" + (f" (id {int(record['frame_id'])})" if record["frame_id"] >= 0 else "")
-        return ErrorText(
-            DuplicateFrameError,
-            f"the place of {named} is taken",
-            expected="one frame for each place",
-            got=f"another one for index {index}" + (f", and {count - 1} more such frames" if count > 1 else ""),
-            hint=f"{_HINT_OF_FATE[Fate.DUPLICATE]}. on_duplicate: count keeps the first of a place and counts the others",
-        )
+        """As ``Telling.take_duplicates``."""
+        return self.core.telling.take_duplicates(self.accounts)
 
-    def _tell_of_first_frames(self) -> None:
-        """The first frame of each fate is an event; how many follow stands in the counts, so that a camera which is too fast fills no log."""
-        for fate, event in _EVENT_OF_FATE.items():
-            frames = self.accounts.frames_by_fate[fate]
-            raised = fate is Fate.DUPLICATE and self.settings.on_duplicate == "fail"
-            if frames and fate not in self._told_fates and not raised:
-                self._told_fates.add(fate)
-                self._note(event, {"frames": frames, **self._facts_of_first(fate), "hint": _HINT_OF_FATE[fate]})
-
-    def _facts_of_first(self, fate: Fate) -> dict[str, Any]:
-        """Which frame it was, as far as that is known."""
-        record = self.accounts.first_by_fate.get(fate)
-        if record is None:
-            return {}
-        facts: dict[str, Any] = {"sequence": int(record["sequence"]), "reason": Reason(int(record["reason"])).name.lower()}
-        if record["frame_id"] >= 0:
-            facts["frame_id"] = int(record["frame_id"])
-        if record["position"] >= 0:
-            facts["index"] = list(self.grid.index_of(int(record["position"])))
-        return facts
+    def receipt(self) -> Receipt:
+        return self.core.receipt()
 
     def close(self) -> None:
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
-        if self.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
+        if self.state not in _ENDED:
             self._await_workers()
             self._keeper.stop()
         self._keeper.join()
@@ -336,86 +263,124 @@ class Acquisition(Outcomes):
         while self.in_flight and self._pool.alive():
             self.poll(0.1)
 
-    def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
-        """Frames that come too late for anything: after the end, or after a failure (then they count as lost)."""
-        if self._why is not None and not self._finish_asked:
-            self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
-            self.accounts.frames_by_fate[Fate.LOST] += sequences.size
-        self._released.append(sequences[descriptors["flags"] == 0])
+    # ------------------------------------------------------------------ how it stands
 
-    def _advance(self) -> None:
-        """Go as far as rows, groups and clocks allow; called after every change."""
-        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
-            self._failing_step()
-            return
-        now_s = time.monotonic()
-        self._groups.retry_full_disk(now_s)
-        while self._pending and self._place(self._pending[0]):
-            self._pending.popleft()
-        self._relieve_ring()
-        self._look_at_ring(now_s)
-        self._stage_and_commit(now_s)
-        if self._why is not None:
-            self._failing_step()
-        elif self._finish_asked and not self._pending:
-            self._finish_step()
+    @property
+    def path(self) -> Path:
+        return self.core.path
 
-    # ------------------------------------------------------------------ the end
+    @property
+    def spec(self) -> ArraySpec:
+        return self.core.spec
 
-    def _finish_step(self) -> None:
-        if self.state is AcquisitionState.OPEN:
-            self.state = AcquisitionState.FINISHING
-            for group in list(self._groups.by_number.values()):
-                if group.state is GroupState.OPEN and self._why is None:
-                    self._close_group(group)
-            self._groups.discard_prepared()
-        if self._store_retry_s is not None and time.monotonic() >= self._store_retry_s:
-            self._store_retry_s, self._store_asked = None, False
-        done = not self._groups.by_number and not self._ledger.committing and not self.in_flight and not self.unrecorded_frames
-        if self.state is AcquisitionState.FINISHING and done and not self._store_asked:
-            self._store_asked = True
-            if self.accounts.frames_received or self._keep_empty:
-                self._keeper.put(Finish(self.accounts.received_extent, keep_workspace=False))
-            else:
-                self._keeper.put(RemoveStore())
+    @property
+    def limits(self) -> Limits:
+        return self.core.limits
 
-    # ------------------------------------------------------------------ the beginning
+    @property
+    def settings(self) -> WriteSettings:
+        return self.core.settings
 
-    def _restore(self, restored: Restored) -> None:
-        """Take up what recovery found: closed groups, groups to go on with, staged frames."""
-        self.accounts = restored.accounts
-        self._groups.restore_closed(restored.closed_groups, restored.holes, restored.earlier)
-        self._sealed_extent = max((self._groups.visible.end_of(number) for number in restored.closed_groups), default=0)
-        for found in restored.groups:
-            self._restore_group(found)
-        if restored.staged.size:
-            self._restore_staged(restored)
-        self._groups.set_empty_aside({self.grid.group_of_slab(slab) for slab in self._table.incomplete()})
-        self._duplicates_told = self.accounts.frames_by_fate[Fate.DUPLICATE]
-        self._told_fates.update(fate for fate, frames in self.accounts.frames_by_fate.items() if frames)  # by the process before
-        self.accounts.first_by_fate.clear()
-        self._advance()
+    @property
+    def grid(self) -> Grid:
+        return self.core.grid
 
-    def _restore_group(self, found: RestoredGroup) -> None:
-        done = set(found.whole_slabs)
-        group = Group(found.files.group, found.slabs - len(done), found.files, done_slabs=done, frames=found.frames)
-        self._keeper.adopt(found.files)
-        group.stored_bytes = found.stored_bytes
-        group.takes_back, group.reopened = found.takes_back, found.files.journal.reopened
-        group.opens_again = found.sealing_begun or bool(found.takes_back)
-        self._groups.restore(group)
-        for slab, filled in found.holes.items():
-            self._groups.holes.remember(slab, filled)
-        if found.sealing_begun:
-            self._close_group(group)
-        else:
-            self._groups.seal_if_done(group)
+    @property
+    def accounts(self) -> Accounts:
+        return self.core.accounts
 
-    def _restore_staged(self, restored: Restored) -> None:
-        """Frames of unfinished slabs, their pixels read from the staging area."""
-        if not self._collect_staged(restored.staged, np.array(restored.staged_slots, np.int64)):
-            if self._why is not None:
-                raise self._why.to_error()
-            raise ResumeError(
-                f"the staged frames of {self.path} need more memory than there is", hint="Resume with at least the memory that it was begun with"
-            )
+    @property
+    def measures(self) -> Measures:
+        return self.core.measures
+
+    @property
+    def state(self) -> AcquisitionState:
+        return self.core.state
+
+    @property
+    def why(self) -> ErrorText | None:
+        """Why it failed, or is about to, and where a defect was raised."""
+        return self.core.why
+
+    @property
+    def error(self) -> ShardwrightError | None:
+        """Why it failed, or is about to: a fresh one each time."""
+        return None if self.core.why is None else self.core.why.to_error()
+
+    @property
+    def thread_died(self) -> bool:
+        """A worker or the keeper: whoever runs this process must end it."""
+        return self.core.thread_died
+
+    @property
+    def left_to_recovery(self) -> bool:
+        """As ``Core.left_to_recovery``."""
+        return self.core.left_to_recovery
+
+    @property
+    def identity(self) -> str:
+        """32 hex digits that no other acquisition has."""
+        return self.folder.manifest.identity
+
+    @property
+    def client_epoch(self) -> int:
+        """Counts the clients that sent to this acquisition, one after the other."""
+        return self.folder.manifest.client_epoch
+
+    @property
+    def next_sequence(self) -> int:
+        return self.accounts.seen.stop
+
+    @property
+    def is_finishing(self) -> bool:
+        return self.core.is_finishing
+
+    @property
+    def stored_watermark(self) -> int:
+        """Frames from sequence 0 without a hole that a kill of this process cannot lose; settled ones (duplicate, late, dropped, lost) count."""
+        return self.accounts.stored.value
+
+    @property
+    def durable_watermark(self) -> int:
+        """Likewise, that a power cut cannot lose."""
+        return self.accounts.durable.value
+
+    @property
+    def flush_is_stuck(self) -> bool:
+        """As ``Core.flush_is_stuck``."""
+        return self.core.flush_is_stuck
+
+    @property
+    def in_flight(self) -> int:
+        """As ``Core.in_flight``."""
+        return self.core.in_flight
+
+    @property
+    def unrecorded_frames(self) -> int:
+        """As ``Core.unrecorded_frames``."""
+        return self.core.unrecorded_frames
+
+    @property
+    def slabs_used(self) -> int:
+        """Rows of the slab table that hold a slab, of ``limits.rows``. From any thread."""
+        return self.core.table.rows_used
+
+    @property
+    def degrade_level(self) -> DegradeLevel:
+        """At which chunks are encoded now. From any thread."""
+        return self.core.overload.level
+
+    @property
+    def keeper_busy_s(self) -> float:
+        """How long the keeper has been at the call that it makes now. From any thread."""
+        return self._keeper.busy.busy_s()
+
+
+def _now() -> Now:
+    return Now(time.monotonic_ns(), time.time_ns())
+
+
+def _report(reports: SimpleQueue[Report], wake: Callable[[], None], report: Report) -> None:
+    """Called from workers and keeper."""
+    reports.put(report)
+    wake()

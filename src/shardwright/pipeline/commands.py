@@ -1,6 +1,7 @@
-"""What the shard keeper is asked to do: plain data, carried out one after the other, each answered by one report (``keeper_reports``).
+"""What an acquisition's core asks for: plain data, each answered by one report (``reports``).
 
-A group is named by its number; the files that belong to it are the keeper's. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
+Workers encode and stage; the shard keeper does all the others, one after the other. To it a group is a number: the files that belong to it are its
+own. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
 """
 
 from __future__ import annotations
@@ -11,7 +12,33 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from shardwright.shard.group_files import GroupFiles
+
     from .reopen import TakingBack
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Store the slab of one row in the files of its group. ``frames`` int64[P] are addresses of pixels, 0 where no frame came, and ``records`` [P]
+    theirs: both are the row's own, which stays as it is until the answer. -> ``SlabEncoded``"""
+
+    row: int
+    slab: int
+    files: GroupFiles
+    frames: np.ndarray
+    records: np.ndarray
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Put frames at ``places`` int64[n] of a row into ``slots`` int64[n] of the staging area; ``frames``: addresses int64[n]; ``records`` [n].
+    -> ``FramesStaged``"""
+
+    row: int
+    places: np.ndarray
+    slots: np.ndarray
+    frames: np.ndarray
+    records: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -99,3 +126,5 @@ class RemoveStore:
 
 
 KeeperCommand = Prepare | Reopen | Rewrite | Commit | Seal | Discard | Abandon | Record | Grow | Finish | RemoveStore
+WorkerCommand = Encode | Stage
+Command = WorkerCommand | KeeperCommand

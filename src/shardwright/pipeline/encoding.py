@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +23,10 @@ from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import raise_errno, storage_errors
 
+from .reports import FramesStaged, SlabEncoded, TaskTimes
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
@@ -31,21 +34,9 @@ if TYPE_CHECKING:
     from shardwright.shard.group_files import GroupFiles
     from shardwright.shard.staging import StagingArea
 
+    from .commands import Encode, Stage
     from .overload_level import OverloadLevel
     from .workers import WorkerState
-
-
-class SlabDone(NamedTuple):
-    """A worker's report on chunks of one slab: ``error`` is set when they were not stored; else how long they waited for a worker and took it.
-    ``chunks`` were written, at ``level``; those that are all fill were not."""
-
-    row: int
-    stored_bytes: int
-    error: ErrorText | None
-    queue_ns: int = 0
-    encode_ns: int = 0
-    chunks: int = 0
-    level: DegradeLevel | None = None
 
 
 class SlabEncoder:
@@ -178,34 +169,53 @@ class SlabEncoder:
         return list(pairwise(edges))
 
 
-@dataclass(frozen=True)
 class SlabJob:
-    """What the tasks of one slab share. ``frames`` and ``records`` are the slab table's row: both stay put until every task has reported.
+    """What the tasks of one slab share: what they store, and what came of those that are done. The last one reports."""
 
-    The owner is woken by an error and by whichever task is the last to report: there is nothing to do before, and a thread that is woken for each
-    task takes the processor from those that encode.
-    """
+    def __init__(
+        self,
+        command: Encode,
+        encoder: SlabEncoder,
+        overload: OverloadLevel,
+        tasks: int,
+        queued_ns: int,
+        report: Callable[[SlabEncoded], None],
+    ) -> None:
+        """``overload`` is asked when a worker begins: what has waited since ``queued_ns`` is encoded as fast as what comes now."""
+        self.command = command
+        self.encoder = encoder
+        self.overload = overload
+        self.records = command.records.view(np.uint8).reshape(command.frames.size, -1)
+        self.queued_ns = queued_ns
+        self._report = report
+        self._lock = threading.Lock()  # among the tasks of this one slab
+        self._done: list[TaskTimes] = []
+        self._left = tasks
+        self._stored_bytes = 0
+        self._error: ErrorText | None = None
 
-    encoder: SlabEncoder
-    frames: np.ndarray
-    records: np.ndarray
-    row: int
-    slab: int
-    files: GroupFiles
-    report: Callable[[SlabDone], None]
-    wake: Callable[[], None]
-    tasks: int
-    queued_ns: int  # since when it waits for workers
-    overload: OverloadLevel  # asked when a worker begins: what has waited is encoded as fast as what comes now
-    _left: Iterator[int] = field(init=False)  # how many have not reported; drawn under the GIL, by each task once it has
+    def stored(self, times: TaskTimes, nbytes: int) -> None:
+        """A task is done."""
+        with self._lock:
+            self._done.append(times)
+            self._stored_bytes += nbytes
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._tell()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_left", iter(range(self.tasks - 1, -1, -1)))
+    def failed(self, error: ErrorText) -> None:
+        """A task is done, and its chunks are not stored."""
+        with self._lock:
+            self._error = self._error or error
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._tell()
 
-    def tell(self, done: SlabDone) -> None:
-        self.report(done)
-        if next(self._left) == 0 or done.error is not None:
-            self.wake()
+    def _tell(self) -> None:
+        """Nobody else has this job any more."""
+        self._report(SlabEncoded(self.command.row, self._stored_bytes, self._error, tuple(self._done)))
 
 
 @dataclass(slots=True)  # not frozen: there is one for each task, and that would cost as much as its way through the queue
@@ -217,18 +227,18 @@ class SlabTask:
     stop: int
 
     def run(self, state: WorkerState) -> None:
-        job = self.job
+        job, command = self.job, self.job.command
         begun_ns, level = time.monotonic_ns(), job.overload.level
         try:
-            nbytes = job.encoder.encode(job.frames, job.records, job.slab, job.files, self.first, self.stop, state, level)
+            nbytes = job.encoder.encode(command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
-            job.tell(SlabDone(job.row, 0, _told(error)))
+            job.failed(_told(error))
         except BaseException as error:
-            job.tell(SlabDone(job.row, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}")))  # nobody else would report this task
+            job.failed(ErrorText(WorkerError, f"a worker thread died: {error!r}"))  # nobody else would report this task
             raise
         else:
-            waited_ns, took_ns = begun_ns - job.queued_ns, time.monotonic_ns() - begun_ns
-            job.tell(SlabDone(job.row, int(nbytes.sum()), None, waited_ns, took_ns, int(np.count_nonzero(nbytes)), level))
+            took_ns = time.monotonic_ns() - begun_ns
+            job.stored(TaskTimes(begun_ns - job.queued_ns, took_ns, level, int(np.count_nonzero(nbytes))), int(nbytes.sum()))
 
 
 def _told(error: Exception) -> ErrorText:
@@ -236,38 +246,33 @@ def _told(error: Exception) -> ErrorText:
 
 
 @dataclass(frozen=True)
-class StageDone:
-    """A worker's report on frames of one row that were to be staged."""
-
-    row: int
-    places: np.ndarray
-    slots: np.ndarray
-    error: ErrorText | None
-
-
-@dataclass(frozen=True)
 class StageTask:
-    """Frames at ``places`` of a row into staging slots ``slots``: pixels, then records. ``records`` uint8[n, record_bytes] is the task's own copy."""
+    """Frames into the staging area: pixels, then records."""
 
+    command: Stage
     area: StagingArea
-    addresses: np.ndarray
-    records: np.ndarray
     frame_bytes: int
-    row: int
-    places: np.ndarray
-    slots: np.ndarray
-    report: Callable[[StageDone], None]
+    report: Callable[[FramesStaged], None]
 
     def run(self, state: WorkerState) -> None:
         error: ErrorText | None = None
         try:
-            with storage_errors("write", self.area.path):
-                reach("staging.before_write")
-                data, entries = self.area.data_place(self.slots), self.area.entry_place(self.slots)
-                raise_errno(stage_frames(self.area.descriptor, self.addresses, self.frame_bytes, data, entries, self.records, self.area.seed))
+            self._write()
         except Exception as failure:  # noqa: BLE001  (travels in the report)
             error = _told(failure)
         except BaseException as failure:
-            self.report(StageDone(self.row, self.places, self.slots, ErrorText(WorkerError, f"a worker thread died: {failure!r}")))
+            self._tell(ErrorText(WorkerError, f"a worker thread died: {failure!r}"))
             raise
-        self.report(StageDone(self.row, self.places, self.slots, error))
+        self._tell(error)
+
+    def _tell(self, error: ErrorText | None) -> None:
+        command = self.command
+        self.report(FramesStaged(command.row, command.places, command.slots, error))
+
+    def _write(self) -> None:
+        area, command = self.area, self.command
+        records = command.records.view(np.uint8).reshape(command.frames.size, -1)
+        with storage_errors("write", area.path):
+            reach("staging.before_write")
+            data, entries = area.data_place(command.slots), area.entry_place(command.slots)
+            raise_errno(stage_frames(area.descriptor, command.frames, self.frame_bytes, data, entries, records, area.seed))

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     from .commands import KeeperCommand
     from .earlier_row import EarlierRow
-    from .keeper_reports import GroupPrepared
     from .limits import Limits
     from .reopen import TakingBack
+    from .reports import GroupPrepared
     from .settings import WriteSettings
 
 FULL_DISK_RETRY_S = 1.0
@@ -293,18 +293,21 @@ class Groups:
 
     # ------------------------------------------------------------------ files that are not there yet, or no longer good
 
-    def files_for_waiting(self, group: Group, now_s: float) -> GroupFiles | None:
-        """The files for rows that wait, None while they have to go on waiting. Raises what made the files impossible."""
-        if not group.waiting or group.rewriting or group.retry_s is not None:
-            return None
+    def cannot_be_filled(self, group: Group, now_s: float) -> ErrorText | None:
+        """Why rows that wait will never have files. Where it is for want of room, and that is waited for, they go on waiting."""
         error = group.failure
-        if error is not None and error.is_a(StorageFullError) and self._waits_for_room(group, now_s, error):
+        if error is None or not group.waiting or group.rewriting or group.retry_s is not None:
             return None
-        if error is not None:
-            group.sound = False
-            raise error.to_error()
-        if group.files is not None:
-            self._has_room_again(group)
+        if error.is_a(StorageFullError) and self._waits_for_room(group, now_s, error):
+            return None
+        group.sound = False
+        return error
+
+    def files_for_waiting(self, group: Group) -> GroupFiles | None:
+        """The files for rows that wait, None while they have to go on waiting."""
+        if not group.waiting or group.rewriting or group.retry_s is not None or group.files is None:
+            return None
+        self._has_room_again(group)
         return group.files
 
     def fails_for_want_of_room(self, group: Group) -> ErrorText | None:

@@ -27,9 +27,9 @@ from shardwright.storage.failpoints import reach
 from .commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
 from .commit_ledger import LOGGED, STAGED
 from .evidence import end_intact
-from .keeper_reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
 from .measures import BusyClock
 from .reopen import reopen_row
+from .reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shardwright.shard.layout import ArrayLayout
 
     from .commands import KeeperCommand
-    from .keeper_reports import KeeperReport
+    from .reports import KeeperReport
     from .store_folder import StoreFolder
 
 

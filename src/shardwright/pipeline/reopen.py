@@ -43,13 +43,14 @@ class TakingBack:
 
 @dataclass(frozen=True)
 class ReopenedRow:
-    """What came of it. ``slabs`` were taken back, their frames' ``records`` and ``slots`` one for one; ``unused`` slots are free again. ``shards``
-    files of ``old_bytes`` will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
+    """What came of it. ``slabs`` were taken back, their frames' ``records``, ``slots`` and the ``addresses`` of their pixels there one for one;
+    ``unused`` slots are free again. ``shards`` files of ``old_bytes`` will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
 
     files: GroupFiles
     slabs: frozenset[int]
     records: np.ndarray
     slots: np.ndarray
+    addresses: np.ndarray
     unused: np.ndarray
     shards: int
     old_bytes: int
@@ -87,7 +88,7 @@ class _Reopening:
         grid = self._layout.grid
         records = self._folder.log.group_records(self._old.group)
         by_slab = split_by_slab(grid_tables(grid), records)
-        slots, taken, staged = taking.slots, [], []
+        staging, slots, taken, staged = self._folder.staging, taking.slots, [], []
         for slab in taking.slabs:
             mine, places = by_slab[slab]
             with suppress(ShardFormatError):  # damaged: it stays as it is, and closed
@@ -95,19 +96,21 @@ class _Reopening:
                 staged.append((records[mine], slots[: mine.size]))
                 taken.append(slab)
                 slots = slots[mine.size :]
-        if taken and self._folder.staging is not None:
-            self._folder.staging.sync()
+        if taken and staging is not None:
+            staging.sync()
         copied = 0
         for slab, (mine, places) in by_slab.items():
             if slab not in taken:
                 table = np.zeros(grid.frames_per_slab, records.dtype)
                 table[places] = records[mine]
                 copied += self._old.copy_slab(slab, table, self._new)
+        used = np.concatenate([taking.slots[:0], *(used for _, used in staged)])
         return ReopenedRow(
             self._new,
             frozenset(taken),
             np.concatenate([records[:0], *(found for found, _ in staged)]),
-            np.concatenate([taking.slots[:0], *(used for _, used in staged)]),
+            used,
+            used if staging is None else staging.address_of(used),
             slots,
             self._old.shards,
             self._old.allocated_bytes,

@@ -1,4 +1,4 @@
-"""What the shard keeper answers to a command (``commands``), and what it says when one fails. Made in its thread, handled in the acquisition's."""
+"""What became of a command (``commands``): data that workers and the shard keeper make in their threads, and the acquisition's core handles."""
 
 from __future__ import annotations
 
@@ -8,10 +8,43 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.error_text import ErrorText
     from shardwright.shard.group_files import GroupFiles
 
     from .reopen import ReopenedRow
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """Of one task of a slab that was stored: how long it waited for a worker, how long that took, and at which level it wrote ``chunks`` chunks;
+    those that are all fill were not written."""
+
+    queue_ns: int
+    encode_ns: int
+    level: DegradeLevel
+    chunks: int
+
+
+@dataclass(frozen=True)
+class SlabEncoded:
+    """Every task of the slab in this row has ended: nobody reads its pixels any more. ``error``: of the first that was not stored. ``stored_bytes``
+    went into its group's files. ``tasks``: those that were stored."""
+
+    row: int
+    stored_bytes: int
+    error: ErrorText | None
+    tasks: tuple[TaskTimes, ...] = ()
+
+
+@dataclass(frozen=True)
+class FramesStaged:
+    """Frames at ``places`` of this row are in ``slots`` of the staging area, or ``error`` says why not."""
+
+    row: int
+    places: np.ndarray
+    slots: np.ndarray
+    error: ErrorText | None
 
 
 @dataclass(frozen=True)
@@ -76,6 +109,10 @@ class Recorded:
     release: bool
     settled: bool
 
+    @property
+    def frames(self) -> int:
+        return self.sequences.size
+
 
 @dataclass(frozen=True)
 class NotRecorded:
@@ -85,6 +122,10 @@ class NotRecorded:
     release: bool
     settled: bool
     error: ErrorText
+
+    @property
+    def frames(self) -> int:
+        return self.records.size
 
 
 @dataclass(frozen=True)
@@ -102,4 +143,6 @@ class StoreFinished:
     error: ErrorText | None
 
 
+WorkerReport = SlabEncoded | FramesStaged
 KeeperReport = GroupPrepared | GroupReopened | GroupRewritten | GroupSealed | Committed | Recorded | NotRecorded | KeeperFailed | StoreFinished
+Report = WorkerReport | KeeperReport

@@ -1,0 +1,1072 @@
+"""The heart of an acquisition: a state machine between frames that come in and shards that are sealed. It decides, others act.
+
+    frames, with their time  ─┐                  ┌─▶ Encode, Stage                         ─▶ workers ─▶ SlabEncoded, FramesStaged ─┐
+    reports of what was done ─┼─▶ Core.submit    ├─▶ Prepare, Commit, Seal, Reopen,        ─▶ keeper  ─▶ a report for each ─────────┤
+    tick, with the time      ─┤   .handle, .tick │   Rewrite, Record, Grow, Finish, ...                                             │
+    flush, finish, ...       ─┘                  └─▶ sequences whose pixels are free, watermarks, events                            │
+                              ▲                                                                                                     │
+                              └─────────────────────────────────────────────────────────────────────────────────────────────────────┘
+
+No clock, thread, lock, file or queue: time comes with what happens, pixels are addresses that it never follows, and the same inputs give the same
+outputs. Whoever drives it (``Acquisition``; the simulation) calls it from one thread, carries out ``take_commands`` in order and hands in a report
+for each. A frame's pixels belong to it from ``submit`` until its sequence comes out of ``take_released``.
+
+The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with holes) and its group's files are there
+-> stored -> committed -> durable; what waits long for its slab is staged meanwhile.
+
+    OPEN -> FINISHING -> SEALED             FINISHING: an end was asked for; what is incomplete is closed, every group sealed, the store finished
+      └────────┴-> FAILING -> FAILED        FAILING: nothing more is taken in; what is sound is sealed, the rest stays on disk for recovery
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from shardwright.array.grid import Grid
+from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
+from shardwright.model.degrade_level import DegradeLevel
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import ResumeError, ShardFormatError, StorageError, StorageFullError, StoreGoneError, StoreMovedError, WorkerError
+from shardwright.model.fates import Fate, Reason
+from shardwright.shard.frame_record import PASSED_OVER, record_dtype
+from shardwright.shard.slab_map import frames_of_group, slabs_of_group
+from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_held
+
+from .accounts import Accounts
+from .assembly import SlabTable
+from .commands import Abandon, Commit, Discard, Encode, Finish, Grow, RemoveStore
+from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
+from .earlier_row import EarlierRow
+from .groups import FULL_DISK_RETRY_S, Group, Groups, GroupState
+from .level_counts import LevelCounts
+from .measures import Measures
+from .overload_level import OverloadLevel, backlog_part
+from .recorder import Recorder
+from .reopen import TakingBack
+from .reports import (
+    Committed,
+    FramesStaged,
+    GroupPrepared,
+    GroupReopened,
+    GroupRewritten,
+    GroupSealed,
+    KeeperFailed,
+    NotRecorded,
+    Recorded,
+    SlabEncoded,
+    StoreFinished,
+)
+from .staging_desk import StagingDesk
+from .telling import Telling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.model.receipt import Receipt
+    from shardwright.shard.layout import ArrayLayout
+
+    from .commands import Command
+    from .limits import Limits
+    from .reports import Report
+    from .restored import Restored, RestoredGroup
+    from .settings import WriteSettings
+
+_SETTLE_ROWS = 4096
+_FATES = {DUPLICATE: (Fate.DUPLICATE, Reason.PLACE_TAKEN), LATE: (Fate.LATE, Reason.PLACE_CLOSED)}
+
+
+class AcquisitionState(enum.Enum):
+    OPEN = "open"
+    FINISHING = "finishing"
+    SEALED = "sealed"
+    FAILING = "failing"
+    FAILED = "failed"
+
+
+class Now(NamedTuple):
+    """When something happens: ``ns`` of a clock that never goes back, ``utc_ns`` of the calendar's."""
+
+    ns: int
+    utc_ns: int
+
+    @property
+    def s(self) -> float:
+        return self.ns * 1e-9
+
+
+@dataclass
+class _Batch:
+    """Frames that were submitted; ``first`` is the next one to place."""
+
+    records: np.ndarray
+    positions: np.ndarray
+    sequences: np.ndarray
+    addresses: np.ndarray
+    fates: np.ndarray
+    first: int = 0
+
+    def keep(self, chosen: np.ndarray) -> None:
+        """Of what is left to be placed: only those, bool[n]."""
+        for name in ("records", "positions", "sequences", "addresses", "fates"):
+            setattr(self, name, getattr(self, name)[self.first :][chosen])
+        self.first = 0
+
+
+class Core:
+    """``levels``: at which chunks can be encoded, from the configured one to the fastest. ``staging_slots`` of the staging area, of which
+    ``staged_slots`` hold frames already. ``path`` is only spoken of."""
+
+    def __init__(
+        self,
+        path: Path,
+        spec: ArraySpec,
+        limits: Limits,
+        settings: WriteSettings,
+        layout: ArrayLayout,
+        levels: Sequence[DegradeLevel],
+        *,
+        threads: int,
+        staging_slots: int,
+        staged_slots: Iterable[int] = (),
+    ) -> None:
+        self.path = path
+        self.spec = spec
+        self.limits = limits
+        self.settings = settings
+        self.grid = Grid.of(spec)
+        self.state = AcquisitionState.OPEN
+        self.why: ErrorText | None = None  # it failed, or is about to, and where a defect was raised
+        self.client_epoch = 1  # of whoever sends now
+        self.measures = Measures()
+        self.thread_died = False  # a worker or the keeper: whoever runs this process must end it
+        self.overload = OverloadLevel(levels if settings.overload == "degrade" else levels[:1], tasks_to_try=threads)
+        self.table = SlabTable(self.grid, limits.rows, record_dtype(len(spec.frame_fields)))
+        frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
+        self.accounts = Accounts(limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1)
+        self.telling = Telling(self.grid, raises_duplicates=settings.on_duplicate == "fail")
+        self._layout = layout
+        self._now = Now(0, 0)
+        self._commands: list[Command] = []  # this very list for good: what asks knows it, and not the core, so that there is no circle of references
+        self._ask = ask = self._commands.append
+        self._released: list[np.ndarray] = []
+        self.desk = StagingDesk(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
+        self.groups = Groups(self.grid, limits, ask, settings, self.telling.note)
+        self._recorder = Recorder(ask)
+        self._ledger = CommitLedger()
+        self._level_counts = LevelCounts(limits.rows)
+        self._pending: deque[_Batch] = deque()
+        self._ring_used, self._ring_frames = 0, limits.ring_frames
+        self._keeps_frames = settings.durability == "durable"  # until they are durable
+        self._at_workers: set[int] = set()  # rows that are being encoded
+        self._waits_for_stage: set[int] = set()  # rows that are stored while a frame of theirs is still being staged
+        self._rows_starved = False  # a slab waits for a row
+        self._row_waits_for_room = False  # a sealed row waits for slots or rows, which a commit may give back
+        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
+        self._flush_goal = 0
+        self._next_stage_s = 0.0
+        self._sealed_extent = 0
+        self._low_water = False
+        self._finish_asked, self._keep_empty = False, True
+        self._store_asked = False
+        self._store_retry_s: float | None = None
+        self._workers_live = True
+        self._keeper_dead = False
+        self._doomed: set[int] = set()  # failing: rows to give up once nobody reads their pixels
+        self._given_up = False
+        self._leaves_something = False  # files that only recovery can finish
+
+    # ------------------------------------------------------------------ what goes out
+
+    def take_commands(self) -> list[Command]:
+        """What is to be done, in this order; a report for each is to come."""
+        commands = self._commands.copy()
+        self._commands.clear()
+        return commands
+
+    def take_released(self) -> np.ndarray:
+        """int64[n]: sequences whose pixels are no longer needed."""
+        released, self._released = self._released, []
+        sequences = joined(released)
+        if self._restored_frames.size and sequences.size:
+            ours = np.isin(sequences, self._restored_frames)
+            self._restored_frames = np.setdiff1d(self._restored_frames, sequences)
+            sequences = sequences[~ours]
+        return sequences
+
+    @property
+    def in_flight(self) -> int:
+        """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being read."""
+        return len(self._at_workers) + int(self.desk.tasks.sum())
+
+    @property
+    def unrecorded_frames(self) -> int:
+        """That the frame log does not have yet."""
+        return self._recorder.frames
+
+    @property
+    def is_finishing(self) -> bool:
+        return self._finish_asked
+
+    @property
+    def flush_is_stuck(self) -> bool:
+        """Whether a flush waits for frames that nothing under way can make durable: their slab is not full, and they cannot be staged."""
+        waiting = self.accounts.durable.value < self._flush_goal
+        under_way = self.in_flight or self._ledger.busy or self._pending or self._recorder.frames or self.groups.making_files
+        return waiting and not under_way and not self.desk.usable
+
+    @property
+    def left_to_recovery(self) -> bool:
+        """Whether it has failed and recovery finds something of it at its path: neither where all was sealed, nor where the store is gone."""
+        return self.state is AcquisitionState.FAILED and self._leaves_something and not self._store_is_gone
+
+    def receipt(self) -> Receipt:
+        failed = self.state is AcquisitionState.FAILED
+        receipt = self.accounts.receipt(self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed)
+        chunks, frames = self._level_counts.chunks.tolist(), self._level_counts.frames.tolist()
+        return replace(
+            receipt,
+            frames_faster=frames[DegradeLevel.FASTER],
+            frames_uncompressed=frames[DegradeLevel.UNCOMPRESSED],
+            chunks_faster=chunks[DegradeLevel.FASTER],
+            chunks_uncompressed=chunks[DegradeLevel.UNCOMPRESSED],
+        )
+
+    # ------------------------------------------------------------------ what comes in
+
+    def submit(self, descriptors: np.ndarray, addresses: np.ndarray, now: Now) -> None:
+        """Take frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of their pixels (C order, little-endian).
+
+        Frames with flags have no pixels and are only recorded. A sequence that came before is dropped, its pixels released.
+        """
+        self._now = now
+        sequences = descriptors["sequence"].astype(np.int64)
+        if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING) or self._finish_asked:
+            self._refuse(descriptors, sequences)
+            return
+        again = self.accounts.seen.holds(sequences)
+        if again.any():
+            self._released.append(sequences[again])
+            descriptors, addresses, sequences = descriptors[~again], addresses[~again], sequences[~again]
+        positions = descriptors["position"].astype(np.int64)
+        self.accounts.receive(sequences, positions)
+        records = self._records_of(descriptors)
+        told = descriptors["flags"] != 0
+        if told.any():
+            dropped = descriptors["flags"][told] == FRAME_DROPPED
+            self._settle(
+                records[told],
+                np.where(dropped, Fate.DROPPED, Fate.LOST).astype(np.uint8),
+                np.where(dropped, Reason.OVERLOAD, Reason.NOT_HELD).astype(np.uint8),
+                release=False,
+            )
+            kept = ~told
+            records, positions, sequences, addresses = records[kept], positions[kept], sequences[kept], addresses[kept]
+        if sequences.size:
+            self._pending.append(_Batch(records, positions, sequences, addresses.astype(np.int64), np.zeros(sequences.size, np.uint8)))
+        self._advance()
+
+    def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
+        """Frames that come too late for anything: after the end, or after a failure (then they count as lost)."""
+        if self.why is not None and not self._finish_asked:
+            self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
+            self.accounts.frames_by_fate[Fate.LOST] += sequences.size
+        self._released.append(sequences[descriptors["flags"] == 0])
+
+    def _records_of(self, descriptors: np.ndarray) -> np.ndarray:
+        records = np.zeros(descriptors.size, self.table.records.dtype)
+        assert descriptors.dtype.names is not None
+        for name in descriptors.dtype.names:
+            records[name] = descriptors[name]
+        records["slot"] = records["flags"] = 0
+        records["arrival_ns"], records["arrival_monotonic_ns"] = self._now.utc_ns, self._now.ns
+        records["client_epoch"] = self.client_epoch
+        records["fate"] = Fate.STORED
+        return records
+
+    def see_ring(self, used_frames: int, ring_frames: int) -> None:
+        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each ``tick``."""
+        self._ring_used, self._ring_frames = used_frames, ring_frames
+
+    def tick(self, now: Now) -> None:
+        """Time goes on: several times a second, and after reports."""
+        self._now = now
+        self._advance()
+
+    def settle_missing(self, now: Now) -> None:
+        """Sequences below the newest that never came and that nobody can send any more: recorded as lost, so that they hold nothing up."""
+        self._now = now
+        if self.state is not AcquisitionState.OPEN:
+            return
+        for first, last in self.accounts.seen.missing(self.accounts.seen.stop):
+            for start in range(first, last + 1, _SETTLE_ROWS):
+                records = self._records_of(not_held(start, min(_SETTLE_ROWS, last + 1 - start), descriptor_dtype(len(self.spec.frame_fields))))
+                sequences = records["sequence"].astype(np.int64)
+                self.accounts.receive(sequences, records["position"].astype(np.int64))
+                reason = np.where(self.accounts.may_be_acknowledged(sequences), Reason.NOT_HELD, Reason.NOT_ACKNOWLEDGED)
+                self._settle(records, Fate.LOST, reason.astype(np.uint8), release=False)
+        self._advance()
+
+    def flush(self, now: Now) -> None:
+        """Make everything that came so far durable, now: frames of unfinished slabs are staged."""
+        self._now = now
+        self._flush_goal = self.accounts.seen.value
+        self._advance()
+
+    def finish(self, now: Now, *, keep_empty: bool = True) -> None:
+        """No more frames: incomplete slabs are closed with fill value, every shard is sealed.
+
+        Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free again."""
+        self._now = now
+        self._finish_asked, self._keep_empty = True, keep_empty
+        self._advance()
+
+    def wait_for_room_no_longer(self, now: Now) -> None:
+        """From now on a full disk ends the acquisition, whatever ``on_full`` says: what is stored stays there for recovery. For whoever must end."""
+        if not self.groups.waits_for_room or self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+            return
+        if self.groups.waiting_for_room:
+            self.flush(now)  # what waits only in memory is staged, as far as there are slots
+        self.groups.wait_no_longer()
+        self._recorder.try_again(math.inf)
+        self._store_retry_s = None if self._store_retry_s is None else 0.0
+        self.tick(now)
+
+    def workers_failed(self, why: str, now: Now, *, ended: bool) -> None:
+        """A worker died. The others still read pixels and report; what is left when the last has gone (``ended``) will never be reported."""
+        self._now = now
+        self.thread_died, self._workers_live = True, False
+        if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+            self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
+        if self.in_flight and ended:
+            for row in sorted(self._at_workers | set(np.flatnonzero(self.desk.tasks > 0).tolist())):
+                self._doomed.add(row)
+                self._group_of_row(row).sound = False  # a slab of it is half written
+            self._at_workers.clear()
+            self.desk.tasks[:] = 0
+
+    def _advance(self) -> None:
+        """Go as far as rows, groups and clocks allow; called after every change."""
+        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
+            self._failing_step()
+            return
+        self.groups.retry_full_disk(self._now.s)
+        while self._pending and self._place(self._pending[0]):
+            self._pending.popleft()
+        self._relieve_ring()
+        self._look_at_ring()
+        self._stage_and_commit()
+        if self.why is not None:
+            self._failing_step()
+        elif self._finish_asked and not self._pending:
+            self._finish_step()
+
+    # ------------------------------------------------------------------ frames to slabs
+
+    def _place(self, batch: _Batch) -> bool:
+        """Place a batch from where it stands; False when it has to wait for a row or a group."""
+        while True:
+            first = batch.first
+            done, rows, missing = self.table.place(first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.fates)
+            taken = np.flatnonzero(batch.fates[first:done] == DUPLICATE) + first
+            if taken.size:
+                self._settle(batch.records[taken], *_FATES[DUPLICATE])
+            batch.first = done
+            for row in rows:
+                self._dispatch(row)
+            if self.why is not None:
+                return False  # the rest of the batch was given up with everything that waited
+            if missing < 0:
+                return True
+            if self.groups.is_closed_slab(missing) and self._reject_late(batch):
+                if not batch.positions.size:
+                    return True
+            elif not self._open_slab(missing):
+                return False
+
+    def _reject_late(self, batch: _Batch) -> bool:
+        """Settle all that is left of a batch and belongs to places which are shut, in one step, however they are mixed with others.
+        Returns whether there were any."""
+        slabs, places = slabs_and_places(batch.positions[batch.first :], *self.table.grid_tables)
+        fates = np.full(slabs.size, PLACED)
+        for slab in np.unique(slabs).tolist():
+            if self.groups.is_closed_slab(slab):
+                here = slabs == slab
+                fates[here] = self.groups.fates(slab, places[here])
+        for fate, why in _FATES.items():
+            if (rejected := fates == fate).any():
+                self._settle(batch.records[batch.first :][rejected], *why)
+        batch.keep(fates == PLACED)
+        return bool((fates != PLACED).any())
+
+    def _settle(
+        self, records: np.ndarray, fate: Fate | np.ndarray, reason: Reason | np.ndarray, *, release: bool = True, settled: bool = True
+    ) -> None:
+        """Frames that are not stored: they go to the frame log, and only then are acknowledged and (``release``) their pixels free."""
+        records = records.copy()
+        records["fate"], records["reason"] = fate, reason
+        self.accounts.settle(records)
+        self._recorder.record(records, release=release, settled=settled)
+
+    def _open_slab(self, slab: int) -> bool:
+        """A row for a new slab, and its group; False when it has to wait. Makes room by closing what is oldest."""
+        number = self.grid.group_of_slab(slab)
+        if not self.groups.open(number):
+            if (row := self.groups.earlier_to_open(number)) is not None:
+                self._open_again(number, row, slab)
+            elif number not in self.groups.by_number and (oldest_group := self.groups.oldest_when_all_open()) is not None:
+                self._close_group(oldest_group, passed_over=True)
+            return False
+        group = self.groups.by_number[number]
+        if slab in group.done_slabs:  # closed by an end that came early: the way to its empty places is that of a sealed group
+            group.opens_again = True
+            self._close_group(group)
+            return False
+        if self.table.open(slab):
+            self._rows_starved = False
+            return True
+        self._rows_starved = True
+        if not self._rows_under_way and (oldest := self.table.oldest()) is not None:
+            self._close_slab(oldest, passed_over=True)
+        return False
+
+    @property
+    def _rows_under_way(self) -> bool:
+        """Whether rows come back without another slab being closed."""
+        waiting = any(group.waiting for group in self.groups.by_number.values())
+        return waiting or bool(self._at_workers) or bool(self._waits_for_stage) or self._ledger.rows_to_come
+
+    def _relieve_ring(self) -> None:
+        """Close the oldest incomplete slabs while too many frames wait for others."""
+        while self.table.held_frames > self._most_held and (oldest := self.table.oldest()) is not None:
+            self._close_slab(oldest, passed_over=True)
+
+    @property
+    def _most_held(self) -> int:
+        """How many frames may wait for others before the ring could not take a slab's worth of new ones."""
+        spare = self.limits.ring_frames - self.limits.held_frames
+        return self.limits.ring_frames - max(1, min(spare // 2, self.limits.frames_per_slab))
+
+    def _look_at_ring(self) -> None:
+        """Under the overload policy ``degrade``: encode faster while frames wait for encoders."""
+        if not self.overload.can_change:
+            return
+        part = backlog_part(
+            ring_frames=self._ring_frames,
+            used_frames=self._ring_used,
+            collecting_frames=self.table.held_frames,
+            held_frames=self.limits.held_frames,
+            unsynced_frames=self._ledger.unsynced_frames if self._keeps_frames else 0,
+        )
+        before = self.overload.look(part, self._now.s)
+        if before is not None:
+            self.telling.note("overload_level", {"level": self.overload.level.label, "before": before.label, "backlog": round(part, 2)})
+
+    def _close_slab(self, slab: int, *, passed_over: bool = False) -> None:
+        """``passed_over``: by newer frames, so that it stays closed whoever goes on with this acquisition."""
+        row = self.table.close(slab)
+        self.table.records["flags"][row] = PASSED_OVER if passed_over else 0
+        self.groups.holes.remember(slab, self.table.filled(row))
+        self._dispatch(row)
+
+    def _close_group(self, group: Group, *, passed_over: bool = False) -> None:
+        """No more frames for this group: what is incomplete is closed, what never came is remembered as a hole."""
+        group.state = GroupState.CLOSING
+        group.opens_again = group.opens_again and not passed_over
+        for slab in self.table.incomplete_of_group(group.number):
+            self._close_slab(slab, passed_over=passed_over)
+            if self.why is not None:
+                return  # closing it showed that its files are no good
+        for slab in slabs_of_group(self._layout, group.number):
+            if slab not in group.done_slabs:
+                self.groups.holes.remember(slab, None)
+        group.slabs_left = 0
+        self.groups.seal_if_done(group)
+
+    def _group_of_row(self, row: int) -> Group:
+        """A row that is in use belongs to a group that is not sealed yet."""
+        return self.groups.by_number[self.grid.group_of_slab(int(self.table.slab[row]))]
+
+    def _dispatch(self, row: int) -> None:
+        """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a disk that is another's."""
+        if self.state is AcquisitionState.FAILING:
+            self._doomed.add(row)
+            return
+        slab = int(self.table.slab[row])
+        group = self._group_of_row(row)
+        self._level_counts.begin_slab(row)
+        self.table.records["slab_frames"][row] = int(self.table.frames[row]) % (1 << 16)
+        group.done_slabs.add(slab)
+        group.slabs_left -= 1
+        group.waiting.append(row)
+        self._start_waiting(group)
+
+    def _start_waiting(self, group: Group) -> None:
+        if (error := self.groups.cannot_be_filled(group, self._now.s)) is not None:
+            self._fail(error)
+            return
+        files = self.groups.files_for_waiting(group)
+        if files is None:
+            return
+        rows, group.waiting = group.waiting, []
+        for row in rows:
+            group.in_flight += 1
+            self._at_workers.add(row)
+            self._level_counts.begin_writing(row)
+            self._ask(Encode(row, int(self.table.slab[row]), files, self.table.addresses[row], self.table.records[row]))
+
+    # ------------------------------------------------------------------ rows that take frames again
+
+    def _open_again(self, number: int, row: EarlierRow, wanted: int) -> None:
+        """A group that was closed before it was full takes frames again, once there is room for the slab that is wanted. Of its other incomplete
+        slabs as many collect again as there is room for then, the newest first."""
+        takes_back = {slab: int(filled.sum()) for slab, filled in row.takes_back().items()}
+        if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
+            return
+        slabs, frames, most = [], 0, self._room_to_take_back
+        for slab in sorted(takes_back, key=lambda slab: (slab != wanted, -slab))[: self.table.free_rows]:
+            if frames + takes_back[slab] <= most:
+                slabs.append(slab)
+                frames += takes_back[slab]
+        self.groups.reopen(number, TakingBack(tuple(slabs), self.desk.take_slots(frames)))
+
+    @property
+    def _room_to_take_back(self) -> int:
+        """How many frames of a sealed row can collect again now."""
+        return min(self.desk.free_slots, self._most_held - self.table.held_frames)
+
+    def _waits_to_take_back(self, number: int, frames: int) -> bool:
+        """Whether a slab with so many frames has to wait for room, which the oldest slabs make; its row is opened once, so that without it the slab
+        would be closed for good. False also when there will never be room."""
+        self._row_waits_for_room = False
+        if self.table.free_rows and frames <= self._room_to_take_back:
+            return False
+        if frames <= min(self.desk.slots, self._most_held):
+            if self._rows_under_way or self.desk.tasks.any() or self._ledger.slots_to_come or self._ledger.committing:
+                self._row_waits_for_room = True
+                return True
+            if (oldest := self.table.oldest()) is not None:
+                self._close_slab(oldest, passed_over=True)
+                return True
+        reason = "the staging area has no room for what is there of a slab" if self.desk.slots else "there is no staging area (any more)"
+        self.telling.note("row_reopening_failed", {"group": number, "reason": reason, "then": "frames that come for that slab are late"})
+        return False
+
+    def _collect_staged(self, records: np.ndarray, slots: np.ndarray, addresses: np.ndarray) -> bool:
+        """Frames whose pixels are in the staging area, and nowhere else: they collect. False when there is no room for them."""
+        sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
+        self._restored_frames = np.union1d(self._restored_frames, sequences)
+        placed = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
+        slabs, places = slabs_and_places(positions, *self.table.grid_tables)
+        for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
+            here = (slabs == self.table.slab[row]) & (self.table.addresses[row, places] == addresses)
+            self.table.staging_slot[row, places[here]] = slots[here]
+        return placed
+
+    # ------------------------------------------------------------------ staging, commits, flushes
+
+    def _stage_and_commit(self) -> None:
+        now_s = self._now.s
+        self._recorder.try_again(now_s)
+        flushing = self.accounts.durable.value < self._flush_goal
+        if flushing or now_s >= self._next_stage_s:
+            patience_ns = 0 if flushing else self.settings.store_within_ms * 500_000
+            self._next_stage_s = now_s + self.settings.store_within_ms / 4000
+            self.desk.stage(self._rows_that_wait(), self._now.ns - patience_ns)
+        starved = (self.desk.starved and self._ledger.slots_to_come) or (self._rows_starved and self._ledger.rows_to_come)
+        starved = starved or (self._row_waits_for_room and (self._ledger.slots_to_come or self._ledger.rows_to_come))
+        hurry = flushing or self._finish_asked or starved or self._ring_waits_for_commit()
+        if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
+            self._commit()
+
+    def _rows_that_wait(self) -> list[int]:
+        """Rows whose frames are only in memory: slabs that collect, and slabs that wait for files."""
+        collecting = [row for row in self.table.collecting_rows() if self.groups.may_stage(self._group_of_row(row))]
+        waiting = [row for group in self.groups.by_number.values() if self.groups.may_stage(group) for row in group.waiting]
+        return collecting + waiting
+
+    def _ring_waits_for_commit(self) -> bool:
+        """With durability ``durable`` pixels come back at a commit: do not let half the ring wait for the next one."""
+        return self._keeps_frames and self._ledger.releases_waiting > max(1, (self.limits.ring_frames - self.limits.held_frames) // 2)
+
+    def _commit(self) -> None:
+        groups = self.groups.by_number
+        keys = self._ledger.begin({number for number, group in groups.items() if group.state is GroupState.SEALING or not group.ready})
+        if keys:
+            self._ask(Commit(frozenset(keys)))
+
+    def _settle_durable(self, key: int, entry: Uncommitted) -> None:
+        self.accounts.make_durable(joined(entry.sequences), frames=key != LOGGED)
+        self.desk.give_back(joined(entry.slots))
+        self._released.extend(entry.releases)
+        for row in entry.rows:
+            self.table.free(row)
+
+    # ------------------------------------------------------------------ reports
+
+    def handle(self, report: Report, now: Now) -> None:
+        """What became of a command. ``tick`` comes next, once all reports that are there are handled."""
+        self._now = now
+        match report:
+            case SlabEncoded():
+                self._slab_encoded(report)
+            case FramesStaged():
+                self._frames_staged(report)
+            case GroupPrepared():
+                self._group_prepared(report)
+            case GroupReopened():
+                self._group_reopened(report)
+            case GroupRewritten():
+                self._group_rewritten(report)
+            case GroupSealed():
+                self._group_sealed(report)
+            case Committed():
+                self._committed(report)
+            case Recorded():
+                self._recorded(report)
+            case NotRecorded():
+                self._not_recorded(report)
+            case KeeperFailed():
+                self._keeper_failed(report)
+            case StoreFinished():
+                self._store_finished(report)
+
+    def _slab_encoded(self, report: SlabEncoded) -> None:
+        row = report.row
+        if row not in self._at_workers:
+            return  # given up with dead workers
+        self._at_workers.discard(row)
+        group = self._group_of_row(row)
+        group.in_flight -= 1
+        self._count_bytes(group, report.stored_bytes)
+        for task in report.tasks:
+            self.measures.queue.observe_ns(task.queue_ns)
+            self.measures.encode.observe_ns(task.encode_ns)
+            self._level_counts.wrote(row, task.level, task.chunks)
+            self.overload.task_done(task.level)
+        if report.error is None:
+            self._slab_stored(group, row)
+        elif self.groups.note_io_error(group, report.error) and self.state is not AcquisitionState.FAILING:
+            group.waiting.append(row)  # its frames are still here: into the new files
+        else:
+            group.sound = False  # a slab of it is half written
+            self._fail(report.error)
+            self._doomed.add(row)
+        self._after_slab(group)
+
+    def _count_bytes(self, group: Group, stored_bytes: int) -> None:
+        self.accounts.stored_bytes += stored_bytes
+        group.stored_bytes += stored_bytes
+
+    def _after_slab(self, group: Group) -> None:
+        if self.state is AcquisitionState.FAILING:
+            return
+        self._rewrite_if_idle(group)
+        self.groups.seal_if_done(group)
+
+    def _slab_stored(self, group: Group, row: int) -> None:
+        if self.desk.tasks[row]:
+            self._waits_for_stage.add(row)  # a worker still reads its pixels
+            group.in_flight += 1
+            return
+        table = self.table
+        sequences = self._store_frames(row, table.filled(row))
+        group.frames += sequences.size
+        group.owed.discard(int(table.slab[row]))
+        self._level_counts.stored(row, sequences.size)
+        held_row = row if self._keeps_frames else None
+        self._ledger.add(group.number, self._now.s, sequences, slots=self.desk.slots_of(row), held_row=held_row)
+        if held_row is None:
+            self._released.append(sequences)
+            table.free(row)
+
+    def _store_frames(self, row: int, places: np.ndarray) -> np.ndarray:
+        """The frames at ``places`` (a mask, or indices) of a row are stored; returns their sequences."""
+        sequences: np.ndarray = self.table.sequences[row][places]
+        new = self.accounts.store(sequences)
+        arrival_ns = self.table.records[row]["arrival_monotonic_ns"][places]
+        self.measures.store.observe_all_ns(self._now.ns - arrival_ns[new])
+        return sequences
+
+    def _frames_staged(self, report: FramesStaged) -> None:
+        row = report.row
+        if not self.desk.tasks[row]:
+            return  # given up with dead workers
+        if self.desk.done(report):
+            sequences = self._store_frames(row, report.places)
+            self._ledger.add(STAGED, self._now.s, sequences)
+        elif report.error is not None:
+            self.telling.note("staging_failed", {"reason": str(report.error), "then": "frames are stored when their slab is full"})
+        if row in self._waits_for_stage and not self.desk.tasks[row]:
+            self._waits_for_stage.discard(row)
+            group = self._group_of_row(row)
+            group.in_flight -= 1
+            self._slab_stored(group, row)
+            self._after_slab(group)
+
+    def _recorded(self, report: Recorded) -> None:
+        self._recorder.done(report)
+        if report.release:
+            self._released.append(report.sequences)
+        if report.settled:
+            self.accounts.stored.add(report.sequences)
+            self._ledger.add(LOGGED, self._now.s, report.sequences)
+
+    def _not_recorded(self, report: NotRecorded) -> None:
+        """They stay unacknowledged until the log has room; where nobody waits for that, for good."""
+        if self.groups.waits_for_room and self.state is not AcquisitionState.FAILING:
+            self._recorder.wait_for_room(report, self._now.s)
+            return
+        self._recorder.done(report)
+        if report.release:
+            self._released.append(report.records["sequence"].astype(np.int64))
+        self._fail(report.error)
+
+    def _committed(self, report: Committed) -> None:
+        if not report.failed:
+            self.measures.commit.observe_ns(report.commit_ns)
+        for key, error in report.failed.items():
+            self._commit_failed(key, error)
+        for key, entry in self._ledger.end(set(report.failed)):
+            self._settle_durable(key, entry)
+        if STAGED in report.failed:
+            self._ledger.take(STAGED)  # these frames become durable with their slabs
+        for group in list(self.groups.by_number.values()):
+            self._rewrite_if_idle(group)
+
+    def _commit_failed(self, key: int, error: ErrorText) -> None:
+        if key == STAGED and error.is_a(StorageError):
+            self.telling.note("staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"})
+            self.desk.give_up()
+        elif key in (STAGED, LOGGED) or not self._rewrite(self.groups.by_number.get(key), error):
+            self._fail(error)
+
+    def _group_prepared(self, report: GroupPrepared) -> None:
+        if report.files is not None:
+            self.measures.shard_open.observe_ns(report.open_ns)
+        self._look_at_room(report.free_bytes)
+        group = self.groups.note_prepared(report)
+        if group is None:
+            return
+        if (error := self.groups.fails_for_want_of_room(group)) is not None:
+            self._fail(error)
+        else:
+            self._start_waiting(group)
+
+    def _look_at_room(self, free_bytes: int) -> None:
+        """Of the disk; 0: not known."""
+        low = 0 < free_bytes < self.settings.low_water_bytes
+        if low and not self._low_water:
+            shards = free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
+            facts = {"free_bytes": free_bytes, "low_water_bytes": self.settings.low_water_bytes, "shards_left": shards}
+            self.telling.note("disk_low", facts)
+        self._low_water = low or (self._low_water and free_bytes == 0)
+
+    def _group_reopened(self, report: GroupReopened) -> None:
+        group, made = self.groups.by_number.get(report.group), report.made
+        if group is None or group.taking is None or self.state is AcquisitionState.FAILING:
+            return  # given up, or about to be: the row stays sealed as it was
+        if made is not None:
+            before = self.groups.reopened(group, made.files, made.slabs)
+            self.groups.holes.forget(slab for slab in slabs_of_group(self._layout, group.number) if slab not in group.done_slabs)
+            self.desk.give_back(made.unused)
+            self.accounts.shards -= made.shards
+            self.accounts.stored_bytes -= made.old_bytes if before.stored_bytes is None else before.stored_bytes
+            self._count_bytes(group, made.copied_bytes)
+            self.telling.note("row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)})
+            if made.records.size and not self._collect_staged(made.records, made.slots, made.addresses):
+                group.sound = False  # recovery has the frames: they are in the staging area
+                self._fail(self.why or ErrorText(WorkerError, "frames that were taken back found no room"))
+            return
+        error = report.error
+        assert error is not None, "one or the other"
+        if error.is_a(ShardFormatError):
+            facts = {"group": group.number, "reason": str(error), "then": "frames that come for it are late"}
+            self.telling.note("row_reopening_failed", facts)
+            self.desk.give_back(group.taking.slots)
+            self.groups.stays_closed(group)
+        elif not self.groups.waits_to_reopen(group, self._now.s, error):
+            self._fail(error)
+
+    def _group_sealed(self, report: GroupSealed) -> None:
+        group = self.groups.by_number[report.group]
+        if report.error is not None:
+            if self.state is not AcquisitionState.FAILING and self.groups.waits_to_seal(group, self._now.s, report.error):
+                return
+            group.state = GroupState.CLOSING
+            if report.renamed or not self._rewrite(group, report.error):
+                group.sound = False
+                self._fail(report.error)
+                if self._given_up:
+                    self._give_up(group)
+            return
+        self.measures.shard_seal.observe_ns(report.seal_ns)
+        self.groups.sealed(report.group)
+        self.accounts.shards += report.shards
+        self._count_bytes(group, report.shards * self.limits.index_bytes)
+        records = report.records
+        if group.opens_again and records is not None and records.size < frames_of_group(self._layout, group.number):
+            row = EarlierRow.of(self.grid, self.table.grid_tables, records)
+            self.groups.opens_again(group.number, replace(row, stored_bytes=group.stored_bytes))
+        self._settle_durable(report.group, self._ledger.take(report.group))
+        self._sealed_extent = max(self._sealed_extent, self.groups.visible.end_of(group.number))
+        self._ask(Grow(self.groups.visible.elements(self.accounts.received_extent)))
+
+    def _store_finished(self, report: StoreFinished) -> None:
+        full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
+        if full is not None and self.groups.waits_for_room and self.state is AcquisitionState.FINISHING:
+            self.telling.note("disk_full", {"reason": full.message, "hint": "Free some space: what is left to do is tried again"})
+            self._store_retry_s = self._now.s + FULL_DISK_RETRY_S
+            return
+        self._leaves_something = self._leaves_something or report.error is not None
+        if report.error is None and self.state is AcquisitionState.FINISHING:
+            for key, entry in self._ledger.take_all():  # records of frames that were not stored: in the table now
+                self._settle_durable(key, entry)
+            self.state = AcquisitionState.SEALED
+            return
+        self._fail(report.error or ErrorText(WorkerError, "the store was finished before its time"))
+        self._fail_at_last()
+
+    # ------------------------------------------------------------------ files that met an I/O error
+
+    def _rewrite(self, group: Group | None, error: ErrorText) -> bool:
+        """Save a group by new files, once no worker is at the old ones; False when it cannot be saved."""
+        if group is None or self.state is AcquisitionState.FAILING or not self.groups.note_io_error(group, error):
+            return False
+        self._rewrite_if_idle(group)
+        return True
+
+    def _rewrite_if_idle(self, group: Group) -> None:
+        """Once nobody is at the old files. What cannot be read back is encoded again, where it is still held."""
+        begun = not group.rewriting or group.rewrite_asked or self.state is AcquisitionState.FAILING
+        if begun or group.in_flight or self._ledger.commits(group.number):
+            return
+        stored = group.done_slabs - {int(self.table.slab[row]) for row in group.waiting}
+        group.held_rows = self._ledger.take(group.number).rows if self._keeps_frames else []
+        self.groups.rewrite(group, stored, {int(self.table.slab[row]) for row in group.held_rows})
+
+    def _group_rewritten(self, report: GroupRewritten) -> None:
+        group = self.groups.by_number.get(report.group)
+        if group is None:
+            return  # given up meanwhile
+        self.groups.rewritten(group, report.files)
+        if report.error is not None:
+            self._leave_held(group)
+            self._fail(report.error)
+            return
+        self._take_back_held(group, report.saved)
+        self.telling.note("shard_rewritten", {"group": group.number, "frames_lost": int(report.lost.size)})
+        if report.lost.size:
+            self.accounts.settle(report.lost)  # the log has them already
+            self._tell_losses(report.lost)
+            group.frames -= report.lost.size
+        if self.state is not AcquisitionState.FAILING:
+            self._start_waiting(group)
+            self._after_slab(group)
+
+    def _take_back_held(self, group: Group, saved: set[int]) -> None:
+        """Rows that were held while their group was rewritten: those in the new files are durable, the others are written once more."""
+        held, group.held_rows = group.held_rows, []
+        for row in held:
+            if int(self.table.slab[row]) in saved:
+                sequences = self.table.sequences[row][self.table.filled(row)]
+                entry = Uncommitted([sequences], [self.desk.slots_of(row)], [sequences], [row])
+                self._settle_durable(group.number, entry)
+            elif self.state is AcquisitionState.FAILING:
+                self._doomed.add(row)
+            else:
+                group.waiting.append(row)
+
+    # ------------------------------------------------------------------ the end
+
+    def _finish_step(self) -> None:
+        if self.state is AcquisitionState.OPEN:
+            self.state = AcquisitionState.FINISHING
+            for group in list(self.groups.by_number.values()):
+                if group.state is GroupState.OPEN and self.why is None:
+                    self._close_group(group)
+            self.groups.discard_prepared()
+        if self._store_retry_s is not None and self._now.s >= self._store_retry_s:
+            self._store_retry_s, self._store_asked = None, False
+        done = not self.groups.by_number and not self._ledger.committing and not self.in_flight and not self._recorder.frames
+        if self.state is AcquisitionState.FINISHING and done and not self._store_asked:
+            self._store_asked = True
+            if self.accounts.frames_received or self._keep_empty:
+                self._ask(Finish(self.accounts.received_extent, keep_workspace=False))
+            else:
+                self._ask(RemoveStore())
+
+    # ------------------------------------------------------------------ failing in good order
+
+    def _fail(self, error: ErrorText) -> None:
+        """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
+        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
+            return
+        finishing = [group for group in self.groups.by_number.values() if self._usable(group)]
+        self.why = error
+        if self._workers_live:
+            for group in finishing:
+                for slab in self.table.incomplete_of_group(group.number):
+                    self._close_slab(slab)  # what is staged of it was acknowledged
+        self.state = AcquisitionState.FAILING
+        for batch in self._pending:
+            self._lose(batch.records[batch.first :])
+        self._pending.clear()
+        self._recorder.try_again(math.inf)  # for the last time
+        self._doomed.update(self.table.close(slab) for slab in self.table.incomplete())
+        for group in self.groups.by_number.values():
+            self._doomed.update(group.waiting)
+            group.waiting = []
+
+    def _usable(self, group: Group) -> bool:
+        return group.sound and group.ready
+
+    def _failing_step(self) -> None:
+        """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
+        if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
+            return
+        for group in self.groups.by_number.values():
+            self._leave_held(group)  # the keeper died over it
+        for row in sorted(self._doomed):
+            self._lose_row(row)
+        self._doomed.clear()
+        if self._keeper_dead:
+            self._fail_at_last()
+            return
+        if not self._given_up:
+            self._given_up = True
+            for group in list(self.groups.by_number.values()):
+                self._give_up(group)
+            self.groups.discard_prepared()
+        if not self.groups.by_number and not self._store_asked:
+            self._store_asked = True
+            extent = min(self._sealed_extent, self.accounts.received_extent)
+            self._ask(Finish(extent, keep_workspace=self._leaves_something))
+
+    @property
+    def _rewriting(self) -> bool:
+        """Whether the keeper copies a group to new files: its report comes, unless it has died."""
+        return not self._keeper_dead and any(group.rewrite_asked for group in self.groups.by_number.values())
+
+    def _give_up(self, group: Group) -> None:
+        if group.state is GroupState.SEALING and group.retry_s is None:
+            return  # its report comes
+        holds = group.frames or group.reopened  # what is opened again may have frames in the staging area that nothing else leads to
+        if holds and self._usable(group) and not group.owed:
+            self.groups.seal(group)
+            return
+        del self.groups.by_number[group.number]
+        if holds:
+            self._leaves_something = True
+            self._ask(Abandon(group.number))
+        else:
+            self._ask(Discard(group.number))
+
+    def _fail_at_last(self) -> None:
+        """Nothing more will come: whatever still keeps pixels gives them back."""
+        for _, entry in self._ledger.take_all():
+            self._released.extend(entry.releases)
+        assert self.why is not None, "the reason why it fails"
+        if self._store_is_gone:
+            if not self.why.is_a(StoreMovedError):
+                self.accounts.lose_all()
+        elif self._leaves_something:
+            hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
+            self.why = replace(self.why, hint=hint)
+        self.state = AcquisitionState.FAILED
+
+    @property
+    def _store_is_gone(self) -> bool:
+        return self.why is not None and self.why.is_a(StoreGoneError)
+
+    def _lose(self, records: np.ndarray) -> None:
+        """Frames that will not be stored: counted and recorded, their pixels free."""
+        sequences = records["sequence"].astype(np.int64)
+        self._released.append(sequences)
+        if self._keeper_dead:
+            self.accounts.frames_by_fate[Fate.LOST] += sequences.size
+        elif sequences.size:
+            self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
+
+    def _lose_row(self, row: int) -> None:
+        """Frames of it that are staged stay there for recovery; the others are lost, and whoever heard that they were stored hears that too."""
+        filled, staged = self.table.filled(row), self.table.staging_slot[row] >= 0
+        if (filled & staged).any():
+            self._leave_to_recovery(row, filled & staged)
+        records = self.table.records[row][filled & ~staged]
+        told = self.accounts.stored.holds(records["sequence"].astype(np.int64))
+        if told.any():
+            self._tell_losses(records[told])
+        self._lose(records)
+        self.table.free(row)
+
+    def _leave_held(self, group: Group) -> None:
+        """Its rewrite failed: the rows that were held meanwhile are in the old files, for recovery."""
+        held, group.held_rows = group.held_rows, []
+        for row in held:
+            self._leave_to_recovery(row, self.table.filled(row))
+            self.table.free(row)
+
+    def _leave_to_recovery(self, row: int, places: np.ndarray) -> None:
+        self._leaves_something = True
+        self._group_of_row(row).sound = False  # sealed without them it would be closed, and recovery take them for stored
+        self._released.append(self.table.sequences[row][places])
+
+    def _tell_losses(self, records: np.ndarray) -> None:
+        """Stored frames that a disk error took."""
+        sequences = records["sequence"].astype(np.int64)
+        self.accounts.lose_stored(sequences)
+        self.telling.note_losses(sequences)
+
+    def _keeper_failed(self, report: KeeperFailed) -> None:
+        if report.dead:
+            self._keeper_dead = self._leaves_something = self.thread_died = True
+        self._fail(report.error)
+
+    # ------------------------------------------------------------------ the beginning
+
+    def begin(self, prepared: GroupPrepared) -> None:
+        """A new acquisition, whose first files are there."""
+        self._group_prepared(prepared)
+
+    def restore(self, restored: Restored, addresses: np.ndarray, now: Now) -> None:
+        """Take up what recovery found: closed groups, groups to go on with, staged frames, whose pixels are at int64[n] ``addresses``.
+
+        Raises ``ResumeError`` when these do not fit into memory, or what made it fail.
+        """
+        self._now = now
+        self.accounts = restored.accounts
+        self.groups.restore_closed(restored.closed_groups, restored.holes, restored.earlier)
+        self._sealed_extent = max((self.groups.visible.end_of(number) for number in restored.closed_groups), default=0)
+        for found in restored.groups:
+            self._restore_group(found)
+        if restored.staged.size and not self._collect_staged(restored.staged, np.array(restored.staged_slots, np.int64), addresses):
+            if self.why is not None:
+                raise self.why.to_error()
+            raise ResumeError(
+                f"the staged frames of {self.path} need more memory than there is", hint="Resume with at least the memory that it was begun with"
+            )
+        self.groups.set_empty_aside({self.grid.group_of_slab(slab) for slab in self.table.incomplete()})
+        self.telling.begin_with(self.accounts)
+        self._advance()
+
+    def _restore_group(self, found: RestoredGroup) -> None:
+        done = set(found.whole_slabs)
+        group = Group(found.files.group, found.slabs - len(done), found.files, done_slabs=done, frames=found.frames)
+        group.stored_bytes = found.stored_bytes
+        group.takes_back, group.reopened = found.takes_back, found.files.journal.reopened
+        group.opens_again = found.sealing_begun or bool(found.takes_back)
+        self.groups.restore(group)
+        for slab, filled in found.holes.items():
+            self.groups.holes.remember(slab, filled)
+        if found.sealing_begun:
+            self._close_group(group)
+        else:
+            self.groups.seal_if_done(group)

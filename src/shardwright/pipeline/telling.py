@@ -1,0 +1,112 @@
+"""What an acquisition tells people: events for the operator, losses for the client, frames whose place was taken. Each is told once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import DuplicateFrameError, LostFramesError
+from shardwright.model.fates import Fate, Reason
+
+if TYPE_CHECKING:
+    from shardwright.array.grid import Grid
+
+    from .accounts import Accounts
+
+    Event = tuple[str, dict[str, Any]]  # name and facts
+
+_EVENT_OF_FATE = {
+    Fate.DUPLICATE: "frames_duplicate",
+    Fate.LATE: "frames_late",
+    Fate.DROPPED: "frames_dropped",
+    Fate.LOST: "frames_lost",
+}
+_HINT_OF_FATE = {
+    Fate.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place where the array has no axis for them",
+    Fate.LATE: "Its place had been closed: more frames came in another order than the ring holds",
+    Fate.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
+    Fate.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
+}
+
+
+class Telling:
+    """``raises_duplicates``: frames whose place is taken are an error of the caller's, and so no event."""
+
+    def __init__(self, grid: Grid, *, raises_duplicates: bool) -> None:
+        self._grid = grid
+        self._raises_duplicates = raises_duplicates
+        self._events: list[Event] = []
+        self._losses: list[tuple[int, int, ErrorText]] = []
+        self._told: set[Fate] = set()  # whose first frame was an event of this process
+        self._duplicates_told = 0
+
+    def begin_with(self, accounts: Accounts) -> None:
+        """What an earlier process has told is not told again."""
+        self._duplicates_told = accounts.frames_by_fate[Fate.DUPLICATE]
+        self._told.update(fate for fate, frames in accounts.frames_by_fate.items() if frames)
+        accounts.first_by_fate.clear()
+
+    def note(self, event: str, facts: dict[str, Any]) -> None:
+        self._events.append((event, facts))
+
+    def take_events(self, accounts: Accounts) -> list[Event]:
+        """The first frame of each fate is an event; how many follow stands in the counts, so that a camera which is too fast fills no log."""
+        for fate, event in _EVENT_OF_FATE.items():
+            frames = accounts.frames_by_fate[fate]
+            raised = fate is Fate.DUPLICATE and self._raises_duplicates
+            if frames and fate not in self._told and not raised:
+                self._told.add(fate)
+                self.note(event, {"frames": frames, **self._facts_of_first(fate, accounts), "hint": _HINT_OF_FATE[fate]})
+        events, self._events = self._events, []
+        return events
+
+    def _facts_of_first(self, fate: Fate, accounts: Accounts) -> dict[str, Any]:
+        """Which frame it was, as far as that is known."""
+        record = accounts.first_by_fate.get(fate)
+        if record is None:
+            return {}
+        facts: dict[str, Any] = {"sequence": int(record["sequence"]), "reason": Reason(int(record["reason"])).name.lower()}
+        if record["frame_id"] >= 0:
+            facts["frame_id"] = int(record["frame_id"])
+        if record["position"] >= 0:
+            facts["index"] = list(self._grid.index_of(int(record["position"])))
+        return facts
+
+    def take_duplicates(self, accounts: Accounts) -> ErrorText | None:
+        """What there is to say of frames since the last call whose place was taken, None without any. A sequence that is sent again is none."""
+        count = accounts.frames_by_fate[Fate.DUPLICATE] - self._duplicates_told
+        if not count:
+            return None
+        self._duplicates_told += count
+        record = accounts.first_by_fate.pop(Fate.DUPLICATE)
+        index = self._grid.index_of(int(record["position"]))
+        named = f"frame {int(record['sequence'])}" + (f" (id {int(record['frame_id'])})" if record["frame_id"] >= 0 else "")
+        return ErrorText(
+            DuplicateFrameError,
+            f"the place of {named} is taken",
+            expected="one frame for each place",
+            got=f"another one for index {index}" + (f", and {count - 1} more such frames" if count > 1 else ""),
+            hint=f"{_HINT_OF_FATE[Fate.DUPLICATE]}. on_duplicate: count keeps the first of a place and counts the others",
+        )
+
+    def note_losses(self, sequences: np.ndarray) -> None:
+        """Stored frames that a disk error took, int64[n]: the client and the operator hear of it."""
+        error = ErrorText(
+            LostFramesError,
+            "stored frames could not be read back after a disk error",
+            got=f"{sequences.size} frames",
+            hint="inspect --missing lists their places",
+        )
+        sequences = np.sort(sequences)
+        edges = np.flatnonzero(np.diff(sequences) != 1)
+        firsts, lasts = sequences[np.concatenate(([0], edges + 1))], sequences[np.concatenate((edges, [sequences.size - 1]))]
+        self._losses.extend((first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True))
+        self._told.add(Fate.LOST)
+        self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
+
+    def take_losses(self) -> list[tuple[int, int, ErrorText]]:
+        """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept."""
+        losses, self._losses = self._losses, []
+        return losses
