@@ -43,9 +43,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Preallocate the files of a group, ``spill``: below the second root. -> ``GroupPrepared``"""
+    """Preallocate the files of a group, ``spill``: below the second root. ``request`` counts these commands: a group may be prepared, discarded and
+    prepared again before the first answer comes. -> ``GroupPrepared``"""
 
     group: int
+    request: int
     spill: bool = False
 
 

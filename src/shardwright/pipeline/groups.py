@@ -71,6 +71,7 @@ class Group:
     slabs_left: int
     files: GroupFiles | None = None
     failure: ErrorText | None = None
+    request: int = 0  # the one to prepare them that counts
     in_flight: int = 0
     state: GroupState = GroupState.OPEN
     waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared
@@ -122,6 +123,7 @@ class Groups:
         self._closed: set[int] = set()  # closed ones at or above the line
         self._earlier: dict[int, EarlierRow] = {}  # of the closed ones, those that can be opened again
         self._disk_full = False
+        self._requests = 0  # to prepare files
         self.waits_for_room = settings.on_full != "fail"
 
     # ------------------------------------------------------------------ which groups there are
@@ -129,10 +131,10 @@ class Groups:
     def prepare_first(self, prepare: Callable[[Prepare], GroupPrepared]) -> GroupPrepared:
         """A disk without room for the first shard is a clean refusal. ``prepare`` does it at once. Raises ``StorageError``."""
         group = self._prepared[0] = self._group(0)
-        report = prepare(Prepare(0))
+        report = prepare(self._preparing(group))
         if report.error is not None and report.error.is_a(StorageFullError) and self._can_spill(group):
             self._note_spill(group, report.error)
-            report = prepare(Prepare(0, spill=True))
+            report = prepare(self._preparing(group))
         if report.error is not None:
             raise report.error.to_error()
         return report
@@ -140,8 +142,9 @@ class Groups:
     def note_prepared(self, report: GroupPrepared) -> Group | None:
         """Files were made, or not. Returns the group when it is open."""
         group = self.by_number.get(report.group) or self._prepared.get(report.group)
-        if group is not None:
-            group.files, group.failure = report.files, report.error
+        if group is None or group.request != report.request:
+            return None  # discarded meanwhile
+        group.files, group.failure = report.files, report.error
         return self.by_number.get(report.group)
 
     def restore(self, group: Group) -> None:
@@ -283,8 +286,14 @@ class Groups:
         return Group(number, slabs_left=math.prod(self._grid.group_extent_chunks(number)))
 
     def _new(self, number: int) -> Group:
-        self._ask(Prepare(number))
-        return self._group(number)
+        group = self._group(number)
+        self._ask(self._preparing(group))
+        return group
+
+    def _preparing(self, group: Group) -> Prepare:
+        self._requests += 1
+        group.request, group.failure = self._requests, None
+        return Prepare(group.number, self._requests, spill=group.spilled)
 
     @property
     def making_files(self) -> bool:
@@ -352,15 +361,11 @@ class Groups:
 
     def _spill(self, group: Group, error: ErrorText) -> None:
         self._note_spill(group, error)
-        self._prepare_again(group)
+        self._ask(self._preparing(group))
 
     def _note_spill(self, group: Group, error: ErrorText) -> None:
         self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
         group.spilled = True
-
-    def _prepare_again(self, group: Group) -> None:
-        group.failure = None
-        self._ask(Prepare(group.number, spill=group.spilled))
 
     @property
     def waiting_for_room(self) -> bool:
@@ -385,7 +390,7 @@ class Groups:
                 self._ask(Reopen(group.number, group.taking))
             else:
                 group.spilled = False
-                self._prepare_again(group)
+                self._ask(self._preparing(group))
 
     def note_io_error(self, group: Group, error: ErrorText) -> bool:
         """From now on nothing goes into the old files; False when the group cannot be saved by new ones."""

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -55,19 +55,6 @@ class ShardKeeper:
         self._report = report
         self._files: dict[int, GroupFiles] = {}  # of groups that are neither sealed nor given up
         self._ballast_given = not folder.ballast.path.exists()  # by the process before this one, perhaps
-        self._do: dict[type[KeeperCommand], Callable[[Any], KeeperReport | None]] = {
-            Prepare: self.prepare,
-            Reopen: self._reopen,
-            Rewrite: self._rewrite,
-            Commit: self._commit,
-            Seal: self._seal,
-            Discard: self._discard,
-            Abandon: self._abandon,
-            Record: self._record,
-            Grow: self._grow,
-            Finish: self._finish,
-            RemoveStore: self._remove_store,
-        }
         self._commands: SimpleQueue[KeeperCommand | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
 
@@ -111,9 +98,36 @@ class ShardKeeper:
     def execute(self, command: KeeperCommand) -> KeeperReport | None:
         """Carry a command out, to its report. In the keeper's thread, or before there is one."""
         try:
-            return self._do[type(command)](command)
+            return self._do(command)
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return KeeperFailed(self._explained(error))
+
+    def _do(self, command: KeeperCommand) -> KeeperReport | None:
+        report: KeeperReport | None = None
+        match command:
+            case Prepare():
+                report = self.prepare(command)
+            case Reopen():
+                report = self._reopen(command)
+            case Rewrite():
+                report = self._rewrite(command)
+            case Commit():
+                report = self._commit(command)
+            case Seal():
+                report = self._seal(command)
+            case Record():
+                report = self._record(command)
+            case Finish():
+                report = self._finish(command)
+            case RemoveStore():
+                report = self._remove_store()
+            case Grow():
+                self._grow(command)
+            case Discard():
+                self._discard(command.group)
+            case Abandon():
+                self._abandon(command.group)
+        return report
 
     # ------------------------------------------------------------------ commands
 
@@ -124,11 +138,11 @@ class ShardKeeper:
                 self._restore_ballast()
             files = self._files[command.group] = self._create(command.group, spill=command.spill)
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return GroupPrepared(command.group, None, self._explained(error))
+            return GroupPrepared(command.group, command.request, None, self._explained(error))
         open_ns, free_bytes = time.monotonic_ns() - begun_ns, 0
         with suppress(StorageError):
             free_bytes = self.folder.free_bytes()
-        return GroupPrepared(command.group, files, None, free_bytes, open_ns)
+        return GroupPrepared(command.group, command.request, files, None, free_bytes, open_ns)
 
     def _reopen(self, command: Reopen) -> GroupReopened:
         try:
@@ -208,8 +222,8 @@ class ShardKeeper:
         shards = sum(s.path is not None for s in sealed)
         return GroupSealed(group, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
 
-    def _discard(self, command: Discard) -> None:
-        files = self._files.pop(command.group, None)
+    def _discard(self, group: int) -> None:
+        files = self._files.pop(group, None)
         if files is None:
             return  # they could not be made
         try:
@@ -219,8 +233,8 @@ class ShardKeeper:
             raise
         files.discard()
 
-    def _abandon(self, command: Abandon) -> None:
-        if (files := self._files.pop(command.group, None)) is not None:
+    def _abandon(self, group: int) -> None:
+        if (files := self._files.pop(group, None)) is not None:
             files.abandon()
 
     def _record(self, command: Record) -> Recorded | NotRecorded:
@@ -237,7 +251,7 @@ class ShardKeeper:
     def _finish(self, command: Finish) -> StoreFinished:
         return self._ended_by(lambda: self._with_ballast(lambda: self.folder.finish(command.extent, keep_workspace=command.keep_workspace)))
 
-    def _remove_store(self, command: RemoveStore) -> StoreFinished:
+    def _remove_store(self) -> StoreFinished:
         def remove() -> None:
             self.folder.may_rename()
             self.folder.remove_store()

@@ -49,9 +49,11 @@ class FramesStaged:
 
 @dataclass(frozen=True)
 class GroupPrepared:
-    """The files of a group are there (which took ``open_ns``), or ``error`` says why not. ``free_bytes`` of the disk are left; 0: not known."""
+    """The files of a group are there (which took ``open_ns``), or ``error`` says why not. ``request``: the command's. ``free_bytes`` of the disk are
+    left; 0: not known."""
 
     group: int
+    request: int
     files: GroupFiles | None
     error: ErrorText | None
     free_bytes: int = 0
