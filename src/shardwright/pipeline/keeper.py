@@ -56,7 +56,7 @@ class ShardKeeper:
         self._files: dict[int, GroupFiles] = {}  # of groups that are neither sealed nor given up
         self._ballast_given = not folder.ballast.path.exists()  # by the process before this one, perhaps
         self._commands: SimpleQueue[KeeperCommand | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{folder.path.name}", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def adopt(self, files: GroupFiles) -> None:
         """Files that recovery has opened. Before ``start``."""
@@ -64,7 +64,9 @@ class ShardKeeper:
 
     def start(self) -> None:
         """Once, when everything else that an acquisition is made of is there."""
-        self._thread.start()
+        thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{self.folder.path.name}", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def put(self, command: KeeperCommand) -> None:
         """From any thread, after ``start``."""
@@ -75,9 +77,8 @@ class ShardKeeper:
         self._commands.put(None)
 
     def join(self) -> None:
-        """Also of a thread that could not be started, or that died: files that nobody sealed are closed, and stay for recovery. Only when no worker
-        is at them."""
-        if self._thread.ident is not None:
+        """Also where no thread was started, or it died: files that nobody sealed are closed, and stay for recovery. Only when no worker is at them."""
+        if self._thread is not None:
             self._thread.join()
         for files in self._files.values():
             files.abandon()
