@@ -77,7 +77,7 @@ class ShardKeeper:
         self._commands.put(None)
 
     def join(self) -> None:
-        """Also where no thread was started, or it died: files that nobody sealed are closed, and stay for recovery. Only when no worker is at them."""
+        """Also where no thread was started, or it died: files that nobody sealed are closed, for recovery. Only when no worker is at them."""
         if self._thread is not None:
             self._thread.join()
         for files in self._files.values():
