@@ -27,6 +27,7 @@ from shardwright.pipeline.earlier_row import EarlierRow
 from shardwright.pipeline.groups import Group, GroupState
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.recover import recover_store
+from shardwright.pipeline.row_files import FilesState
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
@@ -434,7 +435,7 @@ def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of
 
 def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
-    group = Group(0, slabs_left=0, owed={1})
+    group = Group(0, slabs_left=0, files_state=FilesState.READY, owed={1})
     with pytest.raises(AssertionError, match="it would lose frames"):
         drive.acquisition.core.groups.seal_if_done(group)
     drive.finish()
@@ -608,6 +609,9 @@ CASES = {
 }
 
 
+FILES = {GroupState.REOPENING: FilesState.REOPENING, GroupState.SEALING: FilesState.SEALING}
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=[name.replace(" ", "_") for name in CASES])
 def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, drive_of, shared_pool, case):
     state, passed_over, place, fate = case
@@ -620,7 +624,7 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
         groups._closed.add(0)
         groups._earlier[0] = row
     if state is not None:
-        group = Group(0, slabs_left=1, state=state, done_slabs={0})
+        group = Group(0, slabs_left=1, files_state=FILES.get(state, FilesState.READY), closed=state is GroupState.CLOSING, done_slabs={0})
         group.takes_back, group.opens_again = row.takes_back(), not passed_over
         groups.by_number[0] = group
     if state in (GroupState.CLOSING, GroupState.SEALING):

@@ -62,6 +62,7 @@ from .reports import (
     SlabEncoded,
     StoreFinished,
 )
+from .row_files import FilesEvent, FilesState
 from .staging_desk import StagingDesk
 from .telling import Telling
 
@@ -478,7 +479,7 @@ class Core:
 
     def _close_group(self, group: Group, *, passed_over: bool = False) -> None:
         """No more frames for this group: what is incomplete is closed, what never came is remembered as a hole."""
-        group.state = GroupState.CLOSING
+        group.closed = True
         group.opens_again = group.opens_again and not passed_over
         for slab in self.table.incomplete_of_group(group.number):
             self._close_slab(slab, passed_over=passed_over)
@@ -488,6 +489,7 @@ class Core:
             if slab not in group.done_slabs:
                 self.groups.holes.remember(slab, None)
         group.slabs_left = 0
+        self._start_waiting(group)
         self.groups.seal_if_done(group)
 
     def _group_of_row(self, row: int) -> Group:
@@ -598,7 +600,7 @@ class Core:
 
     def _commit(self) -> None:
         groups = self.groups.by_number
-        keys = self._ledger.begin({number for number, group in groups.items() if group.state is GroupState.SEALING or not group.ready})
+        keys = self._ledger.begin({number for number, group in groups.items() if not group.ready})
         if keys:
             self._ask(Commit(frozenset(keys)))
 
@@ -757,8 +759,10 @@ class Core:
             return
         if (error := self.groups.fails_for_want_of_room(group)) is not None:
             self._fail(error)
-        else:
-            self._start_waiting(group)
+            return
+        self._start_waiting(group)
+        if self.state is not AcquisitionState.FAILING:
+            self.groups.seal_if_done(group)
 
     def _look_at_room(self, free_bytes: int) -> None:
         """Of the disk; 0: not known."""
@@ -771,7 +775,7 @@ class Core:
 
     def _group_reopened(self, report: GroupReopened) -> None:
         group, made = self.groups.by_number.get(report.group), report.made
-        if group is None or group.taking is None or self.state is AcquisitionState.FAILING:
+        if group is None or group.files_state is not FilesState.REOPENING or self.state is AcquisitionState.FAILING:
             return  # given up, or about to be: the row stays sealed as it was
         if made is not None:
             before = self.groups.reopened(group, made.files, made.slabs)
@@ -787,6 +791,7 @@ class Core:
             return
         error = report.error
         assert error is not None, "one or the other"
+        assert group.taking is not None, "it was asked for with that"
         if error.is_a(ShardFormatError):
             facts = {"group": group.number, "reason": str(error), "then": "frames that come for it are late"}
             self.telling.note("row_reopening_failed", facts)
@@ -800,7 +805,7 @@ class Core:
         if report.error is not None:
             if self.state is not AcquisitionState.FAILING and self.groups.waits_to_seal(group, self._now.s, report.error):
                 return
-            group.state = GroupState.CLOSING
+            group.go(FilesEvent.SEAL_FAILED)
             if report.renamed or not self._rewrite(group, report.error):
                 group.sound = False
                 self._fail(report.error)
@@ -845,8 +850,8 @@ class Core:
 
     def _rewrite_if_idle(self, group: Group) -> None:
         """Once nobody is at the old files. What cannot be read back is encoded again, where it is still held."""
-        begun = not group.rewriting or group.rewrite_asked or self.state is AcquisitionState.FAILING
-        if begun or group.in_flight or self._ledger.commits(group.number):
+        broken = group.files_state is FilesState.BROKEN and self.state is not AcquisitionState.FAILING
+        if not broken or group.in_flight or self._ledger.commits(group.number):
             return
         stored = group.done_slabs - {int(self.table.slab[row]) for row in group.waiting}
         group.held_rows = self._ledger.take(group.number).rows if self._keeps_frames else []
@@ -909,7 +914,7 @@ class Core:
         """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
         if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
             return
-        finishing = [group for group in self.groups.by_number.values() if self._usable(group)]
+        finishing = [group for group in self.groups.by_number.values() if group.can_be_sealed]
         self.why = error
         if self._workers_live:
             for group in finishing:
@@ -924,9 +929,6 @@ class Core:
         for group in self.groups.by_number.values():
             self._doomed.update(group.waiting)
             group.waiting = []
-
-    def _usable(self, group: Group) -> bool:
-        return group.sound and group.ready
 
     def _failing_step(self) -> None:
         """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
@@ -953,15 +955,16 @@ class Core:
     @property
     def _rewriting(self) -> bool:
         """Whether the keeper copies a group to new files: its report comes, unless it has died."""
-        return not self._keeper_dead and any(group.rewrite_asked for group in self.groups.by_number.values())
+        return not self._keeper_dead and any(group.files_state is FilesState.REWRITING for group in self.groups.by_number.values())
 
     def _give_up(self, group: Group) -> None:
-        if group.state is GroupState.SEALING and group.retry_s is None:
+        if group.files_state is FilesState.SEALING:
             return  # its report comes
         holds = group.frames or group.reopened  # what is opened again may have frames in the staging area that nothing else leads to
-        if holds and self._usable(group) and not group.owed:
+        if holds and group.can_be_sealed and not group.owed:
             self.groups.seal(group)
             return
+        group.go(FilesEvent.GIVE_UP)
         del self.groups.by_number[group.number]
         if holds:
             self._leaves_something = True
@@ -1059,7 +1062,7 @@ class Core:
 
     def _restore_group(self, found: RestoredGroup) -> None:
         done = set(found.whole_slabs)
-        group = Group(found.files.group, found.slabs - len(done), found.files, done_slabs=done, frames=found.frames)
+        group = Group(found.files.group, found.slabs - len(done), found.files, FilesState.READY, done_slabs=done, frames=found.frames)
         group.stored_bytes = found.stored_bytes
         group.takes_back, group.reopened = found.takes_back, found.files.journal.reopened
         group.opens_again = found.sealing_begun or bool(found.takes_back)

@@ -36,6 +36,7 @@ from shardwright.model.errors import StorageError, StorageFullError
 
 from .commands import Discard, Prepare, Reopen, Rewrite, Seal
 from .holes import HoleMemory, VisibleExtent
+from .row_files import FilesEvent, FilesState, after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,6 +57,8 @@ MOST_REWRITES = 2  # of one group; a disk that fails more often than that ends t
 
 
 class GroupState(enum.Enum):
+    """What becomes of a frame that comes for a group; the state of its files is another matter (``row_files``)."""
+
     REOPENING = "reopening"
     OPEN = "open"
     CLOSING = "closing"
@@ -70,33 +73,63 @@ class Group:
     number: int
     slabs_left: int
     files: GroupFiles | None = None
+    files_state: FilesState = FilesState.PREPARING
     failure: ErrorText | None = None
     request: int = 0  # the one to prepare them that counts
     in_flight: int = 0
-    state: GroupState = GroupState.OPEN
+    closed: bool = False  # takes no more frames
     waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared
-    failed_rows: set[int] = field(default_factory=set)  # of which a chunk could not be stored
     done_slabs: set[int] = field(default_factory=set)
     frames: int = 0  # stored in its slabs
     stored_bytes: int = 0  # what the account has for its shards
     sound: bool = True  # its files can still be used
-    rewriting: bool = False  # an I/O error: no worker may start on the old files
-    rewrite_asked: bool = False  # the keeper is at it
     rewrites: int = 0
     held_rows: list[int] = field(default_factory=list)  # while it is rewritten: rows that are in the old files, and in memory till they are durable
-    retry_s: float | None = None  # the disk was full: when to try again
-    waited_to_seal: bool = False
+    waited: bool = False  # for room on the disk, and has not had it since
+    retry_s: float = 0.0  # while it waits: when to try again
     spilled: bool = False
     takes_back: dict[int, np.ndarray] = field(default_factory=dict)  # done slabs of an earlier process whose empty places can still be filled
     opens_again: bool = False  # once it is sealed: for frames that an early end must not refuse
     reopened: bool = False  # its new shards replace sealed ones
-    taking: TakingBack | None = None  # while REOPENING
+    taking: TakingBack | None = None  # what it was, or is to be, opened again with
     owed: set[int] = field(default_factory=set)  # slabs whose frames were taken back from the sealed shards, and are not in the new ones yet
+
+    def go(self, event: FilesEvent) -> None:
+        """Its files' next state."""
+        self.files_state = after(self.files_state, event)
+
+    @property
+    def state(self) -> GroupState:
+        """What becomes of a frame."""
+        if self.files_state in (FilesState.REOPENING, FilesState.NO_ROOM_TO_REOPEN):
+            return GroupState.REOPENING
+        if self.files_state in (FilesState.SEALING, FilesState.NO_ROOM_TO_SEAL):
+            return GroupState.SEALING
+        return GroupState.CLOSING if self.closed else GroupState.OPEN
 
     @property
     def ready(self) -> bool:
         """Whether its files are there, and good."""
-        return self.files is not None and not self.rewriting
+        return self.files_state is FilesState.READY
+
+    @property
+    def rewriting(self) -> bool:
+        """An I/O error: no worker may start on the old files."""
+        return self.files_state in (FilesState.BROKEN, FilesState.REWRITING)
+
+    @property
+    def waits_for_room(self) -> bool:
+        return self.files_state in (FilesState.NO_ROOM, FilesState.NO_ROOM_TO_SEAL, FilesState.NO_ROOM_TO_REOPEN)
+
+    @property
+    def can_be_sealed(self) -> bool:
+        """Its files hold what they are said to hold, and nobody is at them."""
+        return self.sound and self.files_state in (FilesState.READY, FilesState.NO_ROOM_TO_SEAL)
+
+    @property
+    def is_done(self) -> bool:
+        """Every slab of it that will ever come is stored."""
+        return self.slabs_left == 0 and self.in_flight == 0 and not self.waiting
 
 
 class Groups:
@@ -145,6 +178,7 @@ class Groups:
         if group is None or group.request != report.request:
             return None  # discarded meanwhile
         group.files, group.failure = report.files, report.error
+        group.go(FilesEvent.PREPARED if report.files is not None else FilesEvent.REFUSED)
         return self.by_number.get(report.group)
 
     def restore(self, group: Group) -> None:
@@ -189,7 +223,7 @@ class Groups:
         if len(self.by_number) >= self._limits.open_groups or number in self._earlier:
             return False
         prepared = self._prepared.pop(number, None)
-        self.by_number[number] = self._new(number) if prepared is None or prepared.failure is not None else prepared
+        self.by_number[number] = self._new(number) if prepared is None or prepared.files_state is FilesState.REFUSED else prepared
         self._prepare_next(number)
         return True
 
@@ -212,17 +246,18 @@ class Groups:
 
     def reopen(self, number: int, taking: TakingBack) -> None:
         """Let the keeper make new files for a sealed group; ``reopened`` or ``stays_closed`` comes next."""
-        self.by_number[number] = Group(number, slabs_left=0, state=GroupState.REOPENING, taking=taking)
+        self.by_number[number] = Group(number, slabs_left=0, files_state=FilesState.REOPENING, taking=taking)
         self._ask(Reopen(number, taking))
 
     def reopened(self, group: Group, files: GroupFiles, taken_back: frozenset[int]) -> EarlierRow:
         """The files are there, and have all that was sealed but the slabs that were taken back. Returns what was sealed."""
         group.files = files
+        group.go(FilesEvent.REOPENED)
         row = self._earlier.pop(group.number)
         group.done_slabs, group.owed = set(row.begun.tolist()) - taken_back, set(taken_back)
         group.slabs_left = math.prod(self._grid.group_extent_chunks(group.number)) - len(group.done_slabs)
         group.frames = row.frames - sum(int(row.holes[slab].sum()) for slab in taken_back)
-        group.state, group.reopened, group.taking = GroupState.OPEN, True, None
+        group.reopened = True
         for slab in row.holes.keys() & group.done_slabs:
             self.holes.remember(slab, row.holes[slab])
         self._has_room_again(group)
@@ -231,6 +266,7 @@ class Groups:
 
     def stays_closed(self, group: Group) -> None:
         """Its sealed shards cannot be read: frames that come for it are late."""
+        group.go(FilesEvent.GIVE_UP)
         del self.by_number[group.number], self._earlier[group.number]
 
     def waits_to_reopen(self, group: Group, now_s: float, error: ErrorText) -> bool:
@@ -253,25 +289,26 @@ class Groups:
     def sealed(self, number: int) -> None:
         """A group's files carry their final names."""
         group = self.by_number.pop(number)
-        if group.waited_to_seal:
-            self._has_room_again(group)
+        group.go(FilesEvent.SEALED)
+        self._has_room_again(group)
         self._note_closed(number)
         self.visible.seal(number)
 
     def discard_prepared(self) -> None:
         for group in self._prepared.values():
+            group.go(FilesEvent.GIVE_UP)
             self._ask(Discard(group.number))
         self._prepared = {}
 
     def seal_if_done(self, group: Group) -> None:
-        if group.slabs_left == 0 and group.in_flight == 0 and not group.waiting and not group.rewriting and group.state is not GroupState.SEALING:
+        if group.is_done and group.ready:
             self.seal(group)
 
     def seal(self, group: Group) -> None:
         """Its new shards may replace older ones: only with every slab that was taken back from these. What a rewrite could not read back is told
         as lost."""
         assert not group.owed, "sealed now it would lose frames that are sealed"
-        group.state = GroupState.SEALING
+        group.go(FilesEvent.SEAL)
         self._ask(Seal(group.number))
 
     def _note_closed(self, number: int) -> None:
@@ -298,14 +335,14 @@ class Groups:
     @property
     def making_files(self) -> bool:
         """Whether files are being made that frames wait for; not while the disk has no room for them."""
-        return any(group.waiting and group.retry_s is None for group in self.by_number.values())
+        return any(group.waiting and not group.waits_for_room for group in self.by_number.values())
 
     # ------------------------------------------------------------------ files that are not there yet, or no longer good
 
     def cannot_be_filled(self, group: Group, now_s: float) -> ErrorText | None:
-        """Why rows that wait will never have files. Where it is for want of room, and that is waited for, they go on waiting."""
+        """Why a group that needs files will never have them. Where it is for want of room, and that is waited for, it goes on waiting."""
         error = group.failure
-        if error is None or not group.waiting or group.rewriting or group.retry_s is not None:
+        if error is None or group.files_state is not FilesState.REFUSED or not (group.waiting or group.is_done):
             return None
         if error.is_a(StorageFullError) and self._waits_for_room(group, now_s, error):
             return None
@@ -314,7 +351,7 @@ class Groups:
 
     def files_for_waiting(self, group: Group) -> GroupFiles | None:
         """The files for rows that wait, None while they have to go on waiting."""
-        if not group.waiting or group.rewriting or group.retry_s is not None or group.files is None:
+        if not group.waiting or not group.ready:
             return None
         self._has_room_again(group)
         return group.files
@@ -333,7 +370,6 @@ class Groups:
         if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(group, now_s, error)
-        group.state, group.waited_to_seal = GroupState.SEALING, True
         return True
 
     def _waits_for_room(self, group: Group, now_s: float, error: ErrorText) -> bool:
@@ -352,15 +388,19 @@ class Groups:
         if not self._disk_full:
             self._disk_full = True
             self._on_event("disk_full", {"group": group.number, "reason": error.message, "hint": "Frames wait; free some space and they go on"})
+        group.go(FilesEvent.WAIT)
+        group.waited = True
         group.retry_s = now_s + FULL_DISK_RETRY_S
 
     def _has_room_again(self, group: Group) -> None:
-        if self._disk_full:
+        group.waited = False
+        if self._disk_full and not any(other.waited for other in self.by_number.values()):
             self._disk_full = False
             self._on_event("disk_has_room", {"group": group.number})
 
     def _spill(self, group: Group, error: ErrorText) -> None:
         self._note_spill(group, error)
+        group.go(FilesEvent.RETRY)
         self._ask(self._preparing(group))
 
     def _note_spill(self, group: Group, error: ErrorText) -> None:
@@ -369,24 +409,24 @@ class Groups:
 
     @property
     def waiting_for_room(self) -> bool:
-        return any(group.retry_s is not None for group in self.by_number.values())
+        return any(group.waits_for_room for group in self.by_number.values())
 
     def wait_no_longer(self) -> None:
         """What waits for room is tried once more, at once; without room that ends the acquisition."""
         self.waits_for_room = False
         for group in self.by_number.values():
-            if group.retry_s is not None:
-                group.retry_s = 0.0
+            group.retry_s = 0.0
 
     def retry_full_disk(self, now_s: float) -> None:
         """Try again to preallocate (the main root first) or to seal what had no room."""
         for group in self.by_number.values():
-            if group.retry_s is None or now_s < group.retry_s:
+            if not group.waits_for_room or now_s < group.retry_s:
                 continue
-            group.retry_s = None
-            if group.state is GroupState.SEALING:
-                self.seal(group)
-            elif group.taking is not None:
+            group.go(FilesEvent.RETRY)
+            if group.files_state is FilesState.SEALING:
+                self._ask(Seal(group.number))
+            elif group.files_state is FilesState.REOPENING:
+                assert group.taking is not None, "said when it was first asked for"
                 self._ask(Reopen(group.number, group.taking))
             else:
                 group.spilled = False
@@ -394,23 +434,24 @@ class Groups:
 
     def note_io_error(self, group: Group, error: ErrorText) -> bool:
         """From now on nothing goes into the old files; False when the group cannot be saved by new ones."""
-        if group.rewriting:
+        if group.files_state is not FilesState.READY:
+            group.go(FilesEvent.BROKE)
             return True
         if not error.is_a(StorageError) or error.is_a(StorageFullError) or group.rewrites >= MOST_REWRITES or not group.sound:
             return False
-        group.rewriting = True
+        group.go(FilesEvent.BROKE)
         group.rewrites += 1
         self._on_event("io_error", {"group": group.number, "reason": str(error), "then": "the shard is rewritten to a new file"})
         return True
 
     def rewrite(self, group: Group, stored_slabs: set[int], held_slabs: set[int]) -> None:
         """Move to new files, once no worker is at the old ones. ``stored_slabs`` were acknowledged; of these ``held_slabs`` are encoded again."""
-        group.rewrite_asked = True
+        group.go(FilesEvent.REWRITE)
         self._ask(Rewrite(group.number, frozenset(stored_slabs), frozenset(held_slabs), spill=group.spilled))
 
     def rewritten(self, group: Group, files: GroupFiles | None) -> None:
         """The keeper is done: with new files, or (None) the old ones are all there is, and hold what they hold."""
-        group.rewriting = group.rewrite_asked = False
+        group.go(FilesEvent.REWRITTEN)
         if files is None:
             group.sound = False
         else:

@@ -1,0 +1,107 @@
+"""The files of one shard row while it is in progress: which states they have, and what leads from one to the next. A table, and nothing else.
+
+PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a row on a sound disk
+  │  ▲          │ ▲        │ ▲
+  ▼  │          ▼ │        ▼ │
+REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room for the files, after an I/O error, without room to seal
+NO_ROOM      REWRITING
+REOPENING ──▶ READY                               of a row that was sealed before it was full; NO_ROOM_TO_REOPEN
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class FilesState(Enum):
+    PREPARING = "preparing"  # the keeper makes them
+    REFUSED = "refused"  # they could not be made, and no slab has needed them yet
+    NO_ROOM = "no room"  # a slab waits for them, and they for room on the disk
+    READY = "ready"  # workers may write
+    BROKEN = "broken"  # an I/O error: nothing more goes in, and new ones are made once nobody is at these
+    REWRITING = "rewriting"  # the keeper makes new ones of what can be read back
+    SEALING = "sealing"  # the keeper gives them their final names
+    NO_ROOM_TO_SEAL = "no room to seal"
+    REOPENING = "reopening"  # the keeper makes files that go on with sealed shards
+    NO_ROOM_TO_REOPEN = "no room to reopen"
+    GONE = "gone"  # sealed, discarded or given up
+
+
+class FilesEvent(Enum):
+    PREPARED = "prepared"
+    REFUSED = "refused"
+    WAIT = "wait"  # for room on the disk
+    RETRY = "retry"  # there may be room
+    BROKE = "broke"
+    REWRITE = "rewrite"  # nobody is at the broken ones any more
+    REWRITTEN = "rewritten"  # or not: then the old ones are all there is
+    SEAL = "seal"
+    SEALED = "sealed"
+    SEAL_FAILED = "seal failed"
+    REOPENED = "reopened"
+    GIVE_UP = "give up"  # or discard; also what could not be reopened
+
+
+_S, _E = FilesState, FilesEvent
+
+
+@dataclass(frozen=True)
+class Step:
+    """In any of these states this event leads to ``after``."""
+
+    states: frozenset[FilesState]
+    event: FilesEvent
+    after: FilesState
+    why: str = ""
+
+
+def _step(state: FilesState, event: FilesEvent, after: FilesState, why: str = "") -> Step:
+    return Step(frozenset({state}), event, after, why)
+
+
+TABLE = (
+    _step(_S.PREPARING, _E.PREPARED, _S.READY),
+    _step(_S.PREPARING, _E.REFUSED, _S.REFUSED),
+    _step(_S.REFUSED, _E.WAIT, _S.NO_ROOM, "a slab is full, and needs them"),
+    _step(_S.REFUSED, _E.RETRY, _S.PREPARING, "at once, below the second root"),
+    _step(_S.NO_ROOM, _E.RETRY, _S.PREPARING),
+    _step(_S.READY, _E.BROKE, _S.BROKEN),
+    _step(_S.BROKEN, _E.BROKE, _S.BROKEN, "another slab, or a commit, met the same disk"),
+    _step(_S.REWRITING, _E.BROKE, _S.REWRITING, "it was asked for before the rewrite, of the old files"),
+    _step(_S.SEALING, _E.BROKE, _S.SEALING, "a commit that was asked for before: sealing fails as well, and says so"),
+    _step(_S.BROKEN, _E.REWRITE, _S.REWRITING),
+    _step(_S.REWRITING, _E.REWRITTEN, _S.READY),
+    _step(_S.READY, _E.SEAL, _S.SEALING),
+    _step(_S.SEALING, _E.SEALED, _S.GONE),
+    _step(_S.SEALING, _E.SEAL_FAILED, _S.READY, "to be rewritten, or given up"),
+    _step(_S.SEALING, _E.WAIT, _S.NO_ROOM_TO_SEAL),
+    _step(_S.NO_ROOM_TO_SEAL, _E.RETRY, _S.SEALING),
+    _step(_S.NO_ROOM_TO_SEAL, _E.SEAL, _S.SEALING, "for the last time: the acquisition fails"),
+    _step(_S.REOPENING, _E.REOPENED, _S.READY),
+    _step(_S.REOPENING, _E.WAIT, _S.NO_ROOM_TO_REOPEN),
+    _step(_S.NO_ROOM_TO_REOPEN, _E.RETRY, _S.REOPENING),
+    Step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _E.GIVE_UP, _S.GONE),
+)
+NEVER = {
+    _E.PREPARED: "only what is being prepared is answered so; of files that were discarded meanwhile nobody hears",
+    _E.REFUSED: "likewise",
+    _E.WAIT: "files that are there need no room, and what waits already does not wait twice",
+    _E.RETRY: "only what waits for room is tried again",
+    _E.BROKE: "nobody writes to files that are not there, and what is sealed or given up is out of reach",
+    _E.REWRITE: "only broken files are rewritten, and once",
+    _E.REWRITTEN: "only what is being rewritten is answered so",
+    _E.SEAL: "slabs wait for files that are not ready, and a row is sealed once no slab waits",
+    _E.SEALED: "only what is being sealed is answered so",
+    _E.SEAL_FAILED: "likewise",
+    _E.REOPENED: "only what is being opened again is answered so",
+    _E.GIVE_UP: "the keeper is at them, and its answer is waited for",
+}
+"""Why an event does not come in a state for which the table has no step."""
+
+
+def after(state: FilesState, event: FilesEvent) -> FilesState:
+    """The next state. An event that cannot come is a mistake of ours."""
+    found = [step.after for step in TABLE if event is step.event and state in step.states]
+    assert found, f"{event.value} comes to files that are {state.value}: {NEVER[event]}"
+    return found[0]
