@@ -7,7 +7,7 @@ own. ``Discard``, ``Abandon`` and ``Grow`` are answered only when they fail.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from .reopen import TakingBack
 
 
-@dataclass(frozen=True)
-class Encode:
+class Encode(NamedTuple):  # one for each slab: a frozen dataclass takes five times as long to make
     """Store the slab of one row in the files of its group. ``frames`` int64[P] are addresses of pixels, 0 where no frame came, and ``records`` [P]
     theirs: both are the row's own, which stays as it is until the answer. -> ``SlabEncoded``"""
 
@@ -29,8 +28,7 @@ class Encode:
     records: np.ndarray
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """Put frames at ``places`` int64[n] of a row into ``slots`` int64[n] of the staging area; ``frames``: addresses int64[n]; ``records`` [n].
     -> ``FramesStaged``"""
 

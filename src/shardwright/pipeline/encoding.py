@@ -172,6 +172,8 @@ class SlabEncoder:
 class SlabJob:
     """What the tasks of one slab share: what they store, and what came of those that are done. The last one reports."""
 
+    __slots__ = ("_done", "_error", "_left", "_lock", "_report", "_stored_bytes", "command", "encoder", "overload", "queued_ns", "records")
+
     def __init__(
         self,
         command: Encode,
