@@ -36,7 +36,6 @@ EXCEPTIONS = {
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
-    "storage/slot_file.py:SlotFile.discard": "deletes what holds nothing",
     "pipeline/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
     "pipeline/finder.py:Finder._decide": "a name for damaged files, beside the store",
     "pipeline/take_over.py:leave_old_inodes": "deletes its own leftover first; the rename has a point",

@@ -757,7 +757,7 @@ class Core:
         group = self.groups.note_prepared(report)
         if group is None:
             return
-        if (error := self.groups.fails_for_want_of_room(group)) is not None:
+        if (error := self.groups.cannot_go_on(group)) is not None:
             self._fail(error)
             return
         self._start_waiting(group)

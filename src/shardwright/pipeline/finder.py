@@ -102,6 +102,7 @@ class Finder:
         self._evidence = Evidence.of(self._folder.workspace, restored.accounts, self._folder.manifest)
 
     def run(self) -> None:
+        self._make_durable()
         self._read_log()
         for placement in self._folder.placements():
             if placement.workspace.is_dir():
@@ -111,6 +112,13 @@ class Finder:
         self._folder.log.sync()
         self._count_shards()
         self._make_room()
+
+    def _make_durable(self) -> None:
+        """No power cut may take back what is believed here: names that a rewrite has given, and the frame log, for whose groups journals go."""
+        for placement in self._folder.placements():
+            if placement.workspace.is_dir():
+                sync_directory(placement.workspace)
+        self._folder.log.sync()
 
     def _read_log(self) -> None:
         """Frames of sealed groups, and frames that were settled without being stored."""
@@ -284,6 +292,8 @@ class Finder:
             return
         records, valid = staging.read()
         slots = [slot for slot in np.flatnonzero(valid).tolist() if self._is_open(int(records["position"][slot]))]
+        told = self._restored.accounts.stored.holds(records["sequence"][slots].astype(np.int64))  # lost by a rewrite, as the log says
+        slots = [slot for slot, known in zip(slots, told.tolist(), strict=True) if not known]
         slot_of = {int(records["sequence"][slot]): slot for slot in slots}  # one each: a slab that was taken back leaves older copies behind
         slots = [slot_of[sequence] for sequence in sorted(slot_of)]
         staging.sync()

@@ -356,10 +356,12 @@ class Groups:
         self._has_room_again(group)
         return group.files
 
-    def fails_for_want_of_room(self, group: Group) -> ErrorText | None:
-        """Where nobody waits for room: why, as soon as it is known; with policy ``fail`` before any frame of the group is acknowledged."""
-        ends_it = not self.waits_for_room and not self._can_spill(group)
-        return group.failure if ends_it and group.failure is not None and group.failure.is_a(StorageFullError) else None
+    def cannot_go_on(self, group: Group) -> ErrorText | None:
+        """Why an open group will never have files, as soon as that is known: with policy ``fail`` before any frame of it is acknowledged. None where
+        it has them, or waits for room."""
+        error = group.failure
+        waits = error is not None and error.is_a(StorageFullError) and (self.waits_for_room or self._can_spill(group))
+        return None if waits else error
 
     def may_stage(self, group: Group) -> bool:
         """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it must be sure that they get there."""

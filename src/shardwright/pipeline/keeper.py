@@ -176,6 +176,7 @@ class ShardKeeper:
                 set(command.stored_slabs),
                 set(command.held_slabs),
                 lambda: self._create(group, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX),
+                self.folder.may_rename,
             )
             self._files[group] = files
             lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
@@ -296,6 +297,7 @@ class ShardKeeper:
             reopened=reopened,
             suffix=suffix,
             step=self.busy.step,
+            may_rename=folder.may_rename,
         )
 
     def _log(self, kind: BlockKind, group: int, records: np.ndarray) -> None:

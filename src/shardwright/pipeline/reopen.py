@@ -67,7 +67,7 @@ def reopen_row(folder: StoreFolder, layout: ArrayLayout, group: int, taking: Tak
             old.check()
             new.go_on_behind()
             new.sync()
-            new.take_names()
+            new.take_names(folder.may_rename)
         except BaseException:
             with suppress(StorageError):
                 new.discard_rewrite()

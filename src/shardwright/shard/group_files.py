@@ -101,8 +101,10 @@ class GroupFiles:
         reopened: bool = False,
         suffix: str = "",
         step: Callable[[], None] = lambda: None,
+        may_rename: Callable[[], None] = lambda: None,
     ) -> GroupFiles:
-        """Preallocate all of it, ``suffix`` behind each name; ``step`` is called after each shard file, here as below. ``packed``: like the files
+        """Preallocate all of it, ``suffix`` behind each name; ``step`` is called after each shard file, here as below, and ``may_rename`` before a
+        name is taken from anybody: it raises ``FencedError`` when another writer has taken over, whose name it may be. ``packed``: like the files
         that these are to replace; else packed where shards are not mapped (encoding in place needs the place first). ``reopened``: the group was
         sealed once, and these files take its shards' final names when it is sealed again.
 
@@ -117,12 +119,12 @@ class GroupFiles:
                 key = layout.shard_key(group, file)
                 final, link = placement.final(key), placement.link(key)
                 make_shard = partial(OpenShard, layout.shard(group, file), final_path=final, io=io, link=link, replaces=replaces)
-                opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard))
+                opened.append(_made_by_us(_suffixed(placement.working(key), suffix), make_shard, may_rename))
                 step()
             tables = JournalLayout.of(layout, group, record_bytes)
             make = partial(GroupJournal.create, layout=tables, identity=identity, group=group, writer_epoch=writer_epoch)
             make = partial(make, packed=packed, reopened=reopened)
-            journal = _made_by_us(_suffixed(placement.journal(group), suffix), make)
+            journal = _made_by_us(_suffixed(placement.journal(group), suffix), make, may_rename)
         except BaseException:
             for shard in opened:
                 with suppress(StorageError):  # closed all the same; what stays holds nothing, and recovery deletes it
@@ -130,17 +132,19 @@ class GroupFiles:
             raise
         return cls(group, placement, list(opened), journal)
 
-    def replace(self, old: GroupFiles) -> None:
+    def replace(self, old: GroupFiles, may_rename: Callable[[], None] = lambda: None) -> None:
         """Give these files (made with a suffix) the names of ``old``, shards first: its journal fits both, since slots and chunks are the same."""
-        self.take_names()
+        self.take_names(may_rename)
         old.abandon()
 
-    def take_names(self) -> None:
+    def take_names(self, may_rename: Callable[[], None] = lambda: None) -> None:
         """Drop the suffix that these files were made with, the journal last: before it, shards in progress hold nothing."""
         for shard in self.slots:
+            may_rename()
             shard.rename(without_suffix(shard.working_path))
         if self.journal.reopened:  # after a power cut, this journal without a shard in progress would say that the row was sealed again
             sync_directory(self.placement.workspace)
+        may_rename()
         self.journal.rename(without_suffix(self.journal.path))
         sync_directory(self.placement.workspace)
 
@@ -164,8 +168,9 @@ class GroupFiles:
 
     @property
     def renamed(self) -> bool:
-        """Whether a file has its final name already, though it may not be durable: the group can then not be rewritten any more."""
-        return any(shard.renamed for shard in self.slots)
+        """Whether a file has its final name already, though it may not be durable, or had it before a crash: the group can then not be rewritten
+        any more."""
+        return len(self.slots) < len(self.shards) or any(shard.renamed for shard in self.slots)
 
     def sync(self, step: Callable[[], None] = lambda: None) -> None:
         """Data, then journal: what was in both before this call is durable after it. Raises ``StorageError``; the group has then failed."""
@@ -233,8 +238,7 @@ class GroupFiles:
 
     def _delete_journal_first(self) -> None:
         self.journal.delete()
-        if self.journal.reopened:  # see ``take_names``
-            sync_directory(self.placement.workspace)
+        sync_directory(self.placement.workspace)
 
     def discard_rewrite(self) -> None:
         """After a rewrite that failed: what still has its suffix is deleted. A shard that has taken its old one's name already stays: it is complete,
@@ -253,13 +257,14 @@ class GroupFiles:
             shard.abandon()
 
 
-def _made_by_us(path: Path, make: Callable[[Path], T]) -> T:
+def _made_by_us(path: Path, make: Callable[[Path], T], may_remove: Callable[[], None]) -> T:
     """Make a file that nobody else may have. One of that name is a stranger's: of a writer that was taken over while it prepared a group."""
     try:
         return make(path)
     except StorageError as error:
         if not isinstance(error.__cause__, FileExistsError):
             raise
+    may_remove()
     with storage_errors("remove", path):
         reach("group.before_remove")
         path.unlink(missing_ok=True)

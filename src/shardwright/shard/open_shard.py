@@ -129,6 +129,10 @@ class OpenShard:
         """
         sealed = self.complete()
         if sealed.path is None:
+            if not self.renamed:  # only now: a missing file says that sealing has begun, which the journal must know all of the frames by then
+                may_rename()
+                self._file.discard()
+                self.renamed = True
             return sealed
         if not self.renamed:
             may_rename()  # of a store that was deleted meanwhile no folder is made again
@@ -158,7 +162,6 @@ class OpenShard:
         """Everything before the rename."""
         live = np.sort(self.entries[self.entries["offset"] != EMPTY], order="offset")
         if live.size == 0:
-            self._file.discard()
             return SealedShard(None, 0, 0)
         ends = live["offset"] + live["nbytes"]
         data_end = int(ends[-1])

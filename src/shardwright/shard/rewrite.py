@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def rewrite_group(
-    layout: ArrayLayout, old: GroupFiles, stored_slabs: set[int], held_slabs: set[int], create: Callable[[], GroupFiles]
+    layout: ArrayLayout,
+    old: GroupFiles,
+    stored_slabs: set[int],
+    held_slabs: set[int],
+    create: Callable[[], GroupFiles],
+    may_rename: Callable[[], None] = lambda: None,
 ) -> tuple[GroupFiles, set[int], np.ndarray]:
     """(the new files, slabs saved in them and durable there, records of the frames that could not be saved). ``stored_slabs`` were acknowledged; of
     these, frames of ``held_slabs`` are still in memory and not lost, even if they cannot be read back.
@@ -40,7 +45,7 @@ def rewrite_group(
             _copy_slab(old, new, found, places)
         new.go_on_behind()
         new.sync()
-        new.replace(old)
+        new.replace(old, may_rename)
     except BaseException:
         with suppress(StorageError):
             new.discard_rewrite()

@@ -229,6 +229,20 @@ def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lamb
     sync_directory(path.parent)
 
 
+def remove_own(path: Path, descriptor: int, kind: str) -> None:
+    """Remove a name, if it is still that of the open file (-1: it was closed, and left to others): another writer may have taken the name.
+    ``kind``: of the failpoint. Raises ``OSError``."""
+    if descriptor < 0:
+        return
+    reach(f"{kind}.before_delete")
+    try:
+        ours = os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return
+    if ours:
+        path.unlink(missing_ok=True)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """A whole file whose bytes are durable; its name is so after ``sync_directory``."""
     with storage_errors("write", path):

@@ -21,7 +21,7 @@ import numpy as np
 from shardwright.model.errors import StorageError
 
 from .failpoints import reach
-from .files import preallocate, punch_hole, set_direct, storage_errors
+from .files import preallocate, punch_hole, remove_own, set_direct, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,6 +169,8 @@ class SlotFile:
 
     def discard(self) -> None:
         """Close and delete: for a shard that was prepared but never used."""
-        self.close()
-        with storage_errors("delete", self.path):
-            self.path.unlink(missing_ok=True)
+        try:
+            with storage_errors("delete", self.path):
+                remove_own(self.path, self.descriptor, "shard")
+        finally:
+            self.close()

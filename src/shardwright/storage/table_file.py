@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.model.errors import ShardFormatError, StorageError
 
 from .failpoints import reach
-from .files import preallocate, storage_errors, sync_directory
+from .files import preallocate, remove_own, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +122,8 @@ class TableFile:
 
     def delete(self) -> None:
         """Close and delete; the folder is not synced, so that after a power cut the file may be there again. Raises ``StorageError``."""
-        self.close()
-        with storage_errors("delete", self.path):
-            reach(f"{self.kind}.before_delete")
-            self.path.unlink(missing_ok=True)
+        try:
+            with storage_errors("delete", self.path):
+                remove_own(self.path, self.descriptor, self.kind)
+        finally:
+            self.close()
