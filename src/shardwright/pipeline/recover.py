@@ -308,6 +308,7 @@ class _Examiner:
                 if kind is BlockKind.GROUP:
                     self.recovery.frames_kept += records.size
                 else:
+                    self._accounts.stored.add(records["sequence"].astype(np.int64))  # settled: what the staging area has of them is not taken
                     unacknowledged = int((records["reason"] == Reason.NOT_ACKNOWLEDGED).sum())
                     self.recovery.frames_lost += int((records["fate"] == Fate.LOST).sum()) - unacknowledged
                     self.recovery.frames_unacknowledged += unacknowledged
@@ -361,6 +362,7 @@ class _Examiner:
         try:
             records, valid = staging.read()
             slots = np.flatnonzero(valid)
+            slots = slots[~self._accounts.stored.holds(records["sequence"][slots].astype(np.int64))]
             _, first = np.unique(records["sequence"][slots], return_index=True)  # a slab that was taken back leaves older copies behind
             for slot in slots[first].tolist():
                 slab = grid.slab_of_position(int(records["position"][slot]))
