@@ -49,8 +49,10 @@ class File:
     unsynced: list[tuple[Hashable, Any]] = field(default_factory=list)
     doubtful: list[tuple[Hashable, Any]] = field(default_factory=list)
     bad: set[Hashable] = field(default_factory=set)
+    sync_failed: bool = False
 
     def write(self, key: Hashable, value: Any) -> None:
+        self.bad.discard(key)
         _put(self.data, key, value)
         self.unsynced.append((key, value))
 
@@ -64,6 +66,7 @@ class File:
         self.unsynced.clear()
 
     def sync_fails(self) -> None:
+        self.sync_failed = True
         self.doubtful += self.unsynced
         self.unsynced.clear()
 
@@ -130,7 +133,7 @@ class Manifest:
 
 
 class Disk:
-    """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: sequences that rot may have taken."""
+    """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: slabs that rot may have taken."""
 
     def __init__(self, rng: random.Random, staging: File | None) -> None:
         self.rng = rng
@@ -176,9 +179,9 @@ class Disk:
 
     def _rot(self, file: File) -> None:
         for key, value in file.data.items():
-            if isinstance(value, tuple) and self.rng.random() < 0.5:
+            if isinstance(key, int) and isinstance(value, tuple) and self.rng.random() < 0.5:
                 file.bad.add(key)
-                self.spoiled.update(token - 1 for token in value if token > 0)
+                self.spoiled.add(key)
 
     @property
     def full(self) -> bool:
@@ -254,9 +257,11 @@ class Disk:
                 self._durable_names[name] = file
 
     def sync_groups_file(self, file: File, kind: str) -> None:
-        """Raises ``StorageError``: what is not durable yet never will be."""
+        """Raises ``StorageError``: what is not durable yet never will be, and this one will not be synced again by whoever has it open."""
         try:
             self.call(kind, file)
+            if file.sync_failed:
+                raise StorageError(f"a sync failed before: {kind}")
         except StorageError:
             file.sync_fails()
             raise

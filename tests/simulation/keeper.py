@@ -33,6 +33,7 @@ from .group import (
     Files,
     copy_chunk,
     discard_rewrite,
+    look_again,
     make_files,
     note_slab,
     rewrite_files,
@@ -124,18 +125,17 @@ class Keeper:
     def _check_asked(self, command: KeeperCommand) -> None:
         """What may be asked at all, whatever is queued before it."""
         before = [*([] if self.command is None else [self.command]), *self.queue]
-        ends = [other for other in before if isinstance(other, Seal | Discard | Abandon)]
         if self.finished or any(isinstance(other, RemoveStore) for other in before):
             raise Violation(f"illegal command: {_named(command)} after the store was finished")
-        groups = command.keys if isinstance(command, Commit) else (getattr(command, "group", None),)
-        for end in ends:
-            if end.group in groups and not isinstance(command, Prepare):
+        last = {getattr(other, "group", None): other for other in before}
+        for group in command.keys if isinstance(command, Commit) else (getattr(command, "group", -1),):
+            end = last.get(group)
+            if isinstance(end, Seal | Discard | Abandon) and not isinstance(command, Prepare | Rewrite):
                 raise Violation(f"illegal command: {_named(command)} while {_named(end)} is asked")
         if isinstance(command, Commit) and any(isinstance(other, Commit) for other in before):
             raise Violation("illegal command: two commits at once")
         if isinstance(command, Prepare | Reopen | Rewrite):
-            same = [other for other in before if getattr(other, "group", None) == command.group]
-            if same and isinstance(same[-1], Prepare | Reopen | Rewrite):
+            if isinstance(last.get(command.group), Prepare | Reopen | Rewrite):
                 raise Violation(f"illegal command: {_named(command)} twice")
 
     def _check_begun(self, command: KeeperCommand) -> None:
@@ -195,9 +195,9 @@ class Keeper:
                 if file is not None and known and old[f] not in known:
                     raise ShardFormatError(f"shard {f} of group {group} is not what was sealed")
             yield from sync_files(disk, new)
-            yield from take_names(disk, new)
+            yield from take_names(disk, new, self._check_writer)
         except BaseException:
-            discard_rewrite(disk, new)
+            discard_rewrite(disk, new, self._check_writer)
             raise
         return made
 
@@ -267,6 +267,7 @@ class Keeper:
         failed: dict[int, ErrorText] = {}
         for key in sorted(command.keys, reverse=True):
             try:
+                self._disk.call("look")
                 if key == LOGGED:
                     self._sync_log()
                 elif key == STAGED:
@@ -306,6 +307,7 @@ class Keeper:
             self._disk.sync_folder("workspace")
         yield
         for shard in files.slots:
+            look_again(self._check_writer)
             self._disk.delete(shard.name)
             yield
 

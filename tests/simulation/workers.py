@@ -92,10 +92,15 @@ class Workers:
 
     def encode(self, command: Encode) -> None:
         job = Job(command, len(self._ranges))
-        self.queue.extend(Task(job, self._encode(command, list(files), job)) for files in self._ranges)
+        self._put([Task(job, self._encode(command, list(files))) for files in self._ranges])
 
     def stage(self, command: Stage) -> None:
-        self.queue.append(Task(job := Job(command, 1), self._stage(command)))
+        self._put([Task(Job(command, 1), self._stage(command))])
+
+    def _put(self, tasks: list[Task]) -> None:
+        """Once one has died the others carry out what was queued before, and nothing else."""
+        if self.failure is None:
+            self.queue.extend(tasks)
 
     def step(self, worker: int) -> None:
         """Take a task, or go on with it."""
@@ -127,7 +132,7 @@ class Workers:
         if not job.left:
             self.reports.append(job.report())
 
-    def _encode(self, command: Encode, mine: Iterable[int], job: Job) -> Steps:
+    def _encode(self, command: Encode, mine: Iterable[int]) -> Steps:
         files: Files = command.files  # type: ignore[assignment]
         slab, disk = command.slab, self._disk
         try:

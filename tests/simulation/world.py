@@ -65,9 +65,9 @@ class World:
             self._camera.begin(process, life, self.disk)
             ended = self._live(process, life)
             take_over, power = False, False
+            self.oracle.failures += process.core.why is not None
             if self.disk.manifest is None:
                 break
-            self.oracle.failures += process.core.why is not None
             if ended == "failed":
                 if life.ends == "finish" and not life.faults and life.worker_dies is None:
                     raise Violation(f"the acquisition failed, though nothing did: {process.core.why}")
@@ -78,6 +78,7 @@ class World:
                 power = self._lose_power()
             elif ended == "take over":
                 take_over = process.fenced = True
+                self.oracle.failures += 1  # it will fail, and may say so in the log before the other has a copy of that
                 self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
         assert process is not None
         sealed = process.core.state is AcquisitionState.SEALED
