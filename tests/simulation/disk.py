@@ -10,6 +10,8 @@ import numpy as np
 
 from shardwright.model.errors import FencedError, StorageError, StorageFullError
 
+from .story import FOREVER
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Hashable
@@ -187,6 +189,10 @@ class Disk:
     def full(self) -> bool:
         number = self._calls.get("full", 0)
         return any(fault.kind == "full" and fault.after <= number < fault.after + fault.times for fault in self._faults)
+
+    def make_room(self) -> None:
+        """Somebody frees some space, on a disk that is not full for ever."""
+        self._faults = tuple(fault for fault in self._faults if fault.kind != "full" or fault.times == FOREVER)
 
     def take_room(self, kind: str) -> None:
         """For whole files. Raises ``StorageFullError``."""

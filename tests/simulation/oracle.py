@@ -124,6 +124,14 @@ class Oracle:
         if receipt is not None:
             self._judge_receipt(receipt, rows, disk)
 
+    def sealed(self, core: Core, ring_frames: int) -> None:
+        """Nothing is kept once everything is sealed."""
+        kept = {"rows": core.table.rows_used, "slots": core.desk.slots - core.desk.free_slots, "ring": ring_frames, "in flight": core.in_flight}
+        if any(kept.values()):
+            raise Violation(f"sealed, but still kept: {kept}")
+        if core.accounts.durable.value < core.accounts.seen.stop:
+            raise Violation(f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}")
+
     def _rows(self, disk: Disk) -> dict[int, tuple[Fate, Reason]]:
         assert disk.table is not None
         records = np.concatenate(disk.table) if disk.table else np.zeros(0)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Restored:
     """An unfinished store is taken up: by a new writer, which is fenced against older ones from then on."""
     assert disk.manifest is not None, "there is something to take up"
-    disk.call("take up")
     epoch = disk.manifest.writer_epoch + 1
     disk.lock = epoch
     if take_over:
@@ -62,6 +61,11 @@ def _leave_old_files(disk: Disk) -> None:
 RECOVERY_WRITES_AGAIN = True
 
 
+# Another: frames that a rewrite could not read back are told lost, and are found again in the staging area by the next recovery, so that they have two
+# statuses. False: simulate that too.
+WHAT_IS_TOLD_LOST_STAYS_LOST = True
+
+
 def opened_anew(file: File) -> None:
     """Nobody who opens a file hears of a sync that failed before."""
     file.sync_failed = False
@@ -79,7 +83,7 @@ class _Scan:
         self._accounts = Accounts(limits.frame_bytes, per_step, received_extent=0 if grid.counts else 1)
         self._restored = Restored(None, plan.spec, limits, self._accounts)  # type: ignore[arg-type]
         self._whole: dict[int, set[int]] = {}
-        self._logged: set[int] = set()
+        self._settled: set[int] = set()
         assert disk.manifest is not None
         self._evidence = Evidence(self._accounts, intact=disk.intact)
         self._accounts.expect_up_to(disk.manifest.seen_stop, disk.manifest.seen_extent)
@@ -110,6 +114,7 @@ class _Scan:
                 sequences = records["sequence"].astype(np.int64)
                 accounts.receive(sequences, records["position"].astype(np.int64))
                 accounts.settle(records)
+                self._settled.update(sequences.tolist())
                 accounts.stored.add(sequences)
                 accounts.durable.add(sequences)
             elif block.group in reopened:
@@ -252,6 +257,8 @@ class _Scan:
                 unreadable = True
             elif staging.data.get(("pixels", slot)) != value[1]:
                 spoiled.append(value[0])
+            elif WHAT_IS_TOLD_LOST_STAYS_LOST and int(value[0]["sequence"]) in self._settled:
+                continue
             elif self._is_open(int(value[0]["position"])):
                 slot_of[int(value[0]["sequence"])] = (slot, value[0])
         self._disk.call("take up")

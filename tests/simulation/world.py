@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .story import Life, Story
 
-MOST_STEPS = 30_000  # of one life
+MOST_STEPS = 6_000  # of one life
 IDLE_STEPS = 80  # without anything but time going on, 0.25 s each: nothing will end this wait
 QUIET_STEPS = 8
 ZOMBIE_STEPS = 80
@@ -45,7 +45,7 @@ class World:
         self.oracle = Oracle(self._plan.grid, story.frames)
         self._camera = Camera(story, self.oracle, rng, self._trace)
         self._zombies: list[tuple[Process, int]] = []
-        self.crashes = 0
+        self.lives = self.crashes = 0
         self.steps = 0
 
     def play(self) -> None:
@@ -54,6 +54,7 @@ class World:
         take_over = power = False
         for number, life in enumerate(self._story.lives):
             self._note(f"life {number}: {life}")
+            self.lives += 1
             restored = None
             if number:
                 restored, power = self._recover(life, take_over=take_over, power=power)
@@ -82,6 +83,8 @@ class World:
                 self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
         assert process is not None
         sealed = process.core.state is AcquisitionState.SEALED
+        if sealed:
+            self.oracle.sealed(process.core, process.ring.used)
         self.oracle.judge(self.disk, process.core.receipt() if sealed else None)
 
     def _now(self) -> Now:
@@ -158,6 +161,8 @@ class World:
             if life.ends != "finish" and counted > life.at:
                 self._note(f"{life.ends}")
                 return life.ends
+            if begun > MOST_STEPS and self.disk.full:
+                return "kill"
             if begun > MOST_STEPS:
                 raise Violation(f"it does not end: {process.waits_for()}")
             self._step_zombies()
@@ -167,6 +172,8 @@ class World:
             else:
                 idle += 1
                 self._ns += 250_000_000
+                if idle == QUIET_STEPS:
+                    self.disk.make_room()
                 if idle > IDLE_STEPS:
                     if self.disk.full:
                         return "kill"
