@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
-from .oracle import Oracle, Violation
+from .oracle import Oracle, ViolationError
 from .story import BATCH
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .process import Process
     from .story import Life, Story
 
-# A known defect of the core, left out until it is mended: a flush waits for ever for frames of a slab that is not full, in a group whose files could not be
-# made for another reason than a full disk. False: simulate that too.
+# A known defect of the core, left out until it is mended: a flush waits for ever for frames of a slab that is not full, in a group whose
+# files could not be made for another reason than a full disk. False: simulate that too.
 FLUSHES_END_WITHOUT_FILES = True
 
 
@@ -146,7 +146,7 @@ class Camera:
         core = self._process.core
         if core.accounts.durable.value >= self._goal:
             if self._stuck and not self._disk.faulty:
-                raise Violation(f"a flush up to {self._goal} was told that it is stuck, and then everything was durable")
+                raise ViolationError(f"a flush up to {self._goal} was told that it is stuck, and then everything was durable")
             self._goal, self._stuck = None, False
         elif core.why is not None or (self._stuck and quiet):
             self._goal, self._stuck = None, False

@@ -14,7 +14,7 @@ from .story import FOREVER
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from .story import Fault
 
@@ -46,19 +46,19 @@ class File:
     """``data``: what a reader finds; ``durable``: what is on the medium for sure. ``unsynced`` since the last sync, in order; ``doubtful``: what a
     sync that failed has left in the page cache, so that no later one writes it. ``bad``: keys that cannot be read any more."""
 
-    data: dict[Hashable, Any] = field(default_factory=dict)
-    durable: dict[Hashable, Any] = field(default_factory=dict)
-    unsynced: list[tuple[Hashable, Any]] = field(default_factory=list)
-    doubtful: list[tuple[Hashable, Any]] = field(default_factory=list)
-    bad: set[Hashable] = field(default_factory=set)
+    data: dict[Any, Any] = field(default_factory=dict)
+    durable: dict[Any, Any] = field(default_factory=dict)
+    unsynced: list[tuple[Any, Any]] = field(default_factory=list)
+    doubtful: list[tuple[Any, Any]] = field(default_factory=list)
+    bad: set[Any] = field(default_factory=set)
     sync_failed: bool = False
 
-    def write(self, key: Hashable, value: Any) -> None:
+    def write(self, key: Any, value: Any) -> None:
         self.bad.discard(key)
         _put(self.data, key, value)
         self.unsynced.append((key, value))
 
-    def clear(self, key: Hashable) -> None:
+    def clear(self, key: Any) -> None:
         if key in self.data:
             self.write(key, NOTHING)
 
@@ -89,7 +89,7 @@ class File:
         return File(dict(self.data), dict(self.data), bad=set(self.bad))
 
 
-def _put(data: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+def _put(data: dict[Any, Any], key: Any, value: Any) -> None:
     if value is NOTHING:
         data.pop(key, None)
     else:
@@ -246,7 +246,7 @@ class Disk:
         _carry_out(self.names, source, target, file)
 
     def sync_folder(self, folder: str) -> None:
-        left = []
+        left: list[tuple[Name | None, Name | None, File]] = []
         for move in self._unsynced:
             if any(name is not None and folder_of(name) == folder for name in move[:2]):
                 _carry_out(self._durable_names, *move)

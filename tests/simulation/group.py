@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from .disk import Disk
 
+    Steps = Generator[None, None, Any]
+
 HEADER = "header"  # of a journal: whether its group is ``reopened``
 INDEX = "index"  # of a complete shard: its slabs
 
@@ -30,18 +32,17 @@ NO_RECORDS = np.zeros(0, record_dtype(0))
 # several files by their names. A writer that is stopped in between, and wakes up later, does that to files of the other. False: simulate that too.
 LOOKS_BEFORE_EACH_NAME = True
 
-# Another: a shard that is all fill is deleted before the journal is synced. A power cut in between may keep the deletion, which tells recovery that sealing
-# had begun, and lose the journal's entries: frames that were durable in the staging area are then not looked for. False: simulate that too.
+# Another: a shard that is all fill is deleted before the journal is synced. A power cut in between may keep the deletion, which tells
+# recovery that sealing had begun, and lose the journal's entries: frames that were durable in the staging area are then not looked for.
+# False: simulate that too.
 ALL_FILL_SHARDS_GO_AFTER_THE_JOURNAL = True
 # Another: of a group that recovery found partly sealed, the keeper begins to rewrite the rest, and meets a defect. False: simulate that too.
 PARTLY_SEALED_ROWS_ARE_NOT_REWRITTEN = True
 
-Steps = "Generator[None, None, Any]"
-
 
 @dataclass(eq=False)
 class Shard:
-    """``entries``: slabs in it and their chunk. ``ready``: complete under its working name; ``empty``: complete, and all fill, so that it is deleted."""
+    """``entries``: slabs in it and their chunk. ``ready``: complete under its working name; ``empty``: and all fill, so that it is deleted."""
 
     file: File
     name: Name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +43,7 @@ from .group import (
     sync_files,
     take_names,
 )
-from .oracle import Violation
+from .oracle import ViolationError
 from .story import FILL
 from .workers import STAGING
 
@@ -55,7 +56,11 @@ if TYPE_CHECKING:
 
     from .disk import Disk
 
-Steps = "Generator[None, None, Any]"
+    Steps = Generator[None, None, Any]
+# A known defect of the keeper, left out until it is mended: the journal of files that are discarded is deleted, and that not synced before
+# their shards are. A power cut may bring it back alone, which tells recovery that sealing had begun: staged frames of the group are not
+# looked for. False: simulate that.
+DISCARDED_JOURNALS_GO_FIRST = True
 
 
 class Keeper:
@@ -115,7 +120,7 @@ class Keeper:
     def _carried_out(self, command: KeeperCommand) -> Steps:
         try:
             return (yield from getattr(self, "_" + type(command).__name__.lower())(command))
-        except Violation:
+        except ViolationError:
             raise
         except Exception as error:
             return KeeperFailed(self._explained(error))
@@ -126,17 +131,17 @@ class Keeper:
         """What may be asked at all, whatever is queued before it."""
         before = [*([] if self.command is None else [self.command]), *self.queue]
         if self.finished or any(isinstance(other, RemoveStore) for other in before):
-            raise Violation(f"illegal command: {_named(command)} after the store was finished")
+            raise ViolationError(f"illegal command: {_named(command)} after the store was finished")
         last = {getattr(other, "group", None): other for other in before}
         for group in command.keys if isinstance(command, Commit) else (getattr(command, "group", -1),):
             end = last.get(group)
             if isinstance(end, Seal | Discard | Abandon) and not isinstance(command, Prepare | Rewrite):
-                raise Violation(f"illegal command: {_named(command)} while {_named(end)} is asked")
+                raise ViolationError(f"illegal command: {_named(command)} while {_named(end)} is asked")
         if isinstance(command, Commit) and any(isinstance(other, Commit) for other in before):
-            raise Violation("illegal command: two commits at once")
-        if isinstance(command, Prepare | Reopen | Rewrite):
-            if isinstance(last.get(command.group), Prepare | Reopen | Rewrite):
-                raise Violation(f"illegal command: {_named(command)} twice")
+            raise ViolationError("illegal command: two commits at once")
+        makes = (Prepare, Reopen, Rewrite)
+        if isinstance(command, makes) and isinstance(last.get(command.group), makes):
+            raise ViolationError(f"illegal command: {_named(command)} twice")
 
     def _check_begun(self, command: KeeperCommand) -> None:
         """Of the files that it is about."""
@@ -144,16 +149,16 @@ class Keeper:
         files = None if group is None else self.files.get(group)
         if isinstance(command, Prepare | Reopen):
             if files is not None:
-                raise Violation(f"illegal command: {_named(command)} of a group that has files")
+                raise ViolationError(f"illegal command: {_named(command)} of a group that has files")
             return
         if isinstance(command, Rewrite | Seal) and files is None:
-            raise Violation(f"illegal command: {_named(command)} of a group without files")
+            raise ViolationError(f"illegal command: {_named(command)} of a group without files")
         if isinstance(command, Rewrite | Seal | Discard | Abandon) and files is not None and self._at_files(files):
-            raise Violation(f"illegal command: {_named(command)} while workers are at its files")
+            raise ViolationError(f"illegal command: {_named(command)} while workers are at its files")
         if isinstance(command, Commit) and (without := [key for key in command.keys if key >= 0 and key not in self.files]):
-            raise Violation(f"illegal command: commit of groups {without} without files")
+            raise ViolationError(f"illegal command: commit of groups {without} without files")
         if isinstance(command, Finish) and self.files and not command.keep_workspace:
-            raise Violation(f"illegal command: finish while groups {sorted(self.files)} have files in progress")
+            raise ViolationError(f"illegal command: finish while groups {sorted(self.files)} have files in progress")
 
     # ------------------------------------------------------------------ commands
 
@@ -172,7 +177,7 @@ class Keeper:
         try:
             self._check_writer()
             made = yield from self._reopened(command)
-        except Violation:
+        except ViolationError:
             raise
         except Exception as error:
             return GroupReopened(command.group, None, self._explained(error))
@@ -220,7 +225,7 @@ class Keeper:
             staged.append((records[mine], slots[: mine.size]))
             taken.append(slab)
             slots = slots[mine.size :]
-        if taken:
+        if taken and self._staging is not None:
             disk.sync_groups_file(self._staging, "sync stage")
             yield
         for slab, (mine, _) in by_slab.items():
@@ -251,9 +256,7 @@ class Keeper:
             self._disk.end_intact()
             if old.renamed:
                 raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")
-            files, saved, lost = yield from rewrite_files(
-                self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer
-            )
+            files, saved, lost = yield from rewrite_files(self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer)
             self.files[group] = files
             lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
             if lost.size:
@@ -303,7 +306,7 @@ class Keeper:
             return
         self._check_writer()
         self._disk.delete(journal(command.group))
-        if files.journal.reopened:
+        if files.journal.reopened or DISCARDED_JOURNALS_GO_FIRST:
             self._disk.sync_folder("workspace")
         yield
         for shard in files.slots:
@@ -324,10 +327,8 @@ class Keeper:
         return Recorded(command.records["sequence"].astype(np.int64), command.release, command.settled)
 
     def _grow(self, command: Grow) -> Steps:
-        try:
+        with suppress(StorageError):
             yield from self._with_ballast(lambda: self._grown(command.extent))
-        except StorageError:
-            pass
 
     def _grown(self, extent: int) -> Steps:
         if extent > self._disk.extent:
@@ -384,7 +385,7 @@ class Keeper:
             except FencedError as why:
                 return ErrorText.of(why)
         if not isinstance(error, ShardwrightError):
-            raise Violation(f"the keeper met a defect: {error!r}") from error
+            raise ViolationError(f"the keeper met a defect: {error!r}") from error
         return ErrorText.of(error)
 
     def _make(self, group: int, *, reopened: bool = False, suffix: str = "") -> Steps:

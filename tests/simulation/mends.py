@@ -64,12 +64,12 @@ def _slabs_stay_closed() -> list[Patch]:
 
 def _everything_is_passed_over() -> list[Patch]:
     close = Core._close_slab
-    return [(Core, "_close_slab", lambda self, slab, passed_over=False: close(self, slab, passed_over=True))]  # noqa: ARG005
+    return [(Core, "_close_slab", lambda self, slab, passed_over=False: close(self, slab, passed_over=True))]
 
 
 def _nothing_is_copied() -> list[Patch]:
     rewrite = Groups.rewrite
-    return [(Groups, "rewrite", lambda self, group, stored, held: rewrite(self, group, set(), held))]  # noqa: ARG005
+    return [(Groups, "rewrite", lambda self, group, stored, held: rewrite(self, group, set(), held))]
 
 
 def _held_rows_are_dropped() -> list[Patch]:
@@ -129,7 +129,7 @@ def _durable_when_asked() -> list[Patch]:
 
 def _commits_of_sealed_groups() -> list[Patch]:
     begin = CommitLedger.begin
-    return [(CommitLedger, "begin", lambda self, skip: begin(self, set()))]  # noqa: ARG005
+    return [(CommitLedger, "begin", lambda self, skip: begin(self, set()))]
 
 
 def _slots_come_back_early() -> list[Patch]:
@@ -183,7 +183,7 @@ def _acknowledged_before_recorded() -> list[Patch]:
 
 def _failed_syncs_count() -> list[Patch]:
     end = CommitLedger.end
-    return [(CommitLedger, "end", lambda self, failed: end(self, set())), (Core, "_commit_failed", _nothing)]  # noqa: ARG005
+    return [(CommitLedger, "end", lambda self, failed: end(self, set())), (Core, "_commit_failed", _nothing)]
 
 
 def _believes(journal: JournalFact, working: bool, final: bool, action: Action) -> Callable[[], list[Patch]]:

@@ -1,4 +1,4 @@
-"""The oracle: knows what was sent and what was acknowledged, nothing of how. Whatever breaks a promise is raised as a ``Violation``."""
+"""The oracle: knows what was sent and what was acknowledged, nothing of how. Whatever breaks a promise is raised as a ``ViolationError``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.model.fates import Fate, Reason
 
 from .disk import FINAL, NOTHING
-from .group import sealed_content
+from .group import NO_RECORDS, sealed_content
 from .story import FILL
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .story import Frame
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """A promise is broken, or the core asked for what it must not."""
 
 
@@ -60,14 +60,14 @@ class Oracle:
         self.stored |= accounts.stored.holds(self._all)
         self.durable |= accounts.durable.holds(self._all)
         if (self.durable & ~self.stored).any():
-            raise Violation(f"durable, but not stored: {self._list(self.durable & ~self.stored)}")
+            raise ViolationError(f"durable, but not stored: {self._list(self.durable & ~self.stored)}")
 
     def released(self, sequences: np.ndarray, core: Core) -> None:
         """Pixels that come back to the camera are acknowledged, unless the acquisition has failed."""
         if core.why is None:
             early = sequences[~core.accounts.stored.holds(sequences)]
             if early.size:
-                raise Violation(f"released before they were stored: {early.tolist()}")
+                raise ViolationError(f"released before they were stored: {early.tolist()}")
 
     def taken_up(self, accounts: Accounts, disk: Disk, *, power: bool) -> None:
         """After a kill everything that was acknowledged is there; after a power cut all that was durable."""
@@ -76,7 +76,7 @@ class Oracle:
         gone = [n for n in np.flatnonzero(lost).tolist() if not self._is_spoiled(disk, n) and n not in self.excused]
         if gone:
             how = "durable, but gone after a power cut" if power else "acknowledged as stored, but gone after a kill"
-            raise Violation(f"{how}: {gone}")
+            raise ViolationError(f"{how}: {gone}")
         self.excused.update(self._list(self.stored & ~accounts.stored.holds(self._all)))
         losses = [block.records["sequence"][block.records["fate"] == Fate.LOST] for block in disk.log.blocks if block.group is None]
         self.written_off.update(n for table in losses for n in table.tolist() if not self.stored[n])
@@ -94,7 +94,7 @@ class Oracle:
         """Of frames that were perhaps acknowledged."""
         for first, last, _ in losses:
             if not disk.faulty:
-                raise Violation(f"frames {first} to {last} are told lost, but nothing failed")
+                raise ViolationError(f"frames {first} to {last} are told lost, but nothing failed")
             self.written_off.update(range(first, last + 1))
 
     def _list(self, mask: np.ndarray) -> list[int]:
@@ -107,10 +107,10 @@ class Oracle:
         """The store that is left, once it is sealed."""
         if disk.removed:
             if self.stored.any() or self.sent_now:
-                raise Violation(f"the store was removed, though frames were sent: {sorted(self.sent_now)}")
+                raise ViolationError(f"the store was removed, though frames were sent: {sorted(self.sent_now)}")
             return
         if disk.table is None:
-            raise Violation("the store is finished without a frame table")
+            raise ViolationError("the store is finished without a frame table")
         rows = self._rows(disk)
         stored = {n for n, (fate, _) in rows.items() if fate is Fate.STORED}
         self._judge_pixels(disk, stored)
@@ -118,9 +118,9 @@ class Oracle:
         for n, (fate, reason) in rows.items():
             self._judge_fate(n, fate, reason, rows, disk)
         if receipt is not None and (missing := sorted(self.sent_now - rows.keys())):
-            raise Violation(f"sealed, but sequences {missing} have no status")
+            raise ViolationError(f"sealed, but sequences {missing} have no status")
         if promised := [n for n in self._list(self.stored) if n not in rows]:
-            raise Violation(f"acknowledged, but without a status: {promised}")
+            raise ViolationError(f"acknowledged, but without a status: {promised}")
         if receipt is not None:
             self._judge_receipt(receipt, rows, disk)
 
@@ -128,23 +128,21 @@ class Oracle:
         """Nothing is kept once everything is sealed."""
         kept = {"rows": core.table.rows_used, "slots": core.desk.slots - core.desk.free_slots, "ring": ring_frames, "in flight": core.in_flight}
         if any(kept.values()):
-            raise Violation(f"sealed, but still kept: {kept}")
+            raise ViolationError(f"sealed, but still kept: {kept}")
         if core.accounts.durable.value < core.accounts.seen.stop:
-            raise Violation(f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}")
+            raise ViolationError(f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}")
 
     def _rows(self, disk: Disk) -> dict[int, tuple[Fate, Reason]]:
         assert disk.table is not None
-        records = np.concatenate(disk.table) if disk.table else np.zeros(0)
+        records = np.concatenate([NO_RECORDS, *disk.table])
         rows: dict[int, tuple[Fate, Reason]] = {}
-        if not records.size:
-            return rows
         for n, fate, reason, position in zip(*(records[name].tolist() for name in ("sequence", "fate", "reason", "position")), strict=True):
             if n in rows:
-                raise Violation(f"sequence {n} has two statuses: {rows[n]} and {Fate(fate).name}")
+                raise ViolationError(f"sequence {n} has two statuses: {rows[n]} and {Fate(fate).name}")
             if n >= len(self._frames) or n not in self.sent:
-                raise Violation(f"sequence {n} has a status, but nobody sent it")
+                raise ViolationError(f"sequence {n} has a status, but nobody sent it")
             if position != self._frames[n].position and position != -1:
-                raise Violation(f"sequence {n} is recorded at {position} instead of {self._frames[n].position}")
+                raise ViolationError(f"sequence {n} is recorded at {position} instead of {self._frames[n].position}")
             rows[n] = Fate(fate), Reason(reason)
         return rows
 
@@ -166,14 +164,14 @@ class Oracle:
                 for place, token in tokens.items():
                     found = FILL if chunk is NOTHING else chunk[place] if isinstance(chunk, tuple) else chunk
                     if found != token:
-                        raise Violation(f"sequence {token - 1} is told stored in slab {slab}, place {place}, where file {f} has {found}")
+                        raise ViolationError(f"sequence {token - 1} is told stored in slab {slab}, place {place}, where file {f} has {found}")
                 if isinstance(chunk, tuple):
                     strange = [chunk[place] for place in range(len(chunk)) if place not in tokens and chunk[place] != 0]
                     if strange:
-                        raise Violation(f"slab {slab} has pixels that no status tells of: {strange}")
+                        raise ViolationError(f"slab {slab} has pixels that no status tells of: {strange}")
         for name, shard in shards.items():
             if shard and any(slab not in disk.spoiled for slab in shard):
-                raise Violation(f"shard {name} has slabs that no status tells of: {shard}")
+                raise ViolationError(f"shard {name} has slabs that no status tells of: {shard}")
 
     def _place(self, position: int) -> tuple[int, int]:
         grid = self._grid
@@ -188,24 +186,24 @@ class Oracle:
         for n in sorted(stored):
             other = places.setdefault(self._frames[n].position, n)
             if other != n:
-                raise Violation(f"place {self._frames[n].position} is stored twice: by {other} and {n}")
+                raise ViolationError(f"place {self._frames[n].position} is stored twice: by {other} and {n}")
 
     def _judge_fate(self, n: int, fate: Fate, reason: Reason, rows: dict[int, tuple[Fate, Reason]], disk: Disk) -> None:
         position, what = self._frames[n].position, f"sequence {n} at {self._frames[n].position} is {fate.name} ({reason.name})"
         others = [m for m in self.sent if m != n and self._frames[m].position == position]
         before = [m for m in others if m < n]
         if fate is Fate.DUPLICATE and not others:
-            raise Violation(f"{what}, but no other frame came for its place")
+            raise ViolationError(f"{what}, but no other frame came for its place")
         if fate in (Fate.DUPLICATE, Fate.LATE) and not others and self._is_in_order(n) and not self.closed_for_good:
-            raise Violation(f"{what}, though it came in order")
+            raise ViolationError(f"{what}, though it came in order")
         taken = [m for m in others if rows.get(m, (None,))[0] is Fate.STORED]
         never_kept = self.kills and any(rows.get(m, (Fate.LOST,))[0] is Fate.LOST for m in others)
         if fate is Fate.DUPLICATE and not taken and not never_kept and not self._may_be_lost(others, disk):
-            raise Violation(f"{what}, but its place is empty")
+            raise ViolationError(f"{what}, but its place is empty")
         if fate is Fate.LATE and any(m in before and self.stored[m] for m in taken) and not self.power_cuts and not self.kills:
-            raise Violation(f"{what}, but its place has sequence {taken}")
+            raise ViolationError(f"{what}, but its place has sequence {taken}")
         if fate is Fate.DROPPED and n not in self.told:
-            raise Violation(f"{what}, but it was sent with its pixels")
+            raise ViolationError(f"{what}, but it was sent with its pixels")
         if fate is Fate.LOST:
             self._judge_loss(n, reason, what, disk)
 
@@ -221,13 +219,13 @@ class Oracle:
     def _judge_loss(self, n: int, reason: Reason, what: str, disk: Disk) -> None:
         excused = self._is_spoiled(disk, n) or n in self.excused or n in self.told or n in self.written_off
         if self.stored[n] and not excused:
-            raise Violation(f"{what}, but it was acknowledged as stored")
+            raise ViolationError(f"{what}, but it was acknowledged as stored")
         if reason is Reason.IO_ERROR and not self._is_spoiled(disk, n):
-            raise Violation(f"{what}, but the disk can read it")
+            raise ViolationError(f"{what}, but the disk can read it")
         if reason is Reason.ACQUISITION_FAILED and not self.failures:
-            raise Violation(f"{what}, but nothing failed")
+            raise ViolationError(f"{what}, but nothing failed")
         if not (self.kills or self.power_cuts or self.failures or excused):
-            raise Violation(f"{what}, but nothing happened to it")
+            raise ViolationError(f"{what}, but nothing happened to it")
 
     def _judge_receipt(self, receipt: Receipt, rows: dict[int, tuple[Fate, Reason]], disk: Disk) -> None:
         count = {fate: sum(found is fate for found, _ in rows.values()) for fate in Fate}
@@ -243,4 +241,4 @@ class Oracle:
         }
         for name, expected in told.items():
             if getattr(receipt, name) != expected:
-                raise Violation(f"the receipt says {name} {getattr(receipt, name)}, the store {expected}")
+                raise ViolationError(f"the receipt says {name} {getattr(receipt, name)}, the store {expected}")

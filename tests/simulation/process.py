@@ -12,7 +12,7 @@ from shardwright.pipeline.core import AcquisitionState, Core, Now
 from shardwright.pipeline.reports import GroupPrepared
 
 from .keeper import Keeper
-from .oracle import Oracle, Violation
+from .oracle import Oracle, ViolationError
 from .workers import STAGING, Workers, tokens_at
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Ring:
     def release(self, sequences: list[int]) -> None:
         for sequence in sequences:
             if sequence not in self._slot_of:
-                raise Violation(f"released twice, or never taken: the pixels of sequence {sequence}")
+                raise ViolationError(f"released twice, or never taken: the pixels of sequence {sequence}")
             slot = self._slot_of.pop(sequence)
             self.tokens[slot] = POISON
             self._free.append(slot)
@@ -178,12 +178,12 @@ class Process:
         """Whether what it says and keeps is right."""
         core, oracle = self.core, self._oracle
         if len(core.groups.by_number) > core.limits.open_groups:
-            raise Violation(f"{len(core.groups.by_number)} groups are open, more than {core.limits.open_groups}")
+            raise ViolationError(f"{len(core.groups.by_number)} groups are open, more than {core.limits.open_groups}")
         events = core.telling.take_events(core.accounts)
         losses = core.telling.take_losses()
         if self._trace is not None:
             for name, facts in events:
-                self._trace(f"  event {name} {({key: value for key, value in facts.items() if key not in ('hint', 'then')})}")
+                self._trace(f"  event {name} { ({key: value for key, value in facts.items() if key not in ('hint', 'then')}) }")
             if released.size:
                 self._trace(f"  released {released.tolist()}")
         if self.fenced:
@@ -208,7 +208,7 @@ class Process:
                     self.workers.stage(command)
                 case _:
                     if isinstance(command, Discard) and self.core.why is None and self.keeper.has_frames(command.group):
-                        raise Violation(f"illegal command: Discard of group {command.group}, which has frames")
+                        raise ViolationError(f"illegal command: Discard of group {command.group}, which has frames")
                     if isinstance(command, Prepare | Discard):
                         self._note_prepares(command)
                     self.keeper.put(command)
@@ -216,13 +216,13 @@ class Process:
     def _check_files(self, command: Encode) -> None:
         """Slabs go only to files that are there, and that nobody is sealing or rewriting."""
         group = command.files.group
-        if self.keeper.files.get(group) is not command.files:
-            raise Violation(f"illegal command: slab {command.slab} to files of group {group} that are sealed, rewritten or given up")
+        if self.keeper.files.get(group) is not command.files:  # type: ignore[comparison-overlap]
+            raise ViolationError(f"illegal command: slab {command.slab} to files of group {group} that are sealed, rewritten or given up")
         for other in (self.keeper.command, *self.keeper.queue):
             if other is not None and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon") and other.group == group:  # type: ignore[union-attr]
-                raise Violation(f"illegal command: slab {command.slab} to files of group {group}, which has a {type(other).__name__}")
+                raise ViolationError(f"illegal command: slab {command.slab} to files of group {group}, which has a {type(other).__name__}")
         if not command.frames.any():
-            raise Violation(f"illegal command: slab {command.slab} without a frame")
+            raise ViolationError(f"illegal command: slab {command.slab} without a frame")
 
     def keeper_step(self) -> None:
         report = self.keeper.step()
@@ -242,7 +242,8 @@ class Process:
         }
         return (
             f"core {core.state.value}, why {core.why}, pending {[b.positions[b.first :].tolist() for b in core._pending]}, groups {groups}, "
-            f"incomplete {core.table.incomplete()}, rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of {len(self.ring.tokens)}, "
+            f"incomplete {core.table.incomplete()}, "
+            f"rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of {len(self.ring.tokens)}, "
             f"slots free {core.desk.free_slots} of {core.desk.slots}, committing {core._ledger.committing}, unrecorded {core.unrecorded_frames}, "
             f"waits for stage {sorted(core._waits_for_stage)}, keeper {self.keeper.command} {list(self.keeper.queue)}"
         )

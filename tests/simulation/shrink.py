@@ -19,7 +19,7 @@ ROUNDS = 6
 
 def kind_of(violation: str) -> str:
     """What is wrong, without its numbers."""
-    return re.sub(r"[^a-z]+", " ", violation.split("{")[0].split("(")[0].lower())[:60].strip()
+    return re.sub(r"[^a-z]+", " ", violation.split("{", maxsplit=1)[0].split("(", maxsplit=1)[0].lower())[:60].strip()
 
 
 def shrink(story: Story, violation: str, tries: int = 1500, play_it: Callable[[Story], str | None] | None = None) -> Story:

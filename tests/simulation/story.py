@@ -202,8 +202,8 @@ def _life(rng: random.Random, frames: int, *, last: bool) -> Life:
 
 
 FAULTS = ("chunk", "journal", "stage", "sync group", "sync stage", "sync log", "log", "create", "seal", "reopen", "rewrite", "finish", "keeper")
-# A known defect of core and keeper, left out until it is mended: a commit fails for a look at the folder, not for a sync, while the group's seal is asked
-# already; the seal succeeds, and then the group is to be rewritten, whose files are gone. True: simulate that too.
+# A known defect of core and keeper, left out until it is mended: a commit fails for a look at the folder, not for a sync, while the group's
+# seal is asked already; the seal succeeds, and then the group is to be rewritten, whose files are gone. True: simulate that too.
 LOOKS_FAIL = False
 
 

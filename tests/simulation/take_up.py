@@ -1,5 +1,5 @@
-"""Recovery on the simulated disk: ``take_up`` turns what is there into a ``Restored``, by the real table, as ``pipeline.resume`` and ``pipeline.finder``
-do. Each call of the disk is a place where recovery may be killed."""
+"""Recovery on the simulated disk: ``take_up`` turns what is there into a ``Restored``, by the real table, as ``pipeline.resume`` and
+``pipeline.finder`` do. Each call of the disk is a place where recovery may be killed."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _leave_old_files(disk: Disk) -> None:
     disk.names_are_durable()
 
 
-# A known defect of recovery, left out until it is mended: after a sync that failed the kernel may hold what was not written for clean; recovery finds it
-# in the page cache, and its own sync, which says that all is well, makes it durable no more. False: simulate that too.
+# A known defect of recovery, left out until it is mended: after a sync that failed the kernel may hold what was not written for clean;
+# recovery finds it in the page cache, and its own sync, which says that all is well, makes it durable no more. False: simulate that too.
 RECOVERY_WRITES_AGAIN = True
 
 
-# Another: frames that a rewrite could not read back are told lost, and are found again in the staging area by the next recovery, so that they have two
-# statuses. False: simulate that too.
+# Another: frames that a rewrite could not read back are told lost, and are found again in the staging area by the next recovery, so that they have
+# two statuses. False: simulate that too.
 WHAT_IS_TOLD_LOST_STAYS_LOST = True
 
 

@@ -6,19 +6,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, WorkerError
 from shardwright.pipeline.reports import FramesStaged, SlabEncoded, TaskTimes
 
 from .disk import ABSENT, TORN
-from .oracle import Violation
+from .oracle import ViolationError
 from .story import FILL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
+
+    import numpy as np
 
     from shardwright.pipeline.commands import Encode, Stage
     from shardwright.pipeline.reports import WorkerReport
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from .group import Files
 
     Steps = Generator[None, None, ErrorText | None]
+    Read = Callable[[np.ndarray, np.ndarray], list[int]]
 
 STAGING = 1_000_000  # addresses from here on: pixels in slots of the staging area; below: of the ring
-
-Read = "Callable[[np.ndarray, np.ndarray], list[int]]"
 
 
 @dataclass(eq=False)
@@ -141,7 +140,7 @@ class Workers:
                 shard = files.shards[f]
                 assert shard is not None, "it is not sealed"
                 if shard.renamed or shard.ready:
-                    raise Violation(f"slab {slab} is encoded into a shard that is being sealed")
+                    raise ViolationError(f"slab {slab} is encoded into a shard that is being sealed")
                 tokens = tuple(self._read(command.frames, command.records))
                 chunks[f] = tokens if any(token not in (0, FILL) for token in tokens) else ABSENT
                 self._write(shard.file, slab, chunks[f])
@@ -187,7 +186,7 @@ class Workers:
 
 
 def tokens_at(addresses: np.ndarray, records: np.ndarray, ring: list[int], staging: File | None, expected: Callable[[int], int]) -> list[int]:
-    """Of the pixels at each address, 0 where there is none. Raises ``Violation`` when they are no longer those of the frame."""
+    """Of the pixels at each address, 0 where there is none. Raises ``ViolationError`` when they are no longer those of the frame."""
     tokens = []
     for address, sequence in zip(addresses.tolist(), records["sequence"].tolist(), strict=True):
         if address == 0:
@@ -195,6 +194,6 @@ def tokens_at(addresses: np.ndarray, records: np.ndarray, ring: list[int], stagi
             continue
         token = ring[address - 1] if address < STAGING else staging.data.get(("pixels", address - STAGING)) if staging is not None else None
         if token != expected(sequence):
-            raise Violation(f"pixels that were released are read: of sequence {sequence}, at {address}, where {token} is now")
+            raise ViolationError(f"pixels that were released are read: of sequence {sequence}, at {address}, where {token} is now")
         tokens.append(token)
     return tokens

@@ -9,7 +9,7 @@ from shardwright.pipeline.core import AcquisitionState, Now
 
 from .camera import Camera
 from .disk import Disk, File
-from .oracle import Oracle, Violation
+from .oracle import Oracle, ViolationError
 from .process import Process
 from .story import limits_of, plan_of
 from .take_up import take_up
@@ -49,7 +49,7 @@ class World:
         self.steps = 0
 
     def play(self) -> None:
-        """The whole story. Raises ``Violation``."""
+        """The whole story. Raises ``ViolationError``."""
         process: Process | None = None
         take_over = power = False
         for number, life in enumerate(self._story.lives):
@@ -71,7 +71,7 @@ class World:
                 break
             if ended == "failed":
                 if life.ends == "finish" and not life.faults and life.worker_dies is None:
-                    raise Violation(f"the acquisition failed, though nothing did: {process.core.why}")
+                    raise ViolationError(f"the acquisition failed, though nothing did: {process.core.why}")
                 continue
             self.crashes += 1
             self.oracle.kills += 1
@@ -164,7 +164,7 @@ class World:
             if begun > MOST_STEPS and self.disk.full:
                 return "kill"
             if begun > MOST_STEPS:
-                raise Violation(f"it does not end: {process.waits_for()}")
+                raise ViolationError(f"it does not end: {process.waits_for()}")
             self._step_zombies()
             actors = self._actors(process, camera, life.pace)
             if len(actors) > 1 or camera.waits_for_time:
@@ -177,7 +177,7 @@ class World:
                 if idle > IDLE_STEPS:
                     if self.disk.full:
                         return "kill"
-                    raise Violation(f"nothing can go on: {process.waits_for()}")
+                    raise ViolationError(f"nothing can go on: {process.waits_for()}")
             self._act(process, actors)
             camera.look(quiet=idle > QUIET_STEPS)
             self.steps += 1
@@ -195,11 +195,7 @@ class World:
         return actors
 
     def _act(self, process: Process, actors: list[tuple[int, str, int]]) -> None:
-        chosen = self._rng.random() * sum(weight for weight, _, _ in actors)
-        for weight, who, number in actors:
-            chosen -= weight
-            if chosen <= 0:
-                break
+        ((_, who, number),) = self._rng.choices(actors, [weight for weight, _, _ in actors]) if len(actors) > 1 else actors
         if who == "camera":
             self._camera.act(self._ns)
         elif who == "keeper":
@@ -221,7 +217,7 @@ def play(story: Story, trace: Callable[[str], None] | None = None) -> tuple[Worl
     world = World(story, trace)
     try:
         world.play()
-    except Violation as violation:
+    except ViolationError as violation:
         return world, str(violation)
     except Exception as error:
         import traceback
