@@ -216,7 +216,8 @@ class Process:
     def _check_files(self, command: Encode) -> None:
         """Slabs go only to files that are there, and that nobody is sealing or rewriting."""
         group = command.files.group
-        if self.keeper.files.get(group) is not command.files:  # type: ignore[comparison-overlap]
+        files: object = self.keeper.files.get(group)
+        if files is not command.files:
             raise ViolationError(f"illegal command: slab {command.slab} to files of group {group} that are sealed, rewritten or given up")
         for other in (self.keeper.command, *self.keeper.queue):
             if other is not None and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon") and other.group == group:  # type: ignore[union-attr]

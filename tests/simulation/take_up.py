@@ -61,6 +61,9 @@ def _leave_old_files(disk: Disk) -> None:
 RECOVERY_WRITES_AGAIN = True
 
 
+# Another: it syncs the files that it goes on with, not the folder in which a rewrite that was killed had renamed some of them; a power cut then
+# brings the old ones back. False: simulate that too.
+RECOVERY_SYNCS_NAMES = True
 # Another: frames that a rewrite could not read back are told lost, and are found again in the staging area by the next recovery, so that they have
 # two statuses. False: simulate that too.
 WHAT_IS_TOLD_LOST_STAYS_LOST = True
@@ -140,6 +143,8 @@ class _Scan:
 
     def _find_groups(self) -> None:
         disk = self._disk
+        if RECOVERY_SYNCS_NAMES:
+            disk.sync_folder("workspace")
         for name in sorted(disk.names):
             if name[0].endswith(REWRITE) or (name[0] == JOURNAL and HEADER not in disk.names[name].data):
                 disk.call("take up")
