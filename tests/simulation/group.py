@@ -165,6 +165,7 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
             continue
         disk.take_little("seal")
         if not shard.entries:
+            look_again(check_writer)
             disk.delete(shard.name)
             shard.empty = True
         else:

@@ -59,8 +59,6 @@ def _leave_old_files(disk: Disk) -> None:
 # A known defect of recovery, left out until it is mended: after a sync that failed the kernel may hold what was not written for clean;
 # recovery finds it in the page cache, and its own sync, which says that all is well, makes it durable no more. False: simulate that too.
 RECOVERY_WRITES_AGAIN = True
-
-
 # Another: it syncs the files that it goes on with, not the folder in which a rewrite that was killed had renamed some of them; a power cut then
 # brings the old ones back. False: simulate that too.
 RECOVERY_SYNCS_NAMES = True
