@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
+from . import known
 from .oracle import Oracle, ViolationError
 from .story import BATCH
 
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from .disk import Disk
     from .process import Process
     from .story import Life, Story
-
-# A known defect of the core, left out until it is mended: a flush waits for ever for frames of a slab that is not full, in a group whose
-# files could not be made for another reason than a full disk. False: simulate that too.
-FLUSHES_END_WITHOUT_FILES = True
 
 
 class Camera:
@@ -150,7 +147,7 @@ class Camera:
             self._goal, self._stuck = None, False
         elif core.why is not None or (self._stuck and quiet):
             self._goal, self._stuck = None, False
-        elif core.flush_is_stuck or (FLUSHES_END_WITHOUT_FILES and any(group.failure for group in core.groups.by_number.values())):
+        elif core.flush_is_stuck or (known.FLUSHES_END_WITHOUT_FILES and any(group.failure for group in core.groups.by_number.values())):
             self._stuck = True
 
     def _say(self, what: str) -> None:

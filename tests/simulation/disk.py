@@ -153,7 +153,7 @@ class Disk:
         self.faulty = False  # it has failed, or may have
         self.ballast = True
         self.spoiled: set[int] = set()
-        self.known: dict[tuple[int, int], list[Any]] = {}  # the record of the shards: what each may hold
+        self.sums: dict[tuple[int, int], list[Any]] = {}  # the record of the shards: what each may hold
         self.at_step: Callable[[], None] = lambda: None
         self._faults: tuple[Fault, ...] = ()
         self._calls: dict[str, int] = {}

@@ -13,6 +13,7 @@ from shardwright.model.errors import OutputExistsError, StorageError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.slab_map import slabs_of_group
 
+from . import known
 from .disk import ABSENT, REWRITE, File, Name, final, journal, working
 
 if TYPE_CHECKING:
@@ -28,16 +29,6 @@ HEADER = "header"  # of a journal: whether its group is ``reopened``
 INDEX = "index"  # of a complete shard: its slabs
 
 NO_RECORDS = np.zeros(0, record_dtype(0))
-# A known defect of the keeper, left out until it is mended: it looks once whether another writer has taken over, and then makes, renames or deletes
-# several files by their names. A writer that is stopped in between, and wakes up later, does that to files of the other. False: simulate that too.
-LOOKS_BEFORE_EACH_NAME = True
-
-# Another: a shard that is all fill is deleted before the journal is synced. A power cut in between may keep the deletion, which tells
-# recovery that sealing had begun, and lose the journal's entries: frames that were durable in the staging area are then not looked for.
-# False: simulate that too.
-ALL_FILL_SHARDS_GO_AFTER_THE_JOURNAL = True
-# Another: of a group that recovery found partly sealed, the keeper begins to rewrite the rest, and meets a defect. False: simulate that too.
-PARTLY_SEALED_ROWS_ARE_NOT_REWRITTEN = True
 
 
 @dataclass(eq=False)
@@ -74,7 +65,7 @@ class Files:
 
     @property
     def renamed(self) -> bool:
-        return any(shard.renamed for shard in self.slots) or (PARTLY_SEALED_ROWS_ARE_NOT_REWRITTEN and None in self.shards)
+        return any(shard.renamed for shard in self.slots) or (known.PARTLY_SEALED_ROWS_ARE_NOT_REWRITTEN and None in self.shards)
 
     @property
     def holds_frames(self) -> bool:
@@ -116,7 +107,7 @@ def make_files(disk: Disk, group: int, files: int, check_writer: Callable[[], No
 
 
 def look_again(check_writer: Callable[[], None]) -> None:
-    if LOOKS_BEFORE_EACH_NAME:
+    if known.LOOKS_BEFORE_EACH_NAME:
         check_writer()
 
 
@@ -157,7 +148,7 @@ def sync_files(disk: Disk, files: Files) -> Steps:
 
 def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
     """Complete every file, sync the journal, then give them their final names one after another. Returns how many shards there are."""
-    if ALL_FILL_SHARDS_GO_AFTER_THE_JOURNAL:
+    if known.ALL_FILL_SHARDS_GO_AFTER_THE_JOURNAL:
         disk.sync_groups_file(files.journal.file, "seal")
         yield
     for shard in files.slots:
@@ -180,8 +171,8 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
         check_writer()
         disk.take_little("seal")
         for shard in files.slots:
-            known = None if shard.empty else _content(shard.file, frozenset(shard.entries))
-            disk.known.setdefault((files.group, shard.name[2]), []).append(known)
+            content = None if shard.empty else _content(shard.file, frozenset(shard.entries))
+            disk.sums.setdefault((files.group, shard.name[2]), []).append(content)
         files.recorded = True
         yield
     for shard in files.slots[files.sealed :]:

@@ -28,6 +28,7 @@ from shardwright.pipeline.reports import (
     StoreFinished,
 )
 
+from . import known
 from .disk import ABSENT, REWRITE, Block, final, journal
 from .group import (
     NO_RECORDS,
@@ -57,10 +58,6 @@ if TYPE_CHECKING:
     from .disk import Disk
 
     Steps = Generator[None, None, Any]
-# A known defect of the keeper, left out until it is mended: the journal of files that are discarded is deleted, and that not synced before
-# their shards are. A power cut may bring it back alone, which tells recovery that sealing had begun: staged frames of the group are not
-# looked for. False: simulate that.
-DISCARDED_JOURNALS_GO_FIRST = True
 
 
 class Keeper:
@@ -189,15 +186,15 @@ class Keeper:
         sealed = [disk.names.get(final(group, file)) for file in range(layout.files_per_group)]
         old = [{} if file is None else sealed_content(file) for file in sealed]
         for f, file in enumerate(sealed):
-            known = disk.known.get((group, f))
-            if file is None and known and None not in known:
+            sums = disk.sums.get((group, f))
+            if file is None and sums and None not in sums:
                 raise ShardFormatError(f"shard {f} of group {group} is not there, though it was sealed")
         new = yield from self._make(group, reopened=True, suffix=REWRITE)
         try:
             made = yield from self._fill_again(command, sealed, old, new)
             for f, file in enumerate(sealed):
-                known = disk.known.get((group, f))
-                if file is not None and known and old[f] not in known:
+                sums = disk.sums.get((group, f))
+                if file is not None and sums and old[f] not in sums:
                     raise ShardFormatError(f"shard {f} of group {group} is not what was sealed")
             yield from sync_files(disk, new)
             yield from take_names(disk, new, self._check_writer)
@@ -306,7 +303,7 @@ class Keeper:
             return
         self._check_writer()
         self._disk.delete(journal(command.group))
-        if files.journal.reopened or DISCARDED_JOURNALS_GO_FIRST:
+        if files.journal.reopened or known.DISCARDED_JOURNALS_GO_FIRST:
             self._disk.sync_folder("workspace")
         yield
         for shard in files.slots:

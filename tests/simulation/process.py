@@ -11,6 +11,7 @@ from shardwright.pipeline.commands import Discard, Encode, Prepare, Stage
 from shardwright.pipeline.core import AcquisitionState, Core, Now
 from shardwright.pipeline.reports import GroupPrepared
 
+from . import known
 from .keeper import Keeper
 from .oracle import Oracle, ViolationError
 from .workers import STAGING, Workers, tokens_at
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from .disk import Disk
     from .story import Life, Plan, Story
 
-# A known defect of the core, left out until it is mended: files that were made for a group which was discarded meanwhile are taken for those of the
-# same group that is prepared again, and slabs are encoded into files that are about to be deleted. False: simulate that too.
-FILES_TO_DISCARD_ARE_NOT_TOLD = True
 
 POISON = -2  # where no pixels are any more
 ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
@@ -163,7 +161,7 @@ class Process:
 
     def _is_of_discarded(self, report: Report) -> bool:
         """Whether these files are of a group that was discarded before it could hear of them."""
-        if not FILES_TO_DISCARD_ARE_NOT_TOLD or not isinstance(report, GroupPrepared):
+        if not known.FILES_TO_DISCARD_ARE_NOT_TOLD or not isinstance(report, GroupPrepared):
             return False
         asked, stale = self._prepares.get(report.group, (0, 0))
         self._prepares[report.group] = (max(0, asked - 1), max(0, stale - 1))

@@ -19,6 +19,7 @@ from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
 from shardwright.shard.slab_map import frames_of_group, slabs_of_group
 
+from . import known
 from .disk import ABSENT, FINAL, JOURNAL, REWRITE, WORKING, Log, final, journal, working
 from .group import HEADER, Files, Found, Journal, Shard, read_back
 
@@ -56,21 +57,10 @@ def _leave_old_files(disk: Disk) -> None:
     disk.names_are_durable()
 
 
-# A known defect of recovery, left out until it is mended: after a sync that failed the kernel may hold what was not written for clean;
-# recovery finds it in the page cache, and its own sync, which says that all is well, makes it durable no more. False: simulate that too.
-RECOVERY_WRITES_AGAIN = True
-# Another: it syncs the files that it goes on with, not the folder in which a rewrite that was killed had renamed some of them; a power cut then
-# brings the old ones back. False: simulate that too.
-RECOVERY_SYNCS_NAMES = True
-# Another: frames that a rewrite could not read back are told lost, and are found again in the staging area by the next recovery, so that they have
-# two statuses. False: simulate that too.
-WHAT_IS_TOLD_LOST_STAYS_LOST = True
-
-
 def opened_anew(file: File) -> None:
     """Nobody who opens a file hears of a sync that failed before."""
     file.sync_failed = False
-    if RECOVERY_WRITES_AGAIN:
+    if known.RECOVERY_WRITES_AGAIN:
         file.unsynced[:0] = file.doubtful
         file.doubtful.clear()
 
@@ -91,6 +81,8 @@ class _Scan:
         self._accounts.lost_stop = disk.manifest.seen_stop
 
     def run(self) -> Restored:
+        if known.RECOVERY_SYNCS_THE_LOG_FIRST:
+            self._disk.log.synced = len(self._disk.log.blocks)
         self._read_log()
         self._find_groups()
         self._read_staging()
@@ -141,7 +133,7 @@ class _Scan:
 
     def _find_groups(self) -> None:
         disk = self._disk
-        if RECOVERY_SYNCS_NAMES:
+        if known.RECOVERY_SYNCS_NAMES:
             disk.sync_folder("workspace")
         for name in sorted(disk.names):
             if name[0].endswith(REWRITE) or (name[0] == JOURNAL and HEADER not in disk.names[name].data):
@@ -260,7 +252,7 @@ class _Scan:
                 unreadable = True
             elif staging.data.get(("pixels", slot)) != value[1]:
                 spoiled.append(value[0])
-            elif WHAT_IS_TOLD_LOST_STAYS_LOST and int(value[0]["sequence"]) in self._settled:
+            elif known.WHAT_IS_TOLD_LOST_STAYS_LOST and int(value[0]["sequence"]) in self._settled:
                 continue
             elif self._is_open(int(value[0]["position"])):
                 slot_of[int(value[0]["sequence"])] = (slot, value[0])
