@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.pipeline.accounts import Accounts
 from shardwright.pipeline.commit_ledger import LOGGED, CommitLedger
 from shardwright.pipeline.core import Core
 from shardwright.pipeline.groups import Groups
 from shardwright.pipeline.holes import HoleMemory
-from shardwright.pipeline.recorder import Recorder
 from shardwright.pipeline.staging_desk import StagingDesk
 from shardwright.shard import recover
 from shardwright.shard.recover import Action, JournalFact
@@ -132,21 +130,8 @@ def _commits_of_sealed_groups() -> list[Patch]:
     return [(CommitLedger, "begin", lambda self, skip: begin(self, set()))]
 
 
-def _slots_come_back_early() -> list[Patch]:
-    stored = Core._slab_stored
-
-    def slab_stored(self: Core, group: Any, row: int) -> None:
-        slots = self.desk.slots_of(row)
-        if not self.desk.tasks[row]:
-            self.desk.give_back(slots)
-            self.table.staging_slot[row] = -1
-        stored(self, group, row)
-
-    return [(Core, "_slab_stored", slab_stored)]
-
-
 def _failed_slabs_are_forgotten() -> list[Patch]:
-    note = Groups.note_io_error
+    old = Core._slab_encoded
 
     def encoded(self: Core, report: Any) -> None:
         old(self, report)
@@ -154,8 +139,6 @@ def _failed_slabs_are_forgotten() -> list[Patch]:
         if group is not None and report.row in group.waiting:
             group.waiting.remove(report.row)
 
-    old = Core._slab_encoded
-    del note
     return [(Core, "_slab_encoded", encoded)]
 
 
@@ -170,14 +153,12 @@ def _staged_frames_are_not_taken_up() -> list[Patch]:
 
 
 def _acknowledged_before_recorded() -> list[Patch]:
-    record = Recorder.record
     settle = Core._settle
 
     def early(self: Core, records: Any, *args: Any, **kwargs: Any) -> None:
         settle(self, records, *args, **kwargs)
         self.accounts.stored.add(records["sequence"].astype(np.int64))
 
-    del record
     return [(Core, "_settle", early)]
 
 
@@ -226,13 +207,10 @@ MENDS = {
         Mend("durable-when-asked", "durable comes with the report of the commit", _durable_when_asked),
         Mend("failed-syncs-count", "what failed to sync is not durable", _failed_syncs_count),
         Mend("commit-of-sealed", "a group that is being sealed is not committed", _commits_of_sealed_groups),
-        Mend("slots-early", "slots of the staging area are free once their slab is durable", _slots_come_back_early),
         Mend("slots-never", "slots of the staging area come back", lambda: [(StagingDesk, "give_back", _nothing)]),
         Mend("staged-not-taken-up", "staged frames are taken up", _staged_frames_are_not_taken_up),
         Mend("settled-before-recorded", "a settled frame is acknowledged once the log has it", _acknowledged_before_recorded),
         Mend("no-retry", "a full disk is tried again", lambda: [(Groups, "retry_full_disk", _nothing)]),
-        Mend("no-record-retry", "a log that had no room is tried again", lambda: [(Recorder, "try_again", _nothing)]),
-        Mend("losses-untold", "stored frames that are lost are counted off", lambda: [(Accounts, "lose_stored", _nothing)]),
         Mend("old-shard-believed", "the successor of a sealed shard is gone on with", _believes(JournalFact.REOPENED, True, True, Action.SEALED)),
         Mend("shard-in-progress-lost", "a shard in progress is gone on with", _believes(JournalFact.VALID, True, False, Action.ALL_FILL)),
         Mend("final-name-ignored", "a shard that has its final name is complete", _believes(JournalFact.VALID, False, True, Action.LOST)),
