@@ -1,0 +1,438 @@
+"""The shard keeper's commands on the simulated disk, step by step, as ``pipeline.keeper`` carries them out; and whether each is legal."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageError, StorageFullError, WorkerError
+from shardwright.model.fates import Fate, Reason
+from shardwright.pipeline.assembly import grid_tables
+from shardwright.pipeline.commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
+from shardwright.pipeline.commit_ledger import LOGGED, STAGED
+from shardwright.pipeline.earlier_row import split_by_slab
+from shardwright.pipeline.reopen import ReopenedRow
+from shardwright.pipeline.reports import (
+    Committed,
+    GroupPrepared,
+    GroupReopened,
+    GroupRewritten,
+    GroupSealed,
+    KeeperFailed,
+    NotRecorded,
+    Recorded,
+    StoreFinished,
+)
+
+from . import known
+from .disk import ABSENT, REWRITE, Block, final, journal
+from .group import (
+    NO_RECORDS,
+    Files,
+    copy_chunk,
+    discard_rewrite,
+    look_again,
+    make_files,
+    note_slab,
+    rewrite_files,
+    seal_files,
+    sealed_content,
+    sync_files,
+    take_names,
+)
+from .oracle import ViolationError
+from .story import FILL
+from .workers import STAGING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from shardwright.pipeline.commands import KeeperCommand
+    from shardwright.pipeline.reports import KeeperReport
+    from shardwright.shard.layout import ArrayLayout
+
+    from .disk import Disk
+
+    Steps = Generator[None, None, Any]
+
+
+class Keeper:
+    """``epoch``: of the writer that it belongs to. ``at_files``: how many tasks of workers are at the files of a group."""
+
+    def __init__(self, disk: Disk, layout: ArrayLayout, epoch: int, at_files: Callable[[Files], int]) -> None:
+        self.files: dict[int, Files] = {}
+        self.dead = False
+        self.finished = False
+        self.queue: deque[KeeperCommand] = deque()
+        self.command: KeeperCommand | None = None  # that is being carried out
+        self._steps: Generator[None, None, KeeperReport | None] | None = None
+        self._disk = disk
+        self._log, self._staging = disk.log, disk.staging  # a take-over leaves these to us, and goes on with copies
+        self._log_failed = False
+        self._layout = layout
+        self._epoch = epoch
+        self._at_files = at_files
+        self._ballast_given = not disk.ballast
+
+    @property
+    def busy(self) -> bool:
+        return not self.dead and (self.command is not None or bool(self.queue))
+
+    def has_frames(self, group: int) -> bool:
+        return group in self.files and self.files[group].holds_frames
+
+    def put(self, command: KeeperCommand) -> None:
+        self._check_asked(command)
+        self.queue.append(command)
+
+    def step(self) -> KeeperReport | None:
+        """Go on with the command at hand, or begin the next one; its report, once it is done."""
+        if self._steps is None:
+            self.command = self.queue.popleft()
+            try:
+                self._disk.call("keeper")
+            except StorageError as error:
+                self.dead = True
+                return KeeperFailed(ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True)
+            self._steps = self._carried_out(self.command)
+        try:
+            next(self._steps)
+        except StopIteration as done:
+            self._steps = self.command = None
+            report: KeeperReport | None = done.value
+            return report
+        return None
+
+    def run_now(self, command: KeeperCommand) -> KeeperReport:
+        """Before the thread is started."""
+        self.queue.append(command)
+        while (report := self.step()) is None:
+            pass
+        return report
+
+    def _carried_out(self, command: KeeperCommand) -> Steps:
+        try:
+            return (yield from getattr(self, "_" + type(command).__name__.lower())(command))
+        except ViolationError:
+            raise
+        except Exception as error:
+            return KeeperFailed(self._explained(error))
+
+    # ------------------------------------------------------------------ whether a command is legal
+
+    def _check_asked(self, command: KeeperCommand) -> None:
+        """What may be asked at all, whatever is queued before it."""
+        before = [*([] if self.command is None else [self.command]), *self.queue]
+        if self.finished or any(isinstance(other, RemoveStore) for other in before):
+            raise ViolationError(f"illegal command: {_named(command)} after the store was finished")
+        last = {getattr(other, "group", None): other for other in before}
+        for group in command.keys if isinstance(command, Commit) else (getattr(command, "group", -1),):
+            end = last.get(group)
+            if isinstance(end, Seal | Discard | Abandon) and not isinstance(command, Prepare | Rewrite):
+                raise ViolationError(f"illegal command: {_named(command)} while {_named(end)} is asked")
+        if isinstance(command, Commit) and any(isinstance(other, Commit) for other in before):
+            raise ViolationError("illegal command: two commits at once")
+        makes = (Prepare, Reopen, Rewrite)
+        if isinstance(command, makes) and isinstance(last.get(command.group), makes):
+            raise ViolationError(f"illegal command: {_named(command)} twice")
+
+    def _check_begun(self, command: KeeperCommand) -> None:
+        """Of the files that it is about."""
+        group = getattr(command, "group", None)
+        files = None if group is None else self.files.get(group)
+        if isinstance(command, Prepare | Reopen):
+            if files is not None:
+                raise ViolationError(f"illegal command: {_named(command)} of a group that has files")
+            return
+        if isinstance(command, Rewrite | Seal) and files is None:
+            raise ViolationError(f"illegal command: {_named(command)} of a group without files")
+        if isinstance(command, Rewrite | Seal | Discard | Abandon) and files is not None and self._at_files(files):
+            raise ViolationError(f"illegal command: {_named(command)} while workers are at its files")
+        if isinstance(command, Commit) and (without := [key for key in command.keys if key >= 0 and key not in self.files]):
+            raise ViolationError(f"illegal command: commit of groups {without} without files")
+        if isinstance(command, Finish) and self.files and not command.keep_workspace:
+            raise ViolationError(f"illegal command: finish while groups {sorted(self.files)} have files in progress")
+
+    # ------------------------------------------------------------------ commands
+
+    def _prepare(self, command: Prepare) -> Steps:
+        self._check_begun(command)
+        try:
+            self._restore_ballast()
+            files = yield from self._make(command.group)
+        except Exception as error:
+            return GroupPrepared(command.group, None, self._explained(error))
+        self.files[command.group] = files
+        return GroupPrepared(command.group, files, None)
+
+    def _reopen(self, command: Reopen) -> Steps:
+        self._check_begun(command)
+        try:
+            self._check_writer()
+            made = yield from self._reopened(command)
+        except ViolationError:
+            raise
+        except Exception as error:
+            return GroupReopened(command.group, None, self._explained(error))
+        self.files[command.group] = made.files
+        return GroupReopened(command.group, made, None)
+
+    def _reopened(self, command: Reopen) -> Steps:
+        disk, group, layout = self._disk, command.group, self._layout
+        sealed = [disk.names.get(final(group, file)) for file in range(layout.files_per_group)]
+        old = [{} if file is None else sealed_content(file) for file in sealed]
+        for f, file in enumerate(sealed):
+            sums = disk.sums.get((group, f))
+            if file is None and sums and None not in sums:
+                raise ShardFormatError(f"shard {f} of group {group} is not there, though it was sealed")
+        new = yield from self._make(group, reopened=True, suffix=REWRITE)
+        try:
+            made = yield from self._fill_again(command, sealed, old, new)
+            for f, file in enumerate(sealed):
+                sums = disk.sums.get((group, f))
+                if file is not None and sums and old[f] not in sums:
+                    raise ShardFormatError(f"shard {f} of group {group} is not what was sealed")
+            yield from sync_files(disk, new)
+            yield from take_names(disk, new, self._check_writer)
+        except BaseException:
+            discard_rewrite(disk, new, self._check_writer)
+            raise
+        return made
+
+    def _fill_again(self, command: Reopen, sealed: list[Any], old: list[dict[int, Any]], new: Files) -> Steps:
+        disk, slots = self._disk, command.taking.slots
+        records = self._log.groups()[command.group]
+        by_slab = split_by_slab(grid_tables(self._layout.grid), records)
+        taken, staged = [], []
+        for slab in command.taking.slabs:
+            mine, places = by_slab[slab]
+            if any(file is not None and slab in file.bad for file in sealed):
+                continue  # damaged: it stays as it is, and closed
+            assert self._staging is not None, "slabs of several frames have one"
+            for record, place, slot in zip(records[mine], places.tolist(), slots.tolist(), strict=False):
+                disk.call("stage")
+                token = old[0][slab][place] if slab in old[0] else FILL
+                self._staging.write(("pixels", slot), token)
+                self._staging.write(("record", slot), (record.copy(), token))
+                yield
+            staged.append((records[mine], slots[: mine.size]))
+            taken.append(slab)
+            slots = slots[mine.size :]
+        if taken and self._staging is not None:
+            disk.sync_groups_file(self._staging, "sync stage")
+            yield
+        for slab, (mine, _) in by_slab.items():
+            if slab not in taken:
+                chunks = [content.get(slab, ABSENT) for content in old]
+                for shard, chunk, file in zip(new.slots, chunks, sealed, strict=True):
+                    if chunk != ABSENT:
+                        copy_chunk(disk, shard, slab, chunk)
+                        if slab in file.bad:
+                            shard.file.bad.add(slab)
+                    yield
+                again = records[mine].copy()
+                again["slab_frames"] = mine.size
+                note_slab(new, slab, again, chunks)
+                yield
+        used = np.concatenate([command.taking.slots[:0], *(used for _, used in staged)])
+        shards = sum(file is not None for file in sealed)
+        found = np.concatenate([records[:0], *(found for found, _ in staged)])
+        return ReopenedRow(new, frozenset(taken), found, used, STAGING + used, slots, shards, shards, len(by_slab) - len(taken))  # type: ignore[arg-type]
+
+    def _rewrite(self, command: Rewrite) -> Steps:
+        self._check_begun(command)
+        group, old = command.group, self.files[command.group]
+        saved: set[int] = set()
+        lost = NO_RECORDS
+        try:
+            self._check_writer()
+            self._disk.end_intact()
+            if old.renamed:
+                raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")
+            files, saved, lost = yield from rewrite_files(self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer)
+            self.files[group] = files
+            lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
+            if lost.size:
+                yield from self._append(None, lost)
+        except Exception as error:
+            return GroupRewritten(group, None, saved, lost, self._explained(error))
+        return GroupRewritten(group, files, saved, lost, None)
+
+    def _commit(self, command: Commit) -> Steps:
+        self._check_begun(command)
+        failed: dict[int, ErrorText] = {}
+        for key in sorted(command.keys, reverse=True):
+            try:
+                self._disk.call("look")
+                if key == LOGGED:
+                    self._sync_log()
+                elif key == STAGED:
+                    if self._staging is not None:
+                        self._disk.sync_groups_file(self._staging, "sync stage")
+                else:
+                    yield from sync_files(self._disk, self.files[key])
+            except Exception as error:
+                failed[key] = self._explained(error, in_sync=True)
+            yield
+        return Committed(failed, 1)
+
+    def _seal(self, command: Seal) -> Steps:
+        self._check_begun(command)
+        group, files = command.group, self.files[command.group]
+        try:
+            shards = yield from self._with_ballast(lambda: seal_files(self._disk, files, self._check_writer))
+            records = files.records()
+            yield from self._append(group, records)
+            self._sync_log()
+            yield
+            self._check_writer()
+            self._disk.delete(journal(group))
+        except Exception as error:
+            return GroupSealed(group, 0, files.renamed, self._explained(error), 0, None)
+        del self.files[group]
+        return GroupSealed(group, shards, files.renamed, None, 1, records)
+
+    def _discard(self, command: Discard) -> Steps:
+        self._check_begun(command)
+        files = self.files.pop(command.group, None)
+        if files is None:
+            return
+        self._check_writer()
+        self._disk.delete(journal(command.group))
+        if files.journal.reopened or known.DISCARDED_JOURNALS_GO_FIRST:
+            self._disk.sync_folder("workspace")
+        yield
+        for shard in files.slots:
+            look_again(self._check_writer)
+            self._disk.delete(shard.name)
+            yield
+
+    def _abandon(self, command: Abandon) -> Steps:
+        self._check_begun(command)
+        self.files.pop(command.group, None)
+        yield
+
+    def _record(self, command: Record) -> Steps:
+        try:
+            yield from self._append(None, command.records)
+        except StorageFullError as error:
+            return NotRecorded(command.records, command.release, command.settled, ErrorText.of(error))
+        return Recorded(command.records["sequence"].astype(np.int64), command.release, command.settled)
+
+    def _grow(self, command: Grow) -> Steps:
+        with suppress(StorageError):
+            yield from self._with_ballast(lambda: self._grown(command.extent))
+
+    def _grown(self, extent: int) -> Steps:
+        if extent > self._disk.extent:
+            self._disk.take_little("grow")
+            yield
+            self._check_writer()
+            self._disk.extent = extent
+
+    def _finish(self, command: Finish) -> Steps:
+        self._check_begun(command)
+        try:
+            yield from self._with_ballast(lambda: self._finished(command))
+        except Exception as error:
+            return StoreFinished(self._explained(error))
+        self.finished = not command.keep_workspace
+        return StoreFinished(None)
+
+    def _finished(self, command: Finish) -> Steps:
+        disk = self._disk
+        self._check_writer()
+        yield from self._grown(command.extent)
+        disk.take_little("finish")
+        yield
+        self._check_writer()
+        disk.table = [block.records for block in self._log.counted()]
+        yield
+        if not command.keep_workspace:
+            disk.call("finish")
+            self._check_writer()
+            disk.manifest = None
+            yield
+
+    def _removestore(self, command: RemoveStore) -> Steps:
+        try:
+            self._check_writer()
+            self._disk.removed, self._disk.manifest = True, None
+            yield
+        except Exception as error:
+            return StoreFinished(self._explained(error))
+        self.finished = True
+        return StoreFinished(None)
+
+    # ------------------------------------------------------------------ their parts
+
+    def _check_writer(self) -> None:
+        self._disk.check_writer(self._epoch)
+
+    def _explained(self, error: Exception, *, in_sync: bool = False) -> ErrorText:
+        if isinstance(error, StorageError) and (in_sync or not isinstance(error, StorageFullError)) and self._disk.lock == self._epoch:
+            self._disk.end_intact()
+        if isinstance(error, StorageError):
+            try:
+                self._check_writer()
+            except FencedError as why:
+                return ErrorText.of(why)
+        if not isinstance(error, ShardwrightError):
+            raise ViolationError(f"the keeper met a defect: {error!r}") from error
+        return ErrorText.of(error)
+
+    def _make(self, group: int, *, reopened: bool = False, suffix: str = "") -> Steps:
+        return make_files(self._disk, group, self._layout.files_per_group, self._check_writer, reopened=reopened, suffix=suffix)
+
+    def _append(self, group: int | None, records: np.ndarray) -> Steps:
+        def append() -> Steps:
+            self._check_log()
+            try:
+                self._disk.take_little("log")
+            except StorageFullError:
+                raise
+            except StorageError:
+                self._log_failed = True
+                raise
+            yield
+            self._log.blocks.append(Block(group, records.copy()))
+            yield
+
+        return self._with_ballast(append)
+
+    def _check_log(self) -> None:
+        if self._log_failed:
+            raise StorageError("the frame log failed before and is not written any more")
+
+    def _sync_log(self) -> None:
+        self._check_log()
+        try:
+            self._disk.call("sync log")
+        except StorageError:
+            self._log_failed = True
+            raise
+        self._log.synced = len(self._log.blocks)
+
+    def _with_ballast(self, work: Callable[[], Steps]) -> Steps:
+        try:
+            return (yield from work())
+        except StorageFullError:
+            if not self._disk.release_ballast():
+                raise
+            self._ballast_given = True
+            return (yield from work())
+
+    def _restore_ballast(self) -> None:
+        if self._ballast_given:
+            if not self._disk.fill_ballast():
+                raise StorageFullError("no room to hold back for sealing another shard")
+            self._ballast_given = False
+
+
+def _named(command: KeeperCommand) -> str:
+    group = getattr(command, "group", None)
+    return type(command).__name__ + ("" if group is None else f" {group}")

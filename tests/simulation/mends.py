@@ -1,0 +1,231 @@
+"""The simulation proves itself: each of these puts a known defect, or a mistake like one, back into the real core, and must be found.
+
+A name that is burned while a store is made is none of them: stores are made before the simulation begins.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwright.pipeline.commit_ledger import LOGGED, CommitLedger
+from shardwright.pipeline.core import Core
+from shardwright.pipeline.groups import Groups
+from shardwright.pipeline.holes import HoleMemory
+from shardwright.pipeline.staging_desk import StagingDesk
+from shardwright.shard import recover
+from shardwright.shard.recover import Action, JournalFact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Patch = tuple[Any, str, Any]  # object, attribute, what stands there instead
+
+
+@dataclass(frozen=True)
+class Mend:
+    """``removes``: what is taken out. ``patches`` makes the replacements."""
+
+    name: str
+    removes: str
+    patches: Callable[[], list[Patch]]
+
+    @contextmanager
+    def taken_out(self) -> Iterator[None]:
+        patches = self.patches()
+        before = [getattr(where, name) for where, name, _ in patches]
+        for where, name, instead in patches:
+            setattr(where, name, instead)
+        try:
+            yield
+        finally:
+            for (where, name, _), old in zip(patches, before, strict=True):
+                setattr(where, name, old)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _rows_stay_closed() -> list[Patch]:
+    restore = Groups.restore_closed
+    return [(Groups, "restore_closed", lambda self, numbers, holes, earlier: restore(self, numbers, holes, {})), (Groups, "opens_again", _nothing)]
+
+
+def _slabs_stay_closed() -> list[Patch]:
+    restore = Core._restore_group
+    return [(Core, "_restore_group", lambda self, found: restore(self, replace(found, takes_back={}, sealing_begun=False)))]
+
+
+def _everything_is_passed_over() -> list[Patch]:
+    close = Core._close_slab
+    return [(Core, "_close_slab", lambda self, slab, passed_over=False: close(self, slab, passed_over=True))]
+
+
+def _nothing_is_copied() -> list[Patch]:
+    rewrite = Groups.rewrite
+    return [(Groups, "rewrite", lambda self, group, stored, held: rewrite(self, group, set(), held))]
+
+
+def _held_rows_are_dropped() -> list[Patch]:
+    def take_back(self: Core, group: Any, saved: set[int]) -> None:
+        held, group.held_rows = group.held_rows, []
+        for row in held:
+            self._released.append(self.table.sequences[row][self.table.filled(row)])
+            self.table.free(row)
+
+    return [(Core, "_take_back_held", take_back)]
+
+
+def _pixels_come_back_while_staged() -> list[Patch]:
+    stored = Core._slab_stored
+
+    def slab_stored(self: Core, group: Any, row: int) -> None:
+        tasks, self.desk.tasks[row] = int(self.desk.tasks[row]), 0
+        stored(self, group, row)
+        self.desk.tasks[row] = tasks
+
+    return [(Core, "_slab_stored", slab_stored)]
+
+
+def _pixels_come_back_at_the_workers() -> list[Patch]:
+    start = Core._start_waiting
+
+    def start_waiting(self: Core, group: Any) -> None:
+        before = set(self._at_workers)
+        start(self, group)
+        for row in self._at_workers - before:
+            self._released.append(self.table.sequences[row][self.table.filled(row)])
+
+    return [(Core, "_start_waiting", start_waiting)]
+
+
+def _staged_slabs_wait_for_ever() -> list[Patch]:
+    staged = Core._frames_staged
+
+    def frames_staged(self: Core, report: Any) -> None:
+        self._waits_for_stage.discard(report.row)
+        staged(self, report)
+
+    return [(Core, "_frames_staged", frames_staged)]
+
+
+def _durable_when_asked() -> list[Patch]:
+    commit = Core._commit
+
+    def early(self: Core) -> None:
+        commit(self)
+        for key, entry in (self._ledger._in_commit or {}).items():
+            for sequences in entry.sequences:
+                self.accounts.make_durable(sequences, frames=key != LOGGED)
+
+    return [(Core, "_commit", early)]
+
+
+def _commits_of_sealed_groups() -> list[Patch]:
+    begin = CommitLedger.begin
+    return [(CommitLedger, "begin", lambda self, skip: begin(self, set()))]
+
+
+def _failed_slabs_are_forgotten() -> list[Patch]:
+    old = Core._slab_encoded
+
+    def encoded(self: Core, report: Any) -> None:
+        old(self, report)
+        group = self._group_of_row(report.row) if report.error is not None and self.why is None else None
+        if group is not None and report.row in group.waiting:
+            group.waiting.remove(report.row)
+
+    return [(Core, "_slab_encoded", encoded)]
+
+
+def _staged_frames_are_not_taken_up() -> list[Patch]:
+    restore = Core.restore
+
+    def without(self: Core, restored: Any, addresses: Any, now: Any) -> None:
+        restored.staged, restored.staged_slots = restored.staged[:0], []
+        restore(self, restored, addresses[:0], now)
+
+    return [(Core, "restore", without)]
+
+
+def _acknowledged_before_recorded() -> list[Patch]:
+    settle = Core._settle
+
+    def early(self: Core, records: Any, *args: Any, **kwargs: Any) -> None:
+        settle(self, records, *args, **kwargs)
+        self.accounts.stored.add(records["sequence"].astype(np.int64))
+
+    return [(Core, "_settle", early)]
+
+
+def _failed_syncs_count() -> list[Patch]:
+    end = CommitLedger.end
+    return [(CommitLedger, "end", lambda self, failed: end(self, set())), (Core, "_commit_failed", _nothing)]
+
+
+def _believes(journal: JournalFact, working: bool, final: bool, action: Action) -> Callable[[], list[Patch]]:
+    """Another action in rows of the table of recovery."""
+
+    def patches() -> list[Patch]:
+        table: list[recover.Row] = []
+        for row in recover.TABLE:
+            if row.journal is journal and row.working in (working, None) and row.final in (final, None):
+                table.extend(_split(row, working, final, action))
+            else:
+                table.append(row)
+        return [(recover, "TABLE", tuple(table))]
+
+    return patches
+
+
+def _split(row: recover.Row, working: bool, final: bool, action: Action) -> Iterator[recover.Row]:
+    for is_working in (False, True) if row.working is None else (row.working,):
+        for is_final in (False, True) if row.final is None else (row.final,):
+            changed = action if (is_working, is_final) == (working, final) else row.action
+            yield replace(row, working=is_working, final=is_final, action=changed)
+
+
+MENDS = {
+    mend.name: mend
+    for mend in (
+        Mend("rows-stay-closed", "frames after a kill while sealing: a row that was closed early is opened again", _rows_stay_closed),
+        Mend("slabs-stay-closed", "likewise of a slab whose row is still open", _slabs_stay_closed),
+        Mend("not-opened-again", "likewise of a row whose sealing had begun", lambda: [(Groups, "opens_again", _nothing)]),
+        Mend("all-passed-over", "an end that comes early passes nothing over", _everything_is_passed_over),
+        Mend("flush-while-making", "a flush is not stuck while files are made", lambda: [(Groups, "making_files", property(lambda _: False))]),
+        Mend("nothing-copied", "frames that a rewrite lost: what was stored is copied", _nothing_is_copied),
+        Mend("held-rows-dropped", "frames that a rewrite lost: what cannot be read back is encoded again", _held_rows_are_dropped),
+        Mend("failed-slab-forgotten", "a slab whose write failed is encoded again", _failed_slabs_are_forgotten),
+        Mend("holes-forgotten", "a duplicate told for a late frame: holes are remembered", lambda: [(HoleMemory, "remember", _nothing)]),
+        Mend("released-while-staged", "pixels come back once staged frames were read", _pixels_come_back_while_staged),
+        Mend("released-at-workers", "pixels come back once the slab is stored", _pixels_come_back_at_the_workers),
+        Mend("waits-for-stage", "a slab that waits for a stage is stored once that is done", _staged_slabs_wait_for_ever),
+        Mend("durable-when-asked", "durable comes with the report of the commit", _durable_when_asked),
+        Mend("failed-syncs-count", "what failed to sync is not durable", _failed_syncs_count),
+        Mend("commit-of-sealed", "a group that is being sealed is not committed", _commits_of_sealed_groups),
+        Mend("slots-never", "slots of the staging area come back", lambda: [(StagingDesk, "give_back", _nothing)]),
+        Mend("staged-not-taken-up", "staged frames are taken up", _staged_frames_are_not_taken_up),
+        Mend("settled-before-recorded", "a settled frame is acknowledged once the log has it", _acknowledged_before_recorded),
+        Mend("no-retry", "a full disk is tried again", lambda: [(Groups, "retry_full_disk", _nothing)]),
+        Mend("old-shard-believed", "the successor of a sealed shard is gone on with", _believes(JournalFact.REOPENED, True, True, Action.SEALED)),
+        Mend("shard-in-progress-lost", "a shard in progress is gone on with", _believes(JournalFact.VALID, True, False, Action.ALL_FILL)),
+        Mend("final-name-ignored", "a shard that has its final name is complete", _believes(JournalFact.VALID, False, True, Action.LOST)),
+    )
+}
+
+
+def find(mend: Mend, seeds: int, first: int = 0) -> tuple[int, str] | None:
+    """The first seed at which a mend that is taken out shows, and how."""
+    from .story import draw
+    from .world import play
+
+    with mend.taken_out():
+        for seed in range(first, first + seeds):
+            violation = play(draw(seed))[1]
+            if violation is not None:
+                return seed, violation
+    return None

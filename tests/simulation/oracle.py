@@ -1,0 +1,244 @@
+"""The oracle: knows what was sent and what was acknowledged, nothing of how. Whatever breaks a promise is raised as a ``ViolationError``."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.model.fates import Fate, Reason
+
+from .disk import FINAL, NOTHING
+from .group import NO_RECORDS, sealed_content
+from .story import FILL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardwright.array.grid import Grid
+    from shardwright.model.receipt import Receipt
+    from shardwright.pipeline.accounts import Accounts
+    from shardwright.pipeline.core import Core
+
+    from .disk import Disk
+    from .story import Frame
+
+
+class ViolationError(AssertionError):
+    """A promise is broken, or the core asked for what it must not."""
+
+
+class Oracle:
+    """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order of time. ``excused``: that were
+    acknowledged, and that a power cut or rot may have taken all the same."""
+
+    def __init__(self, grid: Grid, frames: tuple[Frame, ...]) -> None:
+        self._grid = grid
+        self._frames = frames
+        self._all = np.arange(len(frames))
+        self.stored = np.zeros(len(frames), np.bool_)
+        self.durable = np.zeros(len(frames), np.bool_)
+        self.excused: set[int] = set()
+        self.sent: set[int] = set()
+        self.sent_now: set[int] = set()  # in the life that is the last so far
+        self.told: set[int] = set()  # sent without pixels
+        self.written_off: set[int] = set()  # whoever had them has heard that they are lost
+        self.failures = 0  # lives that ended in a failure of the disk or of a thread
+        self.kills = 0
+        self.power_cuts = 0
+        self.closed_for_good = False  # a row could not be opened again
+
+    def token(self, sequence: int) -> int:
+        """The pixels of a frame."""
+        return FILL if self._frames[sequence].fill else sequence + 1
+
+    # ------------------------------------------------------------------ while it runs
+
+    def observe(self, accounts: Accounts) -> None:
+        """What the client could know by now."""
+        self.stored |= accounts.stored.holds(self._all)
+        self.durable |= accounts.durable.holds(self._all)
+        if (self.durable & ~self.stored).any():
+            raise ViolationError(f"durable, but not stored: {self._list(self.durable & ~self.stored)}")
+
+    def released(self, sequences: np.ndarray, core: Core) -> None:
+        """Pixels that come back to the camera are acknowledged, unless the acquisition has failed."""
+        if core.why is None:
+            early = sequences[~core.accounts.stored.holds(sequences)]
+            if early.size:
+                raise ViolationError(f"released before they were stored: {early.tolist()}")
+
+    def taken_up(self, accounts: Accounts, disk: Disk, *, power: bool) -> None:
+        """After a kill everything that was acknowledged is there; after a power cut all that was durable."""
+        promised = self.durable if power else self.stored
+        lost = promised & ~accounts.stored.holds(self._all)
+        gone = [n for n in np.flatnonzero(lost).tolist() if not self._is_spoiled(disk, n) and n not in self.excused]
+        if gone:
+            how = "durable, but gone after a power cut" if power else "acknowledged as stored, but gone after a kill"
+            raise ViolationError(f"{how}: {gone}")
+        self.excused.update(self._list(self.stored & ~accounts.stored.holds(self._all)))
+        losses = [block.records["sequence"][block.records["fate"] == Fate.LOST] for block in disk.log.blocks if block.group is None]
+        self.written_off.update(n for table in losses for n in table.tolist() if not self.stored[n])
+        self.stored &= accounts.stored.holds(self._all)
+        self.durable &= self.stored
+        self.sent_now = set()
+        self.observe(accounts)
+
+    def write_off(self, accounts: Accounts) -> None:
+        """Nobody sends any more what is missing."""
+        for first, last in accounts.seen.missing(accounts.seen.stop):
+            self.written_off.update(range(first, last + 1))
+
+    def hear_losses(self, losses: Iterable[tuple[int, int, object]], disk: Disk) -> None:
+        """Of frames that were perhaps acknowledged."""
+        for first, last, _ in losses:
+            if not disk.faulty:
+                raise ViolationError(f"frames {first} to {last} are told lost, but nothing failed")
+            self.written_off.update(range(first, last + 1))
+
+    def _list(self, mask: np.ndarray) -> list[int]:
+        found: list[int] = np.flatnonzero(mask).tolist()
+        return found
+
+    # ------------------------------------------------------------------ at the end
+
+    def judge(self, disk: Disk, receipt: Receipt | None) -> None:
+        """The store that is left, once it is sealed."""
+        if disk.removed:
+            if self.stored.any() or self.sent_now:
+                raise ViolationError(f"the store was removed, though frames were sent: {sorted(self.sent_now)}")
+            return
+        if disk.table is None:
+            raise ViolationError("the store is finished without a frame table")
+        rows = self._rows(disk)
+        stored = {n for n, (fate, _) in rows.items() if fate is Fate.STORED}
+        self._judge_pixels(disk, stored)
+        self._judge_places(stored)
+        for n, (fate, reason) in rows.items():
+            self._judge_fate(n, fate, reason, rows, disk)
+        if receipt is not None and (missing := sorted(self.sent_now - rows.keys())):
+            raise ViolationError(f"sealed, but sequences {missing} have no status")
+        if promised := [n for n in self._list(self.stored) if n not in rows]:
+            raise ViolationError(f"acknowledged, but without a status: {promised}")
+        if receipt is not None:
+            self._judge_receipt(receipt, rows, disk)
+
+    def sealed(self, core: Core, ring_frames: int) -> None:
+        """Nothing is kept once everything is sealed."""
+        kept = {"rows": core.table.rows_used, "slots": core.desk.slots - core.desk.free_slots, "ring": ring_frames, "in flight": core.in_flight}
+        if any(kept.values()):
+            raise ViolationError(f"sealed, but still kept: {kept}")
+        if core.accounts.durable.value < core.accounts.seen.stop:
+            raise ViolationError(f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}")
+
+    def _rows(self, disk: Disk) -> dict[int, tuple[Fate, Reason]]:
+        assert disk.table is not None
+        records = np.concatenate([NO_RECORDS, *disk.table])
+        rows: dict[int, tuple[Fate, Reason]] = {}
+        for n, fate, reason, position in zip(*(records[name].tolist() for name in ("sequence", "fate", "reason", "position")), strict=True):
+            if n in rows:
+                raise ViolationError(f"sequence {n} has two statuses: {rows[n]} and {Fate(fate).name}")
+            if n >= len(self._frames) or n not in self.sent:
+                raise ViolationError(f"sequence {n} has a status, but nobody sent it")
+            if position != self._frames[n].position and position != -1:
+                raise ViolationError(f"sequence {n} is recorded at {position} instead of {self._frames[n].position}")
+            rows[n] = Fate(fate), Reason(reason)
+        return rows
+
+    def _judge_pixels(self, disk: Disk, stored: set[int]) -> None:
+        """Every place of every sealed shard holds the pixels of the frame that is stored there, and no others."""
+        expected: dict[tuple[int, int], dict[int, int]] = {}
+        shards = {name: sealed_content(file) for name, file in disk.names.items() if name[0] == FINAL}
+        for n in sorted(stored):
+            slab, place = self._place(self._frames[n].position)
+            group = self._grid.group_of_slab(slab)
+            expected.setdefault((group, slab), {})[place] = self.token(n)
+        files = self._grid.plane_shards[0] * self._grid.plane_shards[1]
+        for (group, slab), tokens in expected.items():
+            for f in range(files):
+                shard = shards.get((FINAL, group, f), {})
+                chunk = shard.pop(slab, NOTHING)
+                if slab in disk.spoiled:
+                    continue
+                for place, token in tokens.items():
+                    found = FILL if chunk is NOTHING else chunk[place] if isinstance(chunk, tuple) else chunk
+                    if found != token:
+                        raise ViolationError(f"sequence {token - 1} is told stored in slab {slab}, place {place}, where file {f} has {found}")
+                if isinstance(chunk, tuple):
+                    strange = [chunk[place] for place in range(len(chunk)) if place not in tokens and chunk[place] != 0]
+                    if strange:
+                        raise ViolationError(f"slab {slab} has pixels that no status tells of: {strange}")
+        for name, shard in shards.items():
+            if shard and any(slab not in disk.spoiled for slab in shard):
+                raise ViolationError(f"shard {name} has slabs that no status tells of: {shard}")
+
+    def _place(self, position: int) -> tuple[int, int]:
+        grid = self._grid
+        place = sum((i % c) * stride for i, c, stride in zip(grid.index_of(position), grid.chunk, grid.slab_strides, strict=True))
+        return grid.slab_of_position(position), place
+
+    def _is_spoiled(self, disk: Disk, n: int) -> bool:
+        return bool(disk.spoiled) and self._grid.slab_of_position(self._frames[n].position) in disk.spoiled
+
+    def _judge_places(self, stored: set[int]) -> None:
+        places: dict[int, int] = {}
+        for n in sorted(stored):
+            other = places.setdefault(self._frames[n].position, n)
+            if other != n:
+                raise ViolationError(f"place {self._frames[n].position} is stored twice: by {other} and {n}")
+
+    def _judge_fate(self, n: int, fate: Fate, reason: Reason, rows: dict[int, tuple[Fate, Reason]], disk: Disk) -> None:
+        position, what = self._frames[n].position, f"sequence {n} at {self._frames[n].position} is {fate.name} ({reason.name})"
+        others = [m for m in self.sent if m != n and self._frames[m].position == position]
+        before = [m for m in others if m < n]
+        if fate is Fate.DUPLICATE and not others:
+            raise ViolationError(f"{what}, but no other frame came for its place")
+        if fate in (Fate.DUPLICATE, Fate.LATE) and not others and self._is_in_order(n) and not self.closed_for_good:
+            raise ViolationError(f"{what}, though it came in order")
+        taken = [m for m in others if rows.get(m, (None,))[0] is Fate.STORED]
+        never_kept = self.kills and any(rows.get(m, (Fate.LOST,))[0] is Fate.LOST for m in others)
+        if fate is Fate.DUPLICATE and not taken and not never_kept and not self._may_be_lost(others, disk):
+            raise ViolationError(f"{what}, but its place is empty")
+        if fate is Fate.LATE and any(m in before and self.stored[m] for m in taken) and not self.power_cuts and not self.kills:
+            raise ViolationError(f"{what}, but its place has sequence {taken}")
+        if fate is Fate.DROPPED and n not in self.told:
+            raise ViolationError(f"{what}, but it was sent with its pixels")
+        if fate is Fate.LOST:
+            self._judge_loss(n, reason, what, disk)
+
+    def _may_be_lost(self, sequences: list[int], disk: Disk) -> bool:
+        """Whether a frame that once had a place may be gone since."""
+        return bool(self.power_cuts) or self.failures > 0 or any(self._is_spoiled(disk, m) or m in self.excused for m in sequences)
+
+    def _is_in_order(self, n: int) -> bool:
+        """Whether every frame up to this one came in order, with gaps perhaps."""
+        positions = [self._frames[m].position for m in sorted(self.sent) if m <= n]
+        return all(earlier < later for earlier, later in pairwise(positions))
+
+    def _judge_loss(self, n: int, reason: Reason, what: str, disk: Disk) -> None:
+        excused = self._is_spoiled(disk, n) or n in self.excused or n in self.told or n in self.written_off
+        if self.stored[n] and not excused:
+            raise ViolationError(f"{what}, but it was acknowledged as stored")
+        if reason is Reason.IO_ERROR and not self._is_spoiled(disk, n):
+            raise ViolationError(f"{what}, but the disk can read it")
+        if reason is Reason.ACQUISITION_FAILED and not self.failures:
+            raise ViolationError(f"{what}, but nothing failed")
+        if not (self.kills or self.power_cuts or self.failures or excused):
+            raise ViolationError(f"{what}, but nothing happened to it")
+
+    def _judge_receipt(self, receipt: Receipt, rows: dict[int, tuple[Fate, Reason]], disk: Disk) -> None:
+        count = {fate: sum(found is fate for found, _ in rows.values()) for fate in Fate}
+        told = {
+            "frames_stored": count[Fate.STORED],
+            "frames_durable": count[Fate.STORED],
+            "frames_duplicate": count[Fate.DUPLICATE],
+            "frames_late": count[Fate.LATE],
+            "frames_dropped": count[Fate.DROPPED],
+            "frames_lost": count[Fate.LOST],
+            "frames_received": len(rows),
+            "shards": sum(name[0] == FINAL for name in disk.names),
+        }
+        for name, expected in told.items():
+            if getattr(receipt, name) != expected:
+                raise ViolationError(f"the receipt says {name} {getattr(receipt, name)}, the store {expected}")

@@ -1,0 +1,265 @@
+"""One life of an acquisition: the real core, driven as ``pipeline.acquisition`` does, with a simulated ring, keeper and workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.pipeline.commands import Discard, Encode, Prepare, Stage
+from shardwright.pipeline.core import AcquisitionState, Core, Now
+from shardwright.pipeline.reports import GroupPrepared
+
+from . import known
+from .keeper import Keeper
+from .oracle import Oracle, ViolationError
+from .workers import STAGING, Workers, tokens_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardwright.pipeline.limits import Limits
+    from shardwright.pipeline.reports import Report
+    from shardwright.pipeline.restored import Restored
+
+    from .disk import Disk
+    from .story import Life, Plan, Story
+
+
+POISON = -2  # where no pixels are any more
+ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
+
+
+class Ring:
+    """Pixels by address, 1 to ``frames``; a slot that comes back is the next one taken."""
+
+    def __init__(self, frames: int) -> None:
+        self.tokens = [POISON] * frames
+        self._free = list(range(frames))
+        self._slot_of: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def used(self) -> int:
+        return len(self._slot_of)
+
+    def put(self, sequence: int, token: int) -> int:
+        slot = self._free.pop()
+        self.tokens[slot] = token
+        self._slot_of[sequence] = slot
+        return slot + 1
+
+    def release(self, sequences: list[int]) -> None:
+        for sequence in sequences:
+            if sequence not in self._slot_of:
+                raise ViolationError(f"released twice, or never taken: the pixels of sequence {sequence}")
+            slot = self._slot_of.pop(sequence)
+            self.tokens[slot] = POISON
+            self._free.append(slot)
+
+
+class Process:
+    """``fenced``: another writer has taken over, so that nothing it says counts any more."""
+
+    def __init__(
+        self,
+        story: Story,
+        plan: Plan,
+        life: Life,
+        disk: Disk,
+        oracle: Oracle,
+        limits: Limits,
+        now: Callable[[], Now],
+        trace: Callable[[str], None] | None,
+        restored: Restored | None,
+    ) -> None:
+        assert disk.manifest is not None, "it has a store"
+        self.fenced = False
+        self.losses_told = False
+        self._disk, self._oracle, self._now, self._trace = disk, oracle, now, trace
+        self._reports: list[Report] = []
+        self._prepares: dict[int, tuple[int, int]] = {}
+        self._staging = disk.staging
+        self.ring = Ring(story.ring)
+        dies = None if life.worker_dies is None else (life.worker_dies, life.told)
+        self.workers = Workers(story.workers, disk, story.shape.files, story.shape.tasks, self._read, dies)
+        self.keeper = Keeper(disk, plan.encoder.layout, disk.manifest.writer_epoch, self.workers.at_files)
+        self.core = Core(
+            Path("store"),
+            plan.spec,
+            limits,
+            story.settings,
+            plan.encoder.layout,
+            plan.encoder.levels,
+            threads=story.workers,
+            staging_slots=story.staging,
+            staged_slots=() if restored is None else restored.staged_slots,
+        )
+        self.workers.level = lambda: self.core.overload.level
+        if restored is None:
+            self.core.begin(self.core.groups.prepare_first(self.keeper.run_now))  # type: ignore[arg-type]
+            return
+        for found in restored.groups:
+            self.keeper.files[found.files.group] = found.files  # type: ignore[assignment]
+        self.core.client_epoch = disk.manifest.client_epoch
+        self.core.restore(restored, STAGING + np.array(restored.staged_slots, np.int64), now())
+        self._carry_out()
+
+    def _read(self, addresses: np.ndarray, records: np.ndarray) -> list[int]:
+        return tokens_at(addresses, records, self.ring.tokens, self._staging, self._oracle.token)
+
+    # ------------------------------------------------------------------ the client's calls
+
+    def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
+        self.core.submit(descriptors, addresses, self._now())
+        self._carry_out()
+
+    def settle_missing(self) -> None:
+        self._oracle.write_off(self.core.accounts)
+        self.core.settle_missing(self._now())
+        self._carry_out()
+
+    def flush(self) -> None:
+        self.core.flush(self._now())
+        self._carry_out()
+
+    def finish(self, *, keep_empty: bool) -> None:
+        self.core.finish(self._now(), keep_empty=keep_empty)
+        self._carry_out()
+
+    # ------------------------------------------------------------------ the rounds of its owner
+
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reports) or bool(self.workers.reports)
+
+    def poll(self) -> list[int]:
+        """One round; the sequences whose pixels came back."""
+        core, now = self.core, self._now()
+        alive, ended = self.workers.alive(), self.workers.ended()
+        reports, self._reports = [*self._reports, *self.workers.reports], []
+        self.workers.reports.clear()
+        for report in reports:
+            if self._trace is not None:
+                self._trace(f"  report {told(report)}")
+            if not self._is_of_discarded(report):
+                core.handle(report, now)
+        if not alive:
+            core.workers_failed("it was killed", now, ended=ended)
+        core.see_ring(self.ring.used, len(self.ring.tokens))
+        core.tick(now)
+        self._carry_out()
+        released = core.take_released()
+        self._look(released, changed=bool(reports))
+        sequences: list[int] = released.tolist()
+        self.ring.release(sequences)
+        return sequences
+
+    def _is_of_discarded(self, report: Report) -> bool:
+        """Whether these files are of a group that was discarded before it could hear of them."""
+        if not known.FILES_TO_DISCARD_ARE_NOT_TOLD or not isinstance(report, GroupPrepared):
+            return False
+        asked, stale = self._prepares.get(report.group, (0, 0))
+        self._prepares[report.group] = (max(0, asked - 1), max(0, stale - 1))
+        return stale > 0
+
+    def _note_prepares(self, command: Prepare | Discard) -> None:
+        """(asked for and not told yet, of these discarded) of each group."""
+        asked, stale = self._prepares.get(command.group, (0, 0))
+        self._prepares[command.group] = (asked + 1, stale) if isinstance(command, Prepare) else (asked, asked)
+
+    def _look(self, released: np.ndarray, *, changed: bool) -> None:
+        """Whether what it says and keeps is right."""
+        core, oracle = self.core, self._oracle
+        if len(core.groups.by_number) > core.limits.open_groups:
+            raise ViolationError(f"{len(core.groups.by_number)} groups are open, more than {core.limits.open_groups}")
+        events = core.telling.take_events(core.accounts)
+        losses = core.telling.take_losses()
+        if self._trace is not None:
+            for name, facts in events:
+                self._trace(f"  event {name} { ({key: value for key, value in facts.items() if key not in ('hint', 'then')}) }")
+            if released.size:
+                self._trace(f"  released {released.tolist()}")
+        if self.fenced:
+            return
+        oracle.closed_for_good = oracle.closed_for_good or any(name == "row_reopening_failed" for name, _ in events)
+        if core.why is None or core.why.code != "fenced":
+            oracle.hear_losses(losses, self._disk)
+        if changed:
+            oracle.observe(core.accounts)
+        if released.size:
+            oracle.released(released, core)
+
+    def _carry_out(self) -> None:
+        for command in self.core.take_commands():
+            if self._trace is not None:
+                self._trace(f"  command {told(command)}")
+            match command:
+                case Encode():
+                    self._check_files(command)
+                    self.workers.encode(command)
+                case Stage():
+                    self.workers.stage(command)
+                case _:
+                    if isinstance(command, Discard) and self.core.why is None and self.keeper.has_frames(command.group):
+                        raise ViolationError(f"illegal command: Discard of group {command.group}, which has frames")
+                    if isinstance(command, Prepare | Discard):
+                        self._note_prepares(command)
+                    self.keeper.put(command)
+
+    def _check_files(self, command: Encode) -> None:
+        """Slabs go only to files that are there, and that nobody is sealing or rewriting."""
+        group = command.files.group
+        files: object = self.keeper.files.get(group)
+        if files is not command.files:
+            raise ViolationError(f"illegal command: slab {command.slab} to files of group {group} that are sealed, rewritten or given up")
+        for other in (self.keeper.command, *self.keeper.queue):
+            if other is not None and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon") and other.group == group:  # type: ignore[union-attr]
+                raise ViolationError(f"illegal command: slab {command.slab} to files of group {group}, which has a {type(other).__name__}")
+        if not command.frames.any():
+            raise ViolationError(f"illegal command: slab {command.slab} without a frame")
+
+    def keeper_step(self) -> None:
+        report = self.keeper.step()
+        if report is not None:
+            self._reports.append(report)
+
+    @property
+    def is_over(self) -> bool:
+        return self.core.state in ENDED and not self.keeper.busy
+
+    def waits_for(self) -> str:
+        """For people: what everybody waits for."""
+        core = self.core
+        groups = {
+            n: f"{g.state.value}, left {g.slabs_left}, in flight {g.in_flight}, waiting {g.waiting}, retry {g.retry_s}, files {g.files is not None}"
+            for n, g in core.groups.by_number.items()
+        }
+        return (
+            f"core {core.state.value}, why {core.why}, pending {[b.positions[b.first :].tolist() for b in core._pending]}, groups {groups}, "
+            f"incomplete {core.table.incomplete()}, "
+            f"rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of {len(self.ring.tokens)}, "
+            f"slots free {core.desk.free_slots} of {core.desk.slots}, committing {core._ledger.committing}, unrecorded {core.unrecorded_frames}, "
+            f"waits for stage {sorted(core._waits_for_stage)}, keeper {self.keeper.command} {list(self.keeper.queue)}"
+        )
+
+
+def told(what: object) -> str:
+    """A command or a report in short."""
+    facts = []
+    for name, value in vars(what).items():
+        if name in ("records", "tasks", "seal_ns", "open_ns", "commit_ns", "free_bytes", "stored_bytes", "release", "settled"):
+            if name == "records" and value is not None and value.dtype.names:
+                facts.append(f"sequences {value['sequence'].tolist()}")
+            continue
+        if name in ("files", "made"):
+            facts.append(f"{name} {'-' if value is None else 'there'}")
+        elif isinstance(value, np.ndarray):
+            facts.append(f"{name} {(value['sequence'] if value.dtype.names else value).tolist()}")
+        elif value is not None:
+            facts.append(f"{name} {getattr(value, 'message', value)}")
+    return f"{type(what).__name__} {', '.join(facts)}"

@@ -1,0 +1,214 @@
+"""A story: everything that a simulated acquisition will meet, drawn from one seed before it begins. What is left to chance while it runs (who acts
+next, what a power cut keeps) comes from ``Story.schedule``."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import shardwright as sw
+from shardwright.array.grid import Grid
+from shardwright.pipeline.encoding import SlabEncoder
+from shardwright.pipeline.limits import Limits, least_ring_frames
+from shardwright.pipeline.settings import WriteSettings
+
+from . import known
+
+FILL = -1  # pixels of a frame that is all fill value
+FOREVER = 1 << 30
+BATCH = 3  # frames at most in one call of ``submit``
+
+Client = Literal["writer", "resends", "nobody"]
+Ending = Literal["finish", "kill", "power", "take over"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a group; ``tasks`` that a slab is encoded by, 1 or one for each file."""
+
+    axes: tuple[tuple[int | None, int, int], ...]
+    files: int
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Sequence n of the acquisition is ``Story.frames[n]``."""
+
+    position: int
+    fill: bool = False
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full`` meanwhile. ``rot``: some of what is in
+    the file can never be read again."""
+
+    kind: str
+    after: int
+    times: int = 1
+    rot: bool = False
+
+
+@dataclass(frozen=True)
+class Life:
+    """One process that has the acquisition. ``ends``: how, ``at`` so many steps after it begins or (``ending``) after it was asked to finish.
+    ``frames``: how many of the story's the client sends, then it finishes. ``flushes``, ``pauses_ms``: before the frame of that number.
+    ``deaths``: recovery is killed at these calls of the disk, and begun again. ``pace``: weights of camera, keeper, workers, clock."""
+
+    client: Client
+    ends: Ending
+    at: int
+    ending: bool
+    frames: int
+    flushes: frozenset[int] = frozenset()
+    pauses_ms: tuple[tuple[int, int], ...] = ()
+    deaths: tuple[int, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    worker_dies: int | None = None  # at its task of that number
+    told: bool = True  # whether the one that dies tells of its task
+    pace: tuple[int, int, int, int] = (4, 4, 4, 1)
+    new_client_at: int | None = None  # before that frame: the client vanishes and connects again
+
+
+@dataclass(frozen=True)
+class Story:
+    shape: Shape
+    settings: WriteSettings
+    ring: int
+    rows: int
+    groups: int
+    staging: int
+    workers: int
+    frames: tuple[Frame, ...]
+    lives: tuple[Life, ...]
+    schedule: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What follows from a shape."""
+
+    spec: sw.ArraySpec
+    grid: Grid
+    encoder: SlabEncoder
+
+
+@lru_cache(maxsize=4096)
+def plan_of(shape: Shape) -> Plan:
+    names = "tz"
+    dimensions = [sw.Dimension(name=names[i], count=n, chunk_size=c, shard_size_chunks=s) for i, (n, c, s) in enumerate(shape.axes)]
+    dimensions += [sw.Dimension(name="y", count=1, chunk_size=1), sw.Dimension(name="x", count=shape.files, chunk_size=1)]
+    spec = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions))
+    grid = Grid.of(spec)
+    return Plan(spec, grid, SlabEncoder(spec, grid))
+
+
+@lru_cache(maxsize=4096)
+def derived(shape: Shape, ring: int) -> Limits:
+    return Limits.derive(plan_of(shape).spec, threads=1, ring_frames=ring, descriptors=400)
+
+
+def limits_of(story: Story) -> Limits:
+    limits = derived(story.shape, story.ring)
+    return replace(limits, rows=story.rows, open_groups=story.groups, staging_frames=story.staging)
+
+
+def draw(seed: int) -> Story:
+    """The story of a seed."""
+    rng = random.Random(seed)
+    shape = _shape(rng)
+    grid = plan_of(shape).grid
+    ring = least_ring_frames(grid, 1) + rng.choice((0, 0, 1, 3, 8))
+    return Story(
+        shape=shape,
+        settings=_settings(rng),
+        ring=ring,
+        rows=grid.open_slabs + rng.choice((1, 1, 2, 3, 8)),
+        groups=grid.open_groups + rng.choice((2, 2, 3, 5)),
+        staging=0 if grid.frames_per_slab == 1 else min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames))),
+        workers=rng.choice((1, 2, 3)),
+        frames=(frames := _frames(rng, grid)),
+        lives=_lives(rng, len(frames)),
+        schedule=rng.getrandbits(32),
+    )
+
+
+def _shape(rng: random.Random) -> Shape:
+    axes: list[tuple[int | None, int, int]] = [(None if rng.random() < 0.5 else rng.randint(1, 10), rng.randint(1, 4), rng.randint(1, 4))]
+    if rng.random() < 0.4:
+        axes[0] = (axes[0][0] and min(axes[0][0], 5), rng.randint(1, 3), rng.randint(1, 2))
+        axes.append((rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 2)))
+    files = rng.choice((1, 1, 2))
+    return Shape(tuple(axes), files, rng.randint(1, files))
+
+
+def _settings(rng: random.Random) -> WriteSettings:
+    return WriteSettings(
+        durability=rng.choice(("stored", "durable")),
+        overload=rng.choice(("block", "block", "degrade", "drop")),
+        on_full=rng.choice(("block", "fail")),
+        store_within_ms=rng.choice((2, 20, 1000)),
+        sync_interval_ms=rng.choice((1, 50, 1000)),
+        ballast_bytes=1,
+    )
+
+
+def _frames(rng: random.Random, grid: Grid) -> tuple[Frame, ...]:
+    """In order, or with what cameras do: gaps, frames that swap places, come much later or twice."""
+    most = rng.randint(1, 26) if grid.total_frames is None else min(grid.total_frames, 26)
+    order = list(range(most if grid.total_frames is None or rng.random() < 0.6 else rng.randint(1, most)))
+    manner = rng.random()
+    if manner > 0.45:
+        order = [p for p in order if rng.random() > 0.1] or [0]
+    if manner > 0.6:
+        for _ in range(rng.randint(0, 4)):
+            place = rng.randrange(len(order))
+            order.insert(min(len(order), place + rng.choice((1, 1, 2, 5, 20))), order.pop(place))
+    if manner > 0.75:
+        for _ in range(rng.randint(0, 3)):
+            order.insert(rng.randint(0, len(order)), rng.choice(order))
+    fill = rng.choice((0.0, 0.0, 0.2, 0.9))
+    return tuple(Frame(p, rng.random() < fill) for p in order)
+
+
+def _lives(rng: random.Random, frames: int) -> tuple[Life, ...]:
+    lives = [_life(rng, frames, last=False) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    return (*lives, _life(rng, frames, last=True))
+
+
+def _life(rng: random.Random, frames: int, *, last: bool) -> Life:
+    client: Client = "nobody" if last and rng.random() < 0.2 else rng.choice(("writer", "resends", "resends"))
+    early = not last and rng.random() < 0.5
+    deaths = tuple(int(rng.expovariate(1 / 12)) for _ in range(rng.choice((0, 0, 0, 1, 2))))
+    life = Life(
+        client=client,
+        ends="finish" if last else rng.choice(("kill", "kill", "kill", "power", "power", "take over")),
+        at=int(rng.expovariate(1 / (15 if early else 10 + 6 * frames))),
+        ending=early,
+        frames=rng.randint(0, frames) if early else frames,
+        flushes=frozenset(rng.randrange(frames + 1) for _ in range(rng.choice((0, 0, 1, 2)))),
+        pauses_ms=tuple((rng.randrange(frames + 1), rng.choice((1, 30, 600, 3000))) for _ in range(rng.choice((0, 0, 1, 3)))),
+        deaths=deaths,
+        pace=(rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 1, 4))),
+        new_client_at=rng.randrange(frames + 1) if rng.random() < 0.2 else None,
+    )
+    if last or rng.random() < 0.5:
+        return life
+    if rng.random() < 0.15:
+        return replace(life, worker_dies=rng.randint(0, frames), told=rng.random() < 0.5)
+    return replace(life, faults=tuple(_fault(rng, frames) for _ in range(rng.choice((1, 1, 2)))))
+
+
+FAULTS = ("chunk", "journal", "stage", "sync group", "sync stage", "sync log", "log", "create", "seal", "reopen", "rewrite", "finish", "keeper")
+
+
+def _fault(rng: random.Random, frames: int) -> Fault:
+    if rng.random() < 0.35:
+        return Fault("full", rng.randint(0, 4 * frames), rng.choice((3, 20, 60, FOREVER)))
+    kind = rng.choice((*FAULTS, "look") if not known.LOOKS_NEVER_FAIL else FAULTS)
+    often = math.ceil(frames / 2) if kind in ("chunk", "journal", "stage") else 4
+    return Fault(kind, rng.randint(0, often), rng.choice((1, 1, 2, FOREVER)), rot=rng.random() < 0.3)
