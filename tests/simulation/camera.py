@@ -8,7 +8,6 @@ import numpy as np
 
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
-from . import known
 from .oracle import Oracle, ViolationError
 from .story import BATCH
 
@@ -147,7 +146,7 @@ class Camera:
             self._goal, self._stuck = None, False
         elif core.why is not None or (self._stuck and quiet):
             self._goal, self._stuck = None, False
-        elif core.flush_is_stuck or (known.FLUSHES_END_WITHOUT_FILES and any(group.failure for group in core.groups.by_number.values())):
+        elif core.flush_is_stuck:
             self._stuck = True
 
     def _say(self, what: str) -> None:

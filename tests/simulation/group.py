@@ -13,7 +13,6 @@ from shardwright.model.errors import OutputExistsError, StorageError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.slab_map import slabs_of_group
 
-from . import known
 from .disk import ABSENT, REWRITE, File, Name, final, journal, working
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Files:
 
     @property
     def renamed(self) -> bool:
-        return any(shard.renamed for shard in self.slots) or (known.PARTLY_SEALED_ROWS_ARE_NOT_REWRITTEN and None in self.shards)
+        return None in self.shards or any(shard.renamed for shard in self.slots)
 
     @property
     def holds_frames(self) -> bool:
@@ -85,13 +84,13 @@ def make_files(disk: Disk, group: int, files: int, check_writer: Callable[[], No
     made: list[Shard] = []
     try:
         for file in range(files):
-            look_again(check_writer)
+            check_writer()
             disk.take_room("create")
             name = working(group, file, suffix)
             made.append(Shard(disk.make(name), name))
             yield
         disk.take_room("create")
-        look_again(check_writer)
+        check_writer()
         table = disk.make(journal(group, suffix))
         yield
         table.write(HEADER, reopened)
@@ -100,21 +99,16 @@ def make_files(disk: Disk, group: int, files: int, check_writer: Callable[[], No
         disk.sync_folder("workspace")
     except StorageError:
         for name in (journal(group, suffix), *(shard.name for shard in made)):
-            look_again(check_writer)
+            check_writer()
             disk.delete(name)
         raise
     return Files(group, list(made), Journal(table, reopened))
 
 
-def look_again(check_writer: Callable[[], None]) -> None:
-    if known.LOOKS_BEFORE_EACH_NAME:
-        check_writer()
-
-
 def take_names(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
     """Drop the suffix; the journal last."""
     for shard in files.slots:
-        look_again(check_writer)
+        check_writer()
         target = working(files.group, shard.name[2])
         disk.call("rewrite", shard.file)
         disk.rename(shard.name, target)
@@ -123,7 +117,7 @@ def take_names(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
     if files.journal.reopened:
         disk.sync_folder("workspace")
         yield
-    look_again(check_writer)
+    check_writer()
     disk.rename(journal(files.group, REWRITE), journal(files.group))
     yield
     disk.sync_folder("workspace")
@@ -133,7 +127,7 @@ def discard_rewrite(disk: Disk, files: Files, check_writer: Callable[[], None]) 
     with suppress(StorageError):
         for name in (journal(files.group, REWRITE), *(shard.name for shard in files.slots)):
             if name[0].endswith(REWRITE):
-                look_again(check_writer)
+                check_writer()
                 disk.delete(name)
 
 
@@ -148,16 +142,11 @@ def sync_files(disk: Disk, files: Files) -> Steps:
 
 def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
     """Complete every file, sync the journal, then give them their final names one after another. Returns how many shards there are."""
-    if known.ALL_FILL_SHARDS_GO_AFTER_THE_JOURNAL:
-        disk.sync_groups_file(files.journal.file, "seal")
-        yield
     for shard in files.slots:
         if shard.ready:
             continue
         disk.take_little("seal")
         if not shard.entries:
-            look_again(check_writer)
-            disk.delete(shard.name)
             shard.empty = True
         else:
             shard.file.write(INDEX, frozenset(shard.entries))
@@ -178,6 +167,11 @@ def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> St
     for shard in files.slots[files.sealed :]:
         if not shard.empty:
             yield from _seal_shard(disk, files, shard, check_writer)
+        elif not shard.renamed:
+            check_writer()
+            disk.delete(shard.name)
+            shard.renamed = True
+            yield
         files.sealed += 1
     return sum(not shard.empty for shard in files.slots)
 

@@ -28,14 +28,12 @@ from shardwright.pipeline.reports import (
     StoreFinished,
 )
 
-from . import known
 from .disk import ABSENT, REWRITE, Block, final, journal
 from .group import (
     NO_RECORDS,
     Files,
     copy_chunk,
     discard_rewrite,
-    look_again,
     make_files,
     note_slab,
     rewrite_files,
@@ -165,9 +163,9 @@ class Keeper:
             self._restore_ballast()
             files = yield from self._make(command.group)
         except Exception as error:
-            return GroupPrepared(command.group, None, self._explained(error))
+            return GroupPrepared(command.group, command.request, None, self._explained(error))
         self.files[command.group] = files
-        return GroupPrepared(command.group, files, None)
+        return GroupPrepared(command.group, command.request, files, None)
 
     def _reopen(self, command: Reopen) -> Steps:
         self._check_begun(command)
@@ -303,11 +301,10 @@ class Keeper:
             return
         self._check_writer()
         self._disk.delete(journal(command.group))
-        if files.journal.reopened or known.DISCARDED_JOURNALS_GO_FIRST:
-            self._disk.sync_folder("workspace")
+        self._disk.sync_folder("workspace")
         yield
         for shard in files.slots:
-            look_again(self._check_writer)
+            self._check_writer()
             self._disk.delete(shard.name)
             yield
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardwright.pipeline.commands import Discard, Encode, Prepare, Stage
+from shardwright.pipeline.commands import Discard, Encode, Stage
 from shardwright.pipeline.core import AcquisitionState, Core, Now
-from shardwright.pipeline.reports import GroupPrepared
 
-from . import known
 from .keeper import Keeper
 from .oracle import Oracle, ViolationError
 from .workers import STAGING, Workers, tokens_at
@@ -82,7 +80,6 @@ class Process:
         self.losses_told = False
         self._disk, self._oracle, self._now, self._trace = disk, oracle, now, trace
         self._reports: list[Report] = []
-        self._prepares: dict[int, tuple[int, int]] = {}
         self._staging = disk.staging
         self.ring = Ring(story.ring)
         dies = None if life.worker_dies is None else (life.worker_dies, life.told)
@@ -146,8 +143,7 @@ class Process:
         for report in reports:
             if self._trace is not None:
                 self._trace(f"  report {told(report)}")
-            if not self._is_of_discarded(report):
-                core.handle(report, now)
+            core.handle(report, now)
         if not alive:
             core.workers_failed("it was killed", now, ended=ended)
         core.see_ring(self.ring.used, len(self.ring.tokens))
@@ -158,19 +154,6 @@ class Process:
         sequences: list[int] = released.tolist()
         self.ring.release(sequences)
         return sequences
-
-    def _is_of_discarded(self, report: Report) -> bool:
-        """Whether these files are of a group that was discarded before it could hear of them."""
-        if not known.FILES_TO_DISCARD_ARE_NOT_TOLD or not isinstance(report, GroupPrepared):
-            return False
-        asked, stale = self._prepares.get(report.group, (0, 0))
-        self._prepares[report.group] = (max(0, asked - 1), max(0, stale - 1))
-        return stale > 0
-
-    def _note_prepares(self, command: Prepare | Discard) -> None:
-        """(asked for and not told yet, of these discarded) of each group."""
-        asked, stale = self._prepares.get(command.group, (0, 0))
-        self._prepares[command.group] = (asked + 1, stale) if isinstance(command, Prepare) else (asked, asked)
 
     def _look(self, released: np.ndarray, *, changed: bool) -> None:
         """Whether what it says and keeps is right."""
@@ -207,8 +190,6 @@ class Process:
                 case _:
                     if isinstance(command, Discard) and self.core.why is None and self.keeper.has_frames(command.group):
                         raise ViolationError(f"illegal command: Discard of group {command.group}, which has frames")
-                    if isinstance(command, Prepare | Discard):
-                        self._note_prepares(command)
                     self.keeper.put(command)
 
     def _check_files(self, command: Encode) -> None:

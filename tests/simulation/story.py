@@ -15,8 +15,6 @@ from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.pipeline.limits import Limits, least_ring_frames
 from shardwright.pipeline.settings import WriteSettings
 
-from . import known
-
 FILL = -1  # pixels of a frame that is all fill value
 FOREVER = 1 << 30
 BATCH = 3  # frames at most in one call of ``submit``
@@ -203,12 +201,27 @@ def _life(rng: random.Random, frames: int, *, last: bool) -> Life:
     return replace(life, faults=tuple(_fault(rng, frames) for _ in range(rng.choice((1, 1, 2)))))
 
 
-FAULTS = ("chunk", "journal", "stage", "sync group", "sync stage", "sync log", "log", "create", "seal", "reopen", "rewrite", "finish", "keeper")
+FAULTS = (
+    "chunk",
+    "journal",
+    "stage",
+    "sync group",
+    "sync stage",
+    "sync log",
+    "log",
+    "create",
+    "seal",
+    "reopen",
+    "rewrite",
+    "finish",
+    "keeper",
+    "look",
+)
 
 
 def _fault(rng: random.Random, frames: int) -> Fault:
     if rng.random() < 0.35:
         return Fault("full", rng.randint(0, 4 * frames), rng.choice((3, 20, 60, FOREVER)))
-    kind = rng.choice((*FAULTS, "look") if not known.LOOKS_NEVER_FAIL else FAULTS)
+    kind = rng.choice(FAULTS)
     often = math.ceil(frames / 2) if kind in ("chunk", "journal", "stage") else 4
     return Fault(kind, rng.randint(0, often), rng.choice((1, 1, 2, FOREVER)), rot=rng.random() < 0.3)

@@ -81,8 +81,8 @@ class _Scan:
         self._accounts.lost_stop = disk.manifest.seen_stop
 
     def run(self) -> Restored:
-        if known.RECOVERY_SYNCS_THE_LOG_FIRST:
-            self._disk.log.synced = len(self._disk.log.blocks)
+        self._disk.sync_folder("workspace")
+        self._disk.log.synced = len(self._disk.log.blocks)
         self._read_log()
         self._find_groups()
         self._read_staging()
@@ -133,8 +133,6 @@ class _Scan:
 
     def _find_groups(self) -> None:
         disk = self._disk
-        if known.RECOVERY_SYNCS_NAMES:
-            disk.sync_folder("workspace")
         for name in sorted(disk.names):
             if name[0].endswith(REWRITE) or (name[0] == JOURNAL and HEADER not in disk.names[name].data):
                 disk.call("take up")
@@ -252,7 +250,7 @@ class _Scan:
                 unreadable = True
             elif staging.data.get(("pixels", slot)) != value[1]:
                 spoiled.append(value[0])
-            elif known.WHAT_IS_TOLD_LOST_STAYS_LOST and int(value[0]["sequence"]) in self._settled:
+            elif int(value[0]["sequence"]) in self._settled:
                 continue
             elif self._is_open(int(value[0]["position"])):
                 slot_of[int(value[0]["sequence"])] = (slot, value[0])
