@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
-from shardwright.model.errors import StorageError
+from shardwright.model.errors import FencedError, StorageError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import REWRITE_SUFFIX, WORKSPACE, GroupFiles, Placement
 from shardwright.shard.journal import GroupJournal
@@ -131,3 +131,61 @@ def test_slotted_shards_keep_their_places(store):
     files.go_on_behind()
     assert files.cursors[0] == 0
     files.abandon()
+
+
+def test_a_shard_without_a_chunk_stays_until_the_journal_is_synced(store, failing):
+    """That it is gone tells recovery that sealing has begun, and the journal must know every frame by then: none is looked for elsewhere."""
+    files = create(store)
+    working = [shard.working_path for shard in files.slots]
+    failing("journal.before_sync", at=1)
+    with pytest.raises(StorageError, match="Input/output"):
+        files.seal(lambda: None)
+    assert all(path.exists() for path in working)
+    assert not files.renamed
+    files.abandon()
+
+
+def test_a_writer_that_was_taken_over_deletes_no_shard_when_it_seals(store):
+    files = create(store)
+
+    def fenced() -> None:
+        raise FencedError("another writer has taken the store over")
+
+    working = [shard.working_path for shard in files.slots]
+    with pytest.raises(FencedError):
+        files.seal(fenced)
+    assert all(path.exists() for path in working)
+    files.abandon()
+
+
+def test_only_its_own_files_are_discarded(store):
+    """Another writer, which has taken over, has files of the same names."""
+    files = create(store)
+    names = [*(shard.working_path for shard in files.slots), files.journal.path]
+    for path in names:
+        path.unlink()
+        path.write_bytes(b"another's")
+    files.discard()
+    assert [path.read_bytes() for path in names] == [b"another's"] * len(names)
+
+
+def test_a_group_with_a_sealed_shard_counts_as_renamed_after_a_crash_too(store):
+    files = create(store)
+    assert not files.renamed
+    half = GroupFiles(0, files.placement, [None, *files.slots[1:]], files.journal)
+    assert half.renamed
+    files.abandon()
+
+
+def test_names_are_taken_only_by_who_may(store):
+    old, new = create(store), create(store, REWRITE_SUFFIX)
+    before = {path: path.stat().st_ino for path in (store / WORKSPACE).iterdir()}
+
+    def fenced() -> None:
+        raise FencedError("another writer has taken the store over")
+
+    with pytest.raises(FencedError):
+        new.replace(old, fenced)
+    assert {path: path.stat().st_ino for path in (store / WORKSPACE).iterdir()} == before
+    new.abandon()
+    old.abandon()
