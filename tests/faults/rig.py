@@ -49,9 +49,12 @@ class FaultPlan:
         self._faults = faults
         self._counts = [itertools.count() for _ in faults]  # next() of one is atomic
         self._filler = Filler(Path(disk)) if disk else None
+        self._filling = threading.Lock()
 
     def reach(self, name: str) -> None:
         self.calls.append(name)
+        with self._filling:  # no other thread goes on meanwhile: what is being filled would take what it gives up, such as the ballast
+            pass
         for fault, count in zip(self._faults, self._counts, strict=True):
             if fault.point in ("*", name) and fault.call <= next(count) < fault.call + fault.times:
                 self._act(fault)
@@ -59,7 +62,8 @@ class FaultPlan:
     def _act(self, fault: Fault) -> None:
         if fault.action == "fill":
             assert self._filler is not None, "a scenario that fills names its disk"
-            self._filler.fill()
+            with self._filling:
+                self._filler.fill()
             if fault.room_after_s is not None:
                 threading.Timer(fault.room_after_s, self._filler.release).start()
         elif fault.action == "kill":
