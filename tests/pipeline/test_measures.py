@@ -177,3 +177,10 @@ def test_clocks_tell_of_a_worker_and_a_keeper_that_are_stuck(drive, one_worker, 
     go_on.set()
     rig.finish()
     assert (one_worker.busy_s(), acquisition.keeper_busy_s) == (0.0, 0.0)
+
+
+def test_an_acquisition_that_waits_for_its_first_frame_is_not_stuck(drive):
+    """Its first files are made before the keeper's thread is there."""
+    rig = drive()
+    assert rig.acquisition.keeper_busy_s == 0.0
+    rig.finish()

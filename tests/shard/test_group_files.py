@@ -189,3 +189,15 @@ def test_names_are_taken_only_by_who_may(store):
     assert {path: path.stat().st_ino for path in (store / WORKSPACE).iterdir()} == before
     new.abandon()
     old.abandon()
+
+
+def test_a_rewrite_whose_names_are_not_durable_keeps_its_journal(store, failing):
+    """The last thing that fails is the sync of the folder: the journal has the old one's name by then, and is the only one."""
+    old, new = create(store), create(store, REWRITE_SUFFIX)
+    failing("directory.before_sync", at=1)
+    with pytest.raises(StorageError, match="Input/output"):
+        new.replace(old)
+    new.discard_rewrite()
+    old.abandon()
+    assert Placement(store).journal(0).exists()
+    assert descriptors_below(store) == []

@@ -114,7 +114,7 @@ class Acquisition:
             self._keeper.adopt(found.files)
         slots, staging = np.array(restored.staged_slots, np.int64), self.folder.staging
         self.core.client_epoch = self.folder.manifest.client_epoch
-        self.core.restore(restored, slots if staging is None else staging.address_of(slots), _now())
+        self.core.restore(restored, slots if staging is None or not slots.size else staging.address_of(slots), _now())
         self._carry_out()
 
     @classmethod
@@ -203,6 +203,7 @@ class Acquisition:
 
     def settle_missing(self) -> None:
         """As ``Core.settle_missing``."""
+        self.core.client_epoch = self.folder.manifest.client_epoch
         self.core.settle_missing(_now())
         self._carry_out()
 
@@ -244,7 +245,7 @@ class Acquisition:
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
         if self.state not in _ENDED:
             self._await_workers()
-            self._keeper.stop()
+        self._keeper.stop()  # again does no harm
         self._keeper.join()
         self.folder.close()
 

@@ -8,8 +8,8 @@
                               └─────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
 No clock, thread, lock, file or queue: time comes with what happens, pixels are addresses that it never follows, and the same inputs give the same
-outputs. Whoever drives it (``Acquisition``; the simulation) calls it from one thread, carries out ``take_commands`` in order and hands in a report
-for each. A frame's pixels belong to it from ``submit`` until its sequence comes out of ``take_released``.
+outputs. Whoever drives it (``Acquisition``; the simulation) calls it from one thread, carries out ``take_commands`` in order and hands in the reports
+that ``commands`` names. A frame's pixels belong to it from ``submit`` until its sequence comes out of ``take_released``.
 
 The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with holes) and its group's files are there
 -> stored -> committed -> durable; what waits long for its slab is staged meanwhile.
@@ -187,7 +187,7 @@ class Core:
     # ------------------------------------------------------------------ what goes out
 
     def take_commands(self) -> list[Command]:
-        """What is to be done, in this order; a report for each is to come."""
+        """What is to be done, in this order; ``commands`` says which report comes for each."""
         commands = self._commands.copy()
         self._commands.clear()
         return commands

@@ -78,7 +78,7 @@ class Group:
     request: int = 0  # the one to prepare them that counts
     in_flight: int = 0
     closed: bool = False  # takes no more frames
-    waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared
+    waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared, or rewritten
     done_slabs: set[int] = field(default_factory=set)
     frames: int = 0  # stored in its slabs
     stored_bytes: int = 0  # what the account has for its shards
@@ -309,6 +309,7 @@ class Groups:
         as lost."""
         assert not group.owed, "sealed now it would lose frames that are sealed"
         group.go(FilesEvent.SEAL)
+        group.closed = True
         self._ask(Seal(group.number))
 
     def _note_closed(self, number: int) -> None:

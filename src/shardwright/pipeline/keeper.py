@@ -69,7 +69,7 @@ class ShardKeeper:
         self._thread = thread
 
     def put(self, command: KeeperCommand) -> None:
-        """From any thread, after ``start``."""
+        """From any thread. Carried out once the thread has started."""
         self._commands.put(command)
 
     def stop(self) -> None:
@@ -107,7 +107,7 @@ class ShardKeeper:
         report: KeeperReport | None = None
         match command:
             case Prepare():
-                report = self.prepare(command)
+                report = self._prepare(command)
             case Reopen():
                 report = self._reopen(command)
             case Rewrite():
@@ -133,6 +133,11 @@ class ShardKeeper:
     # ------------------------------------------------------------------ commands
 
     def prepare(self, command: Prepare) -> GroupPrepared:
+        """At once, before there is a thread."""
+        with self.busy:
+            return self._prepare(command)
+
+    def _prepare(self, command: Prepare) -> GroupPrepared:
         begun_ns = time.monotonic_ns()
         try:
             if not command.spill:
@@ -163,9 +168,10 @@ class ShardKeeper:
     def _rewrite(self, command: Rewrite) -> GroupRewritten:
         lost: np.ndarray = np.zeros(0, record_dtype(len(self.folder.spec.frame_fields)))
         saved: set[int] = set()
-        group, old = command.group, self._files[command.group]
-        packed, reopened = old.journal.packed, old.journal.reopened
+        group = command.group
         try:
+            old = self._files[group]
+            packed, reopened = old.journal.packed, old.journal.reopened
             self.folder.may_rename()
             end_intact(self.folder.workspace)
             if old.renamed:
@@ -210,8 +216,9 @@ class ShardKeeper:
 
     def _seal(self, command: Seal) -> GroupSealed:
         begun_ns = time.monotonic_ns()
-        group, files = command.group, self._files[command.group]
+        group, files = command.group, self._files.get(command.group)
         try:
+            assert files is not None, "only files that are ready are sealed"
             sealed = self._with_ballast(lambda: files.seal(self.folder.may_rename, self.busy.step))
             records = files.frame_records()
             self._log(BlockKind.GROUP, group, records)
@@ -219,7 +226,7 @@ class ShardKeeper:
             self.folder.may_rename()
             files.delete_journal()
         except Exception as error:  # noqa: BLE001  (travels in the report)
-            return GroupSealed(group, 0, files.renamed, self._explained(error), 0, None)
+            return GroupSealed(group, 0, files is not None and files.renamed, self._explained(error), 0, None)
         del self._files[group]
         shards = sum(s.path is not None for s in sealed)
         return GroupSealed(group, shards, files.renamed, None, time.monotonic_ns() - begun_ns, records)
@@ -230,7 +237,7 @@ class ShardKeeper:
             return  # they could not be made
         try:
             self.folder.may_rename()
-        except (FencedError, StoreGoneError):
+        except BaseException:
             files.abandon()
             raise
         files.discard()

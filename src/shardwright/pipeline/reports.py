@@ -80,8 +80,8 @@ class GroupReopened:
 
 @dataclass(frozen=True)
 class GroupSealed:
-    """The files of one group carry their final names (or were all fill), or ``error`` says why not. ``renamed``: some already do. ``records``: of all
-    its frames."""
+    """The files of one group carry their final names (or were all fill), or ``error`` says why not. ``renamed``: some already do.
+    ``records``: of all its frames."""
 
     group: int
     shards: int

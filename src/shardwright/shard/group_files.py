@@ -241,13 +241,17 @@ class GroupFiles:
         sync_directory(self.placement.workspace)
 
     def discard_rewrite(self) -> None:
-        """After a rewrite that failed: what still has its suffix is deleted. A shard that has taken its old one's name already stays: it is complete,
-        and the old journal fits it."""
-        self.journal.delete()
-        for shard in self.slots:
-            if shard.working_path.name.endswith(REWRITE_SUFFIX):
-                shard.discard()
-            else:
+        """After a rewrite that failed: what still has its suffix is deleted, and everything closed. What has taken an old one's name already stays: a
+        shard is complete then, and either journal fits it. Raises ``StorageError``."""
+        try:
+            if self.journal.path.name.endswith(REWRITE_SUFFIX):
+                self.journal.delete()
+        finally:
+            self.journal.close()
+            for shard in self.slots:
+                with suppress(StorageError):  # closed all the same; recovery deletes what has the suffix
+                    if shard.working_path.name.endswith(REWRITE_SUFFIX):
+                        shard.discard()
                 shard.abandon()
 
     def abandon(self) -> None:

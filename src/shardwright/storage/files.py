@@ -231,7 +231,7 @@ def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lamb
 
 def remove_own(path: Path, descriptor: int, kind: str) -> None:
     """Remove a name, if it is still that of the open file (-1: it was closed, and left to others): another writer may have taken the name.
-    ``kind``: of the failpoint. Raises ``OSError``."""
+    Where a filesystem numbers open files and names differently, it stays. ``kind``: of the failpoint. Raises ``OSError``."""
     if descriptor < 0:
         return
     reach(f"{kind}.before_delete")
