@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -229,10 +229,10 @@ class Process:
         )
 
 
-def told(what: object) -> str:
+def told(what: Any) -> str:
     """A command or a report in short."""
     facts = []
-    for name, value in vars(what).items():
+    for name, value in (what._asdict() if isinstance(what, tuple) else vars(what)).items():
         if name in ("records", "tasks", "seal_ns", "open_ns", "commit_ns", "free_bytes", "stored_bytes", "release", "settled"):
             if name == "records" and value is not None and value.dtype.names:
                 facts.append(f"sequences {value['sequence'].tolist()}")
