@@ -75,7 +75,7 @@ import time
 import shardwright.pipeline.encoding as m
 def run(self, state):
     job, command = self.job, self.job.command
-    job.stored(m.TaskTimes(0, 0, job.overload.level, 0), 0)
+    job.task_ended(m.TaskTimes(0, 0, job.overload.level, 0), 0, None)
     time.sleep(0.01)
     job.encoder.encode(command.frames, job.records, command.slab, command.files, self.first, self.stop, state, job.overload.level)
 m.SlabTask.run = run

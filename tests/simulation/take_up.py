@@ -90,7 +90,6 @@ class _Scan:
         if self._accounts.missing_acknowledged():
             self._remember_seen()
         self._disk.call("take up")
-        self._disk.log.synced = len(self._disk.log.blocks)
         self._accounts.shards += sum(name[0] == FINAL and name not in self._replaced for name in self._disk.names)
         self._make_room()
         return self._restored

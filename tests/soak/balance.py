@@ -81,7 +81,8 @@ def judge(claims: Claims, evidence: Evidence | None) -> tuple[Balance, list[str]
     if evidence is None:
         sent = sum(life.numbers.begun for life in claims.lives)
         told = max((life.numbers.stored for life in claims.lives), default=0)
-        faults = [f"{claims.name}: nothing is there of {sent} frames"] if told or claims.receipt is not None else []
+        told = max(told, claims.receipt["frames_received"] if claims.receipt is not None else 0)  # one that got no frame is removed
+        faults = [f"{claims.name}: nothing is there of {sent} frames"] if told else []
         return Balance(1, sent=sent, gone=sent), faults
     trial = _Trial(claims, evidence)
     faults = [f"{claims.name}: {fault}" for check in _CHECKS for fault in check(trial)]

@@ -199,6 +199,13 @@ def test_a_store_that_is_not_there_held_nothing_that_was_acknowledged():
     assert judge(claims, None)[1]
 
 
+@pytest.mark.parametrize("frames", [0, 3])
+def test_only_a_store_that_got_no_frame_is_removed(frames):
+    """As when the end comes before the first frame."""
+    claims = Claims("live-4", 4, "live", [Life(0, 1, 0, Numbers(frames, frames))], {"frames_received": frames})
+    assert bool(judge(claims, None)[1]) == bool(frames)
+
+
 # Evidence ----------------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -64,10 +64,3 @@ class Promise(Generic[T]):
             raise failure.to_error()
         assert self._value, "nobody asks for what was cancelled"
         return self._value[0]
-
-
-def kept(value: T) -> Promise[T]:
-    """One that is kept already."""
-    promise: Promise[T] = Promise()
-    promise.keep(value)
-    return promise

@@ -92,7 +92,6 @@ class Acquisition:
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
         self._encoder = SlabEncoder(folder.spec, Grid.of(folder.spec))
         self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
-        self._stopping = False
         self._reports: SimpleQueue[Report] = SimpleQueue()
         # What is made here knows the queue, never this object: one that has ended is gone at once with its tables, and waits for no collector.
         self._report = partial(_report, self._reports, wake)
@@ -142,7 +141,6 @@ class Acquisition:
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray) -> None:
         """Take frames, as ``Core.submit`` says."""
-        self.core.client_epoch = self.folder.manifest.client_epoch
         self.core.submit(descriptors, addresses, _now())
         self._carry_out()
 
@@ -181,9 +179,6 @@ class Acquisition:
                     self._pool.put(self._staging_line, [task])
                 case _:
                     self._keeper.put(command)
-        if self.core.state in _ENDED and not self._stopping:
-            self._stopping = True
-            self._keeper.stop()
 
     # ------------------------------------------------------------------ the owner's other calls
 
@@ -195,7 +190,8 @@ class Acquisition:
         """Another client takes over: its epoch. Writes the manifest: not in the ingest thread. Raises ``StorageError`` or ``FencedError``."""
         if self.state is not AcquisitionState.OPEN:
             raise ResumeError(f"{self.path} is being ended", got=self.state.value)
-        return self.folder.count_client()
+        self.core.client_epoch = self.folder.count_client()
+        return self.core.client_epoch
 
     def missing(self, stop: int) -> list[tuple[int, int]]:
         """(first, last) ranges of sequences below ``stop`` that never came."""
@@ -203,7 +199,6 @@ class Acquisition:
 
     def settle_missing(self) -> None:
         """As ``Core.settle_missing``."""
-        self.core.client_epoch = self.folder.manifest.client_epoch
         self.core.settle_missing(_now())
         self._carry_out()
 
@@ -245,7 +240,7 @@ class Acquisition:
         """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
         if self.state not in _ENDED:
             self._await_workers()
-        self._keeper.stop()  # again does no harm
+        self._keeper.stop()
         self._keeper.join()
         self.folder.close()
 

@@ -196,28 +196,17 @@ class SlabJob:
         self._stored_bytes = 0
         self._error: ErrorText | None = None
 
-    def stored(self, times: TaskTimes, nbytes: int) -> None:
-        """A task is done."""
+    def task_ended(self, times: TaskTimes | None, nbytes: int, error: ErrorText | None) -> None:
+        """Its chunks are stored, which took ``times`` and ``nbytes``, or ``error`` says why not."""
         with self._lock:
-            self._done.append(times)
+            if times is not None:
+                self._done.append(times)
             self._stored_bytes += nbytes
-            self._left -= 1
-            last = not self._left
-        if last:
-            self._tell()
-
-    def failed(self, error: ErrorText) -> None:
-        """A task is done, and its chunks are not stored."""
-        with self._lock:
             self._error = self._error or error
             self._left -= 1
             last = not self._left
-        if last:
-            self._tell()
-
-    def _tell(self) -> None:
-        """Nobody else has this job any more."""
-        self._report(SlabEncoded(self.command.row, self._stored_bytes, self._error, tuple(self._done)))
+        if last:  # nobody else has this job any more
+            self._report(SlabEncoded(self.command.row, self._stored_bytes, self._error, tuple(self._done)))
 
 
 @dataclass(slots=True)  # not frozen: there is one for each task, and that would cost as much as its way through the queue
@@ -234,13 +223,13 @@ class SlabTask:
         try:
             nbytes = job.encoder.encode(command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level)
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
-            job.failed(_told(error))
+            job.task_ended(None, 0, _told(error))
         except BaseException as error:
-            job.failed(ErrorText(WorkerError, f"a worker thread died: {error!r}"))  # nobody else would report this task
+            job.task_ended(None, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}"))  # nobody else would report this task
             raise
         else:
             took_ns = time.monotonic_ns() - begun_ns
-            job.stored(TaskTimes(begun_ns - job.queued_ns, took_ns, level, int(np.count_nonzero(nbytes))), int(nbytes.sum()))
+            job.task_ended(TaskTimes(begun_ns - job.queued_ns, took_ns, level, int(np.count_nonzero(nbytes))), int(nbytes.sum()), None)
 
 
 def _told(error: Exception) -> ErrorText:

@@ -109,7 +109,6 @@ class Finder:
                 self._find_groups(placement)
         self._read_staging()
         self._judge_losses()
-        self._folder.log.sync()
         self._count_shards()
         self._make_room()
 

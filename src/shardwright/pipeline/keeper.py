@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 class ShardKeeper:
     """The only one at ``folder`` until ``join``; whoever joined closes it, since workers may read the staging area till then. Reports go to
-    ``report`` from the keeper's thread. Until ``start`` its owner may ``execute`` commands itself."""
+    ``report`` from the keeper's thread. Before ``start`` its owner may ``prepare`` the first files itself."""
 
     def __init__(self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]) -> None:
         self.folder = folder
@@ -90,14 +90,13 @@ class ShardKeeper:
             while (command := self._commands.get()) is not None:
                 with self.busy:
                     reach("keeper.before_command")
-                    if (report := self.execute(command)) is not None:
+                    if (report := self._execute(command)) is not None:
                         self._report(report)
         except BaseException as error:
             self._report(KeeperFailed(ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True))
             raise
 
-    def execute(self, command: KeeperCommand) -> KeeperReport | None:
-        """Carry a command out, to its report. In the keeper's thread, or before there is one."""
+    def _execute(self, command: KeeperCommand) -> KeeperReport | None:
         try:
             return self._do(command)
         except Exception as error:  # noqa: BLE001  (travels in the report)
@@ -179,8 +178,8 @@ class ShardKeeper:
             files, saved, lost = rewrite_group(
                 self._layout,
                 old,
-                set(command.stored_slabs),
-                set(command.held_slabs),
+                command.stored_slabs,
+                command.held_slabs,
                 lambda: self._create(group, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX),
                 self.folder.may_rename,
             )

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def rewrite_group(
     layout: ArrayLayout,
     old: GroupFiles,
-    stored_slabs: set[int],
-    held_slabs: set[int],
+    stored_slabs: frozenset[int],
+    held_slabs: frozenset[int],
     create: Callable[[], GroupFiles],
     may_rename: Callable[[], None] = lambda: None,
 ) -> tuple[GroupFiles, set[int], np.ndarray]:
