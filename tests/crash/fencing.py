@@ -22,6 +22,7 @@ from .kills.processes import Created, Refused, Sealed, follow
 from .kills.trial import WORKSPACE, digest
 
 RENAME_DELAY_S = 2.0
+RECORD = "0/shards.crc32c"
 
 if TYPE_CHECKING:
     from .fork_server import Channel, Child, ForkServer
@@ -103,12 +104,14 @@ def wait_until_stopped(child: Child) -> bool:
 
 @dataclass
 class Race:
-    """What became of a stopped writer and of the one that took over. ``sealed``: the store when the new one had finished."""
+    """What became of a stopped writer and of the one that took over. ``sealed``: the store when the new one had finished, and ``record`` its record
+    of shards."""
 
     oracle: Oracle
     refusal: Any = None  # of one that asked without force
     old_ending: Any = None
     sealed: dict[str, str] = field(default_factory=dict)
+    record: bytes = b""
 
 
 class Racers:
@@ -163,7 +166,7 @@ class Racers:
     def finish(self, new: Child) -> None:
         new.channel.send("go")
         self.race.oracle.listen([self._told, *new.drain()], self._first)
-        self.race.sealed = digest(self._path)
+        self.race.sealed, self.race.record = digest(self._path), (self._path / RECORD).read_bytes()
 
     def continue_old(self, old: Child) -> None:
         old.signal(signal.SIGCONT)
