@@ -50,7 +50,7 @@ def check(result: Race, path: Path, what: str) -> None:
 
 
 def check_record(result: Race, path: Path, what: str) -> None:
-    """No check can come after the last one before an append: of the shards that the old writer was about to seal it may leave a line too many each."""
+    """No check comes after the last one before an append: the old writer may leave a line too many for each shard that it was about to seal."""
     record = (path / RECORD).read_bytes()
     assert record.startswith(result.record), what
     keys = [json.loads(line)["key"] for line in record.removeprefix(result.record).splitlines() if line]
