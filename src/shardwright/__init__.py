@@ -17,7 +17,7 @@ from .model.watermark import Watermark
 
 if TYPE_CHECKING:
     from .client import Curve, connect
-    from .pipeline.in_process import create, release_memory, resume
+    from .writer.in_process import create, release_memory, resume
 
 __version__ = "0.2.0"
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("create", "release_memory", "resume"):
-        from .pipeline import in_process
+        from .writer import in_process
 
         return getattr(in_process, name)
     if name in ("connect", "Curve"):

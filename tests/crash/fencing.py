@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
 from shardwright.model.errors import ShardwrightError
-from shardwright.pipeline.in_process import create, resume
 from shardwright.shard.manifest import has_manifest
 from shardwright.storage import failpoints
+from shardwright.writer.in_process import create, resume
 
 from .fork_server import GIVE_UP_S
 from .kills.oracle import Oracle

@@ -200,7 +200,7 @@ def main(descriptor: int, prepare: str) -> None:
     _die_with_parent()
     from shardwright.kernels.warm_up import warm_up
 
-    for module in ("shardwright.pipeline.writer", "tests.crash.fencing"):
+    for module in ("shardwright.writer.writer", "tests.crash.fencing"):
         importlib.import_module(module)
     warm_up()
     if prepare:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.grid import Grid
 from shardwright.model.errors import LayoutWarning, ShardwrightError
-from shardwright.pipeline.in_process import create, resume
 from shardwright.storage import failpoints
+from shardwright.writer.in_process import create, resume
 
 from .kills.processes import Flushed, Refused, Sealed, kill_at
 from .kills.scenes import pixels_of, spec_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import shardwright as sw
-    from shardwright.pipeline.writer import Writer
+    from shardwright.writer.writer import Writer
 
     from .fork_server import Channel
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import LayoutWarning, ShardwrightError
-from shardwright.pipeline.in_process import create, resume
 from shardwright.storage import failpoints
+from shardwright.writer.in_process import create, resume
 
 from .kills.processes import Created, Refused, Said, kill_at
 from .kills.scenes import metadata_of, pixels_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import shardwright as sw
-    from shardwright.pipeline.writer import Writer
+    from shardwright.writer.writer import Writer
 
     from .fork_server import Channel, Child, ForkServer
 

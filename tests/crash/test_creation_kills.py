@@ -13,8 +13,9 @@ import pytest
 import zarr
 
 import shardwright as sw
-from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover import recover_store
 
 from .creation_kills import CONFIG, FRAMES, NAME, SPEC, camera, create, daemon
 from .kills.processes import Sealed

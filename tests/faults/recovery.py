@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tests.service.daemon_process import run_cli
 
 from shardwright.model.errors import ShardwrightError
-from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover import recover_store
 
 if TYPE_CHECKING:
     from pathlib import Path

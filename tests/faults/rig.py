@@ -25,6 +25,7 @@ from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.recovery.resume import resume
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 
@@ -95,7 +96,7 @@ class Driver:
             return Limits.derive(spec, threads=pool.threads, ring_frames=64)
 
         if self.scenario.resume:
-            return Acquisition.resume(path, pool, lambda: None, settings, limits_of)
+            return resume(path, pool, lambda: None, settings, limits_of)
         spec = array_spec(slab_frames=self.scenario.slab_frames, slabs=self.scenario.slabs)
         return Acquisition(path, spec, limits_of(spec), pool, lambda: None, settings)
 

@@ -28,7 +28,7 @@ DAEMON = """
 import json, os, signal, sys, threading
 from pathlib import Path
 from shardwright.ingest import IngestServer, IngestSettings
-from shardwright.pipeline.recover import unfinished_stores
+from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
 from shardwright.storage import failpoints

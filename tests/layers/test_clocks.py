@@ -26,7 +26,7 @@ ARGUED = {
     ("kernels/cache.py", "st_mtime"): "which compiled kernels of other versions are deleted first; the folder in use never is",
     ("pipeline/acquisition.py", "time.time_ns"): "recorded: arrival_ns",
     ("pipeline/store_folder.py", "time.time_ns"): "recorded: when the store was created, in its manifest",
-    ("pipeline/writer.py", "time.time_ns"): "recorded: camera_ns of the in-process writer",
+    ("writer/writer.py", "time.time_ns"): "recorded: camera_ns of the in-process writer",
     ("service/events.py", "structlog.processors.TimeStamper"): "recorded: the timestamp of an event",
     ("service/web/finished.py", "st_mtime_ns"): "shown: when a store was finished, and the order of the list; whether it has changed since",
     ("service/web/stores.py", "st_mtime_ns"): "only whether it has changed: part of the ETag by which a viewer knows a file",

@@ -47,4 +47,4 @@ def test_only_its_rooms_import_a_library(imports, library):
 def test_the_root_package_imports_no_heavy_room(imports):
     """``import shardwright`` on a camera's machine must stay light; ``create`` and ``connect`` are loaded when first used."""
     eager = {module.split(".")[1] for module in imports.find_modules_directly_imported_by("shardwright") if module.startswith("shardwright.")}
-    assert eager - {"client", "pipeline"} <= {"array", "model"}
+    assert eager - {"client", "writer"} <= {"array", "model"}

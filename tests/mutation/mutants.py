@@ -151,7 +151,7 @@ m.GroupFiles.delete_journal = lambda self: self.journal.close()
         "staged-frames-forgotten",
         "recovery does not look into the staging area",
         "kills",
-        "import shardwright.pipeline.finder as m\nm.Finder._read_staging = lambda self: None",
+        "import shardwright.recovery.scan as m\nm._staged = lambda staging: None",
     ),
     Mutant(
         "manifest-deleted-last",
@@ -200,7 +200,7 @@ m.write_manifest = lambda workspace, manifest: write(workspace, __import__("data
         "old-inodes",
         "fencing: a take-over goes on with files that the old writer still has open",
         "take-over",
-        "import shardwright.pipeline.take_over as m\nm.leave_old_inodes = lambda path, manifest: None",
+        "import shardwright.recovery.take_over as m\nm.leave_old_inodes = lambda path, manifest: None",
     ),
 ]
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import shardwright as sw
-from shardwright.pipeline import acquisition, core, frame_ring, writer
+from shardwright.pipeline import acquisition, core
 from shardwright.pipeline.new_store import abandoned, remove_abandoned
 from shardwright.storage import failpoints
 from shardwright.storage.spare_memory import spare_memory
+from shardwright.writer import frame_ring, writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

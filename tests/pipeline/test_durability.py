@@ -16,9 +16,9 @@ from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.model.fates import Fate, Reason
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.encoding import SlabEncoder
-from shardwright.pipeline.recover import recover_store
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.recovery.recover import recover_store
 from shardwright.shard.group_files import GroupFiles
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD

@@ -17,12 +17,12 @@ import shardwright as sw
 from shardwright.model.errors import ShardwrightError, StorageError
 from shardwright.model.fates import Fate, Reason
 from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.evidence import end_intact, is_intact
+from shardwright.pipeline.intact import end_intact, is_intact
 from shardwright.pipeline.limits import Limits
-from shardwright.pipeline.recover import recover_store
-from shardwright.pipeline.resume import open_staging, read_known_manifest, restore
 from shardwright.pipeline.settings import WriteSettings
-from shardwright.shard.frame_record import record_dtype
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import restore
+from shardwright.recovery.unfinished import Unfinished
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:
@@ -161,9 +161,8 @@ def test_a_log_that_ends_in_a_header_only_is_what_a_kill_leaves(left, shared_poo
 
 @pytest.mark.parametrize("spoiled", ["pixels", "record"])
 def test_a_staged_frame_that_cannot_be_read_is_lost(left, shared_pool, spoiled):
-    store, spec = left(frames=7, chunk=4, settings=STAGING)
-    path, dtype = store / ".shardwright" / "staging", record_dtype(0)
-    area = open_staging(path.parent, spec, read_known_manifest(store), dtype)
+    store, _ = left(frames=7, chunk=4, settings=STAGING)
+    path, area = store / ".shardwright" / "staging", Unfinished.read(store).open_staging()
     assert area is not None
     records, valid = area.read()
     (slot,) = np.flatnonzero(valid & (records["sequence"] == 5))
@@ -180,7 +179,7 @@ def test_what_was_found_out_is_not_forgotten_when_recovery_dies(left, shared_poo
     store, spec = left()
     rot(store, spec, 0)
     unfinish(store, spec, 1)
-    restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1).close()
+    restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
     kept, lost, never = bring_back(store, shared_pool)
     assert (kept, lost + never) == (2, 4)
     assert lost >= 2, "in doubt, but never the other way round"
@@ -224,7 +223,7 @@ def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_po
         drive.still()
         copy = tmp_path / "copy.zarr"
         shutil.copytree(drive.path, copy)
-        restore(copy, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True).close()
+        restore(copy, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0].close()
         assert not is_intact(copy / ".shardwright")
     else:
         failpoints.set_hook("shard.before_sync", failpoints.at_time(1, fail))

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.pipeline.frame_ring import SlotTable
 from shardwright.wire.free_slots import FreeSlots
+from shardwright.writer.frame_ring import SlotTable
 
 SLOTS = 7
 

@@ -12,7 +12,8 @@ import pytest
 import shardwright as sw
 from shardwright.model.errors import LockedError, OutputExistsError, StorageError
 from shardwright.pipeline.new_store import abandoned, making_folder, remove_abandoned
-from shardwright.pipeline.recover import recover_store, unfinished_stores
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover import recover_store
 from shardwright.shard.manifest import manifest_path
 from shardwright.storage import failpoints
 

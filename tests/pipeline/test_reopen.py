@@ -26,12 +26,13 @@ from shardwright.pipeline.assembly import grid_tables
 from shardwright.pipeline.earlier_row import EarlierRow
 from shardwright.pipeline.groups import Group, GroupState
 from shardwright.pipeline.limits import Limits
-from shardwright.pipeline.recover import recover_store
 from shardwright.pipeline.row_files import FilesState
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.read.shard_file import ShardFile
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import resume as take_up
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR
@@ -324,7 +325,7 @@ def resumed(shared_pool) -> Iterator[Callable[..., Acquisition]]:
     def resume(path: Path, ring_frames: int | None = None) -> Acquisition:
         settings = WriteSettings(store_within_ms=20, sync_interval_ms=20)
         limits_of = partial(Limits.derive, threads=2, ring_frames=ring_frames)
-        made.append(Acquisition.resume(path, shared_pool, lambda: None, settings, limits_of))
+        made.append(take_up(path, shared_pool, lambda: None, settings, limits_of))
         return made[-1]
 
     yield resume

@@ -20,9 +20,10 @@ from shardwright.model.errors import FencedError, LockedError, ResumeError, Shar
 from shardwright.model.fates import Fate, Reason
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.limits import Limits
-from shardwright.pipeline.recover import recover_store, unfinished_stores
-from shardwright.pipeline.resume import restore
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import restore
 from shardwright.storage import failpoints
 
 from .conftest import keeper_is_done
@@ -483,7 +484,7 @@ def _die() -> None:
 def test_frames_that_came_are_known_of_even_if_recovery_dies_once_more(crash, shared_pool, rot):
     drive, left = crash(range(6), codec=None, shard=4, settings=UNSTAGED)
     rot(left, drive.spec, 2)
-    restore(left, partial(Limits.derive, threads=2), UNSTAGED, threads=2).close()  # the torn slab is cleared from the journal
+    restore(left, partial(Limits.derive, threads=2), UNSTAGED, threads=2)[0].close()  # the torn slab is cleared from the journal
     recovery = recover_store(left, shared_pool, threads=2)
     assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
     assert read(left).shape[0] == 6

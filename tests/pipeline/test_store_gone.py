@@ -9,9 +9,9 @@ import pytest
 
 from shardwright.model.errors import StorageError, StoreGoneError
 from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.evidence import is_intact
-from shardwright.pipeline.recover import recover_store
+from shardwright.pipeline.intact import is_intact
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.recovery.recover import recover_store
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.storage import failpoints
 

@@ -31,8 +31,8 @@ from shardwright.model.errors import (
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
 from shardwright.pipeline.settings import WriteSettings
-from shardwright.pipeline.writer import Writer
 from shardwright.storage import failpoints
+from shardwright.writer.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

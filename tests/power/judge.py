@@ -16,10 +16,11 @@ import numpy as np
 from shardwright.codecs.decode import decode_chunk_into
 from shardwright.model.errors import ShardwrightError
 from shardwright.model.fates import Fate
-from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.read.shard_file import ShardFile, check_entries
 from shardwright.read.store import StoredArray, open_store
 from shardwright.read.verify import verify_store
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover import recover_store
 
 from . import machine
 from .compaction import packed_again, torn_shards

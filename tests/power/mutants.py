@@ -27,7 +27,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _take_out(name: str) -> None:
     """Replace a function of our own wherever a module of ours holds it."""
-    import shardwright.pipeline.writer  # noqa: F401  (loads all that writes)
+    import shardwright.writer.writer  # noqa: F401  (loads all that writes)
 
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith("shardwright") and hasattr(module, name):

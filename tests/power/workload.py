@@ -114,8 +114,8 @@ def lay_or_do(act: str, root: Path, scenario: Scenario, promises: Promises) -> N
 
 
 def recover(store: Path) -> None:
-    from shardwright.pipeline.recover import recover_store
     from shardwright.pipeline.workers import WorkerPool
+    from shardwright.recovery.recover import recover_store
 
     pool = WorkerPool(1)
     pool.start()

@@ -16,8 +16,8 @@ from shardwright.pipeline.core import Core
 from shardwright.pipeline.groups import Groups
 from shardwright.pipeline.holes import HoleMemory
 from shardwright.pipeline.staging_desk import StagingDesk
-from shardwright.shard import recover
-from shardwright.shard.recover import Action, JournalFact
+from shardwright.recovery import table
+from shardwright.recovery.table import Action, JournalFact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +57,13 @@ def _rows_stay_closed() -> list[Patch]:
 
 def _slabs_stay_closed() -> list[Patch]:
     restore = Core._restore_group
-    return [(Core, "_restore_group", lambda self, found: restore(self, replace(found, takes_back={}, sealing_begun=False)))]
+    return [
+        (
+            Core,
+            "_restore_group",
+            lambda self, found: restore(self, replace(found, standing=replace(found.standing, takes_back={}, sealing_begun=False))),
+        )
+    ]
 
 
 def _everything_is_passed_over() -> list[Patch]:
@@ -146,7 +152,7 @@ def _staged_frames_are_not_taken_up() -> list[Patch]:
     restore = Core.restore
 
     def without(self: Core, restored: Any, addresses: Any, now: Any) -> None:
-        restored.staged, restored.staged_slots = restored.staged[:0], []
+        restored.standing.staged, restored.standing.staged_slots = restored.standing.staged[:0], []
         restore(self, restored, addresses[:0], now)
 
     return [(Core, "restore", without)]
@@ -171,18 +177,18 @@ def _believes(journal: JournalFact, working: bool, final: bool, action: Action) 
     """Another action in rows of the table of recovery."""
 
     def patches() -> list[Patch]:
-        table: list[recover.Row] = []
-        for row in recover.TABLE:
+        rows: list[table.Row] = []
+        for row in table.TABLE:
             if row.journal is journal and row.working in (working, None) and row.final in (final, None):
-                table.extend(_split(row, working, final, action))
+                rows.extend(_split(row, working, final, action))
             else:
-                table.append(row)
-        return [(recover, "TABLE", tuple(table))]
+                rows.append(row)
+        return [(table, "TABLE", tuple(rows))]
 
     return patches
 
 
-def _split(row: recover.Row, working: bool, final: bool, action: Action) -> Iterator[recover.Row]:
+def _split(row: table.Row, working: bool, final: bool, action: Action) -> Iterator[table.Row]:
     for is_working in (False, True) if row.working is None else (row.working,):
         for is_final in (False, True) if row.final is None else (row.final,):
             changed = action if (is_working, is_final) == (working, final) else row.action

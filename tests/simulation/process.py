@@ -94,7 +94,7 @@ class Process:
             plan.encoder.levels,
             threads=story.workers,
             staging_slots=story.staging,
-            staged_slots=() if restored is None else restored.staged_slots,
+            staged_slots=() if restored is None else restored.standing.staged_slots,
         )
         self.workers.level = lambda: self.core.overload.level
         if restored is None:
@@ -103,7 +103,7 @@ class Process:
         for found in restored.groups:
             self.keeper.files[found.files.group] = found.files  # type: ignore[assignment]
         self.core.client_epoch = disk.manifest.client_epoch
-        self.core.restore(restored, STAGING + np.array(restored.staged_slots, np.int64), now())
+        self.core.restore(restored, STAGING + np.array(restored.standing.staged_slots, np.int64), now())
         self._carry_out()
 
     def _read(self, addresses: np.ndarray, records: np.ndarray) -> list[int]:

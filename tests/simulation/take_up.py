@@ -1,32 +1,33 @@
-"""Recovery on the simulated disk: ``take_up`` turns what is there into a ``Restored``, by the real table, as ``pipeline.resume`` and
-``pipeline.finder`` do. Each call of the disk is a place where recovery may be killed."""
+"""Recovery on the simulated disk: its own scan and its own executor around the real tables and the real ``recovery.decide``. Each call of the disk
+is a place where recovery may be killed."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwright.kernels.place import slabs_and_places
-from shardwright.pipeline.accounts import Accounts
 from shardwright.pipeline.assembly import grid_tables
-from shardwright.pipeline.earlier_row import EarlierRow
-from shardwright.pipeline.evidence import Evidence
 from shardwright.pipeline.restored import Restored, RestoredGroup
-from shardwright.shard.frame_record import PASSED_OVER, record_dtype
-from shardwright.shard.recover import Action, FileFacts, JournalFact, decide
-from shardwright.shard.slab_map import frames_of_group, slabs_of_group
+from shardwright.recovery.decide import decide
+from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
+from shardwright.recovery.table import Action, FileFacts, JournalFact, action_for
+from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.frame_record import record_dtype
 
 from . import known
 from .disk import ABSENT, FINAL, JOURNAL, REWRITE, WORKING, Log, final, journal, working
 from .group import HEADER, Files, Found, Journal, Shard, read_back
 
 if TYPE_CHECKING:
-    from shardwright.pipeline.limits import Limits
+    from collections.abc import Iterator
 
-    from .disk import Disk, File
+    from shardwright.pipeline.limits import Limits
+    from shardwright.recovery.decide import Decisions, GroupDecision
+
+    from .disk import Disk, File, Name
     from .story import Plan
 
 
@@ -41,7 +42,9 @@ def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Resto
     disk.manifest = replace(disk.manifest, writer_epoch=epoch)
     if take_over:
         _leave_old_files(disk)
-    return _Scan(disk, plan, limits).run()
+    scan = _Scan(disk, plan)
+    decisions = decide(scan.facts(), _blocks(disk.log), plan.encoder.layout, limits)
+    return _Executor(disk, scan).run(decisions)
 
 
 def _leave_old_files(disk: Disk) -> None:
@@ -57,6 +60,12 @@ def _leave_old_files(disk: Disk) -> None:
     disk.names_are_durable()
 
 
+def _blocks(log: Log) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
+    for block in log.counted():
+        kind = BlockKind.EVENTS if block.group is None else BlockKind.GROUP
+        yield kind, -1 if block.group is None else block.group, block.records
+
+
 def opened_anew(file: File) -> None:
     """Nobody who opens a file hears of a sync that failed before."""
     file.sync_failed = False
@@ -66,218 +75,83 @@ def opened_anew(file: File) -> None:
 
 
 class _Scan:
-    def __init__(self, disk: Disk, plan: Plan, limits: Limits) -> None:
-        grid = plan.grid
-        self._disk, self._layout, self._grid = disk, plan.encoder.layout, grid
-        self._tables = grid_tables(grid)
-        per_step = math.prod(grid.counts[1:])
-        self._accounts = Accounts(limits.frame_bytes, per_step, received_extent=0 if grid.counts else 1)
-        self._restored = Restored(None, plan.spec, limits, self._accounts)  # type: ignore[arg-type]
-        self._whole: dict[int, set[int]] = {}
-        self._settled: set[int] = set()
+    """As ``recovery.scan``: ``useless`` names, and what was read back of each group."""
+
+    def __init__(self, disk: Disk, plan: Plan) -> None:
+        self._disk, self._layout, self._grid = disk, plan.encoder.layout, plan.grid
+        self.useless: list[Name] = []
+        self.read_back: dict[int, Found] = {}
+
+    def facts(self) -> StoreFacts:
+        disk = self._disk
         assert disk.manifest is not None
-        self._evidence = Evidence(self._accounts, intact=disk.intact)
-        self._accounts.expect_up_to(disk.manifest.seen_stop, disk.manifest.seen_extent)
-        self._accounts.lost_stop = disk.manifest.seen_stop
-
-    def run(self) -> Restored:
-        self._disk.sync_folder("workspace")
-        self._disk.log.synced = len(self._disk.log.blocks)
-        self._read_log()
-        self._find_groups()
-        self._read_staging()
-        self._restored.frames_forgotten = self._evidence.conclude(damaged=False)
-        if self._accounts.missing_acknowledged():
-            self._remember_seen()
-        self._disk.call("take up")
-        self._accounts.shards += sum(name[0] == FINAL and name not in self._replaced for name in self._disk.names)
-        self._make_room()
-        return self._restored
-
-    # ------------------------------------------------------------------ the frame log
-
-    def _read_log(self) -> None:
-        accounts, log = self._accounts, self._disk.log
-        reopened = {name[1] for name, file in self._disk.names.items() if name[0] == JOURNAL and file.data.get(HEADER)}
-        self._replaced: set[tuple[str, int, int]] = set()
-        for block in log.counted():
-            records = block.records
-            if block.group is None:
-                sequences = records["sequence"].astype(np.int64)
-                accounts.receive(sequences, records["position"].astype(np.int64))
-                accounts.settle(records)
-                self._settled.update(sequences.tolist())
-                accounts.stored.add(sequences)
-                accounts.durable.add(sequences)
-            elif block.group in reopened:
-                self._evidence.take_reopened(records)
-            else:
-                self._remember_row(block.group, records)
-                accounts.find(records)
-        self._restored.closed_groups |= log.groups().keys() - reopened
-
-    def _remember_row(self, group: int, records: np.ndarray) -> None:
-        restored = self._restored
-        if records.size == frames_of_group(self._layout, group):
-            return
-        row = EarlierRow.of(self._grid, self._tables, records)
-        for slab in slabs_of_group(self._layout, group):
-            if slab in row.holes or not row.begins(slab):
-                restored.holes.remember(slab, row.holes.get(slab))
-        restored.earlier[group] = row
-        if len(restored.earlier) > restored.limits.open_groups:
-            del restored.earlier[min(restored.earlier)]
-
-    # ------------------------------------------------------------------ groups
-
-    def _find_groups(self) -> None:
-        disk = self._disk
-        for name in sorted(disk.names):
-            if name[0].endswith(REWRITE) or (name[0] == JOURNAL and HEADER not in disk.names[name].data):
-                disk.call("take up")
-                disk.delete(name)
-        numbers = sorted(name[1] for name in disk.names if name[0] == JOURNAL)
-        for number in numbers:
-            self._find_group(number)
-        for name in sorted(disk.names):
-            if name[0] == WORKING and name[1] not in numbers:
-                assert decide(FileFacts(JournalFact.NONE, working=True, final=False, holds=False)) is Action.DELETE
-                disk.call("take up")
-                disk.delete(name)
-
-    def _find_group(self, number: int) -> None:
-        disk, table = self._disk, self._disk.names[journal(number)]
-        actions = [self._decide(number, file, table) for file in range(self._layout.files_per_group)]
-        if number in self._restored.closed_groups:
-            disk.call("take up")
-            disk.delete(journal(number))
-            return
-        reopened = bool(table.data[HEADER])
-        shards = [self._open(number, file, action, replaces=reopened) for file, action in enumerate(actions)]
-        files = Files(number, shards, Journal(table, reopened))
-        lost = frozenset(file for file, action in enumerate(actions) if action is Action.LOST)
-        found = read_back(disk, self._layout, files, lost)
-        self._take_group(files, found, begun=any(action in (Action.SEALED, Action.ALL_FILL) for action in actions))
-
-    def _decide(self, number: int, file: int, table: File) -> Action:
-        disk = self._disk
-        fact = JournalFact.REOPENED if table.data[HEADER] else JournalFact.VALID
-        holds = any(key != HEADER and key[0] == "chunk" and key[1] == file and isinstance(value, tuple) for key, value in table.data.items())
-        facts = FileFacts(fact, working=working(number, file) in disk.names, final=final(number, file) in disk.names, holds=holds)
-        action = decide(facts)
-        if action is Action.SEALED:
-            disk.call("take up")
-            disk.delete(working(number, file))
-            disk.sync_folder("final")
-        return action
-
-    def _open(self, number: int, file: int, action: Action, *, replaces: bool) -> Shard | None:
-        if action not in (Action.CONTINUE, Action.LOST):
-            return None
-        if replaces:
-            self._replaced.add(final(number, file))
-        name = working(number, file)
-        return Shard(self._disk.names[name] if action is Action.CONTINUE else self._disk.make(name), name)
-
-    def _take_group(self, files: Files, found: Found, *, begun: bool) -> None:
-        disk, accounts = self._disk, self._accounts
-        for slab in found.whole:
-            for f, shard in enumerate(files.shards):
-                if shard is not None and (chunk := files.journal.file.data[("chunk", f, slab)]) != ABSENT:
-                    shard.entries[slab] = chunk
-        self._clear_torn(files, found)
-        for file in (*(shard.file for shard in files.slots), files.journal.file):
-            disk.call("take up")
-            opened_anew(file)
-            file.sync()
-        for records in found.whole.values():
-            accounts.find(records)
-        stored_bytes = len(found.whole)
-        accounts.stored_bytes += stored_bytes
-        self._whole[files.group] = set(found.whole)
-        holes, takes_back = {}, {}
-        for slab, records in found.whole.items():
-            if records.size < self._grid.frames_in_slab(slab):
-                _, places = slabs_and_places(records["position"].astype(np.int64), *self._tables)
-                holes[slab] = np.zeros(self._grid.frames_per_slab, np.bool_)
-                holes[slab][places] = True
-                if not (records["flags"] & PASSED_OVER).any():
-                    takes_back[slab] = holes[slab]
-        slabs = len(slabs_of_group(self._layout, files.group))
-        frames = sum(records.size for records in found.whole.values())
-        self._restored.groups.append(
-            RestoredGroup(files, slabs, sorted(found.whole), holes, takes_back, frames, stored_bytes, begun)  # type: ignore[arg-type]
+        names = sorted(disk.names)
+        self.useless = [name for name in names if name[0].endswith(REWRITE)]
+        empty = [name for name in names if name[0] == JOURNAL and HEADER not in disk.names[name].data]
+        begun = [name[1] for name in names if name[0] == JOURNAL and name not in empty]
+        unnamed = FileFacts(JournalFact.NONE, working=True, final=False, holds=False)
+        assert action_for(unnamed) is Action.DELETE
+        self.useless += empty + [name for name in names if name[0] == WORKING and name[1] not in begun]
+        logged = frozenset(disk.log.groups())
+        shards = sum(name[0] == FINAL for name in names)
+        return StoreFacts(
+            seen_stop=disk.manifest.seen_stop,
+            seen_extent=disk.manifest.seen_extent,
+            intact=disk.intact,
+            set_aside=False,
+            log_groups=logged,
+            log_torn_bytes=0,
+            groups=tuple(self._group(number, logged) for number in begun),
+            staged=None if disk.staging is None else _staged(disk.staging),
+            sealed_shards=shards,
+            sealed_bytes=shards,
         )
 
-    def _clear_torn(self, files: Files, found: Found) -> None:
-        told = False
-        evidence, accounts = self._evidence, self._accounts
-        for slab, records in found.torn.items():
-            if slab in found.stored:
-                told = True
-                accounts.lose(records)
-                evidence.in_doubt = evidence.in_doubt or slab not in found.tells_frames
-            else:
-                evidence._unfinished.append(records)
-        evidence._expect_if_in_doubt()
-        if told or (evidence.in_doubt and found.torn):
-            self._remember_seen()
-        for slab in found.torn:
-            self._disk.call("take up")
-            table = files.journal.file
-            table.clear(("frames", slab))
-            for f in range(len(files.shards)):
-                table.clear(("chunk", f, slab))
+    def _group(self, number: int, logged: frozenset[int]) -> GroupFacts:
+        disk, table = self._disk, self._disk.names[journal(number)]
+        reopened = bool(table.data[HEADER])
+        fact = JournalFact.REOPENED if reopened else JournalFact.VALID
+        count = self._layout.files_per_group
+        files = tuple(
+            FileFacts(fact, working=working(number, f) in disk.names, final=final(number, f) in disk.names, holds=_holds(table, f))
+            for f in range(count)
+        )
+        if number in logged and not reopened:
+            return GroupFacts(number, fact, files)
+        actions = [action_for(file) for file in files]
+        names = [working(number, f) for f in range(count)]
+        shards = [Shard(disk.names[name], name) if action is Action.CONTINUE else None for name, action in zip(names, actions, strict=True)]
+        lost = frozenset(f for f, action in enumerate(actions) if action is Action.LOST)
+        found = self.read_back[number] = read_back(disk, self._layout, Files(number, shards, Journal(table, reopened)), lost)
+        whole = [self._slab(slab, records, whole=True, stored=True, told=True) for slab, records in found.whole.items()]
+        torn = [
+            self._slab(slab, records, whole=False, stored=slab in found.stored, told=slab in found.tells_frames)
+            for slab, records in found.torn.items()
+        ]
+        present = tuple(int(file.final) for file in files)
+        return GroupFacts(number, fact, files, (len(whole),) * count, present, (*whole, *torn))
 
-    def _remember_seen(self) -> None:
-        disk, accounts = self._disk, self._accounts
-        assert disk.manifest is not None
-        disk.call("take up")
-        disk.manifest = replace(disk.manifest, seen_stop=accounts.seen.stop, seen_extent=accounts.received_extent)
+    def _slab(self, slab: int, records: np.ndarray, *, whole: bool, stored: bool, told: bool) -> SlabFacts:
+        filled = np.zeros(self._grid.frames_per_slab, np.bool_)
+        filled[slabs_and_places(records["position"].astype(np.int64), *grid_tables(self._grid))[1]] = True
+        return SlabFacts(slab, slab, records, filled, whole, stored, told)
 
-    # ------------------------------------------------------------------ the staging area
 
-    def _read_staging(self) -> None:
-        restored, staging = self._restored, self._disk.staging
-        if staging is None:
-            return
-        slot_of: dict[int, tuple[int, np.void]] = {}
-        spoiled, unreadable = [], False
-        for key, value in sorted(((key, value) for key, value in staging.data.items() if key[0] == "record"), key=lambda item: item[0][1]):
-            slot = key[1]
-            if not isinstance(value, tuple):
-                unreadable = True
-            elif staging.data.get(("pixels", slot)) != value[1]:
-                spoiled.append(value[0])
-            elif int(value[0]["sequence"]) in self._settled:
-                continue
-            elif self._is_open(int(value[0]["position"])):
-                slot_of[int(value[0]["sequence"])] = (slot, value[0])
-        self._disk.call("take up")
-        opened_anew(staging)
-        staging.sync()
-        found = [slot_of[sequence] for sequence in sorted(slot_of)]
-        restored.staged = _records([record for _, record in found])
-        restored.staged_slots = [slot for slot, _ in found]
-        self._accounts.find(restored.staged)
-        gone = _records(spoiled)
-        gone = gone[~self._accounts.seen.holds(gone["sequence"].astype(np.int64))]
-        if gone.size:
-            self._accounts.lose(gone)
-        self._evidence.in_doubt = self._evidence.in_doubt or unreadable
+def _holds(table: File, file: int) -> bool:
+    return any(key != HEADER and key[0] == "chunk" and key[1] == file and isinstance(value, tuple) for key, value in table.data.items())
 
-    def _is_open(self, position: int) -> bool:
-        slab = self._grid.slab_of_position(position)
-        group = self._grid.group_of_slab(slab)
-        begun = any(found.files.group == group and found.sealing_begun for found in self._restored.groups)
-        return group not in self._restored.closed_groups and not begun and slab not in self._whole.get(group, set())
 
-    def _make_room(self) -> None:
-        grid, restored = self._grid, self._restored
-        slabs = {grid.slab_of_position(position) for position in restored.staged["position"].tolist()} if restored.staged.size else set()
-        groups = {grid.group_of_slab(slab) for slab in slabs} | {found.files.group for found in restored.groups}
-        limits = restored.limits
-        restored.limits = replace(limits, rows=limits.rows + len(slabs), open_groups=max(limits.open_groups, len(groups) + 2))
+def _staged(staging: File) -> StagedFacts:
+    slots, sound, spoiled, unreadable = [], [], [], False
+    for key, value in sorted(((key, value) for key, value in staging.data.items() if key[0] == "record"), key=lambda item: item[0][1]):
+        if not isinstance(value, tuple):
+            unreadable = True
+        elif staging.data.get(("pixels", key[1])) != value[1]:
+            spoiled.append(value[0])
+        else:
+            slots.append(key[1])
+            sound.append(value[0])
+    return StagedFacts(np.array(slots, np.int64), _records(sound), _records(spoiled), unreadable)
 
 
 def _records(rows: list[np.void]) -> np.ndarray:
@@ -285,3 +159,71 @@ def _records(rows: list[np.void]) -> np.ndarray:
     for i, row in enumerate(rows):
         records[i] = row
     return records
+
+
+class _Executor:
+    """As ``recovery.execute``."""
+
+    def __init__(self, disk: Disk, scan: _Scan) -> None:
+        self._disk, self._scan = disk, scan
+
+    def run(self, decisions: Decisions) -> Restored:
+        disk, accounts = self._disk, decisions.standing.accounts
+        disk.call("take up")
+        disk.sync_folder("workspace")
+        disk.log.synced = len(disk.log.blocks)
+        if disk.staging is not None:
+            self._sync(disk.staging)
+        if decisions.remember_seen:
+            disk.call("take up")
+            assert disk.manifest is not None
+            disk.manifest = replace(disk.manifest, seen_stop=accounts.seen.stop, seen_extent=accounts.received_extent)
+        for name in self._scan.useless:
+            self._delete(name)
+        restored = Restored(None, decisions.standing)  # type: ignore[arg-type]
+        for group in decisions.groups:
+            self._settle_files(group)
+            if group.standing is None:
+                self._delete(journal(group.number))
+            else:
+                restored.groups.append(RestoredGroup(self._take_up(group), group.standing))  # type: ignore[arg-type]
+        disk.call("take up")
+        return restored
+
+    def _delete(self, name: Name) -> None:
+        self._disk.call("take up")
+        self._disk.delete(name)
+
+    def _sync(self, file: File) -> None:
+        self._disk.call("take up")
+        opened_anew(file)
+        file.sync()
+
+    def _settle_files(self, group: GroupDecision) -> None:
+        for file, action in enumerate(group.actions):
+            if action is Action.SEALED:
+                self._delete(working(group.number, file))
+                self._disk.sync_folder("final")
+
+    def _take_up(self, group: GroupDecision) -> Files:
+        disk, found = self._disk, self._scan.read_back[group.number]
+        table = disk.names[journal(group.number)]
+        files = Files(group.number, [self._open(group.number, f, action) for f, action in enumerate(group.actions)], Journal(table, group.reopened))
+        for slab in found.whole:
+            for f, shard in enumerate(files.shards):
+                if shard is not None and (chunk := table.data[("chunk", f, slab)]) != ABSENT:
+                    shard.entries[slab] = chunk
+        for slab in found.torn:
+            disk.call("take up")
+            table.clear(("frames", slab))
+            for f in range(len(files.shards)):
+                table.clear(("chunk", f, slab))
+        for file in (*(shard.file for shard in files.slots), table):
+            self._sync(file)
+        return files
+
+    def _open(self, number: int, file: int, action: Action) -> Shard | None:
+        if action not in (Action.CONTINUE, Action.LOST):
+            return None
+        name = working(number, file)
+        return Shard(self._disk.names[name] if action is Action.CONTINUE else self._disk.make(name), name)

@@ -58,9 +58,9 @@ class World:
             restored = None
             if number:
                 restored, power = self._recover(life, take_over=take_over, power=power)
-                self.oracle.taken_up(restored.accounts, self.disk, power=power)
+                self.oracle.taken_up(restored.standing.accounts, self.disk, power=power)
             self.disk.begin_life(())
-            limits = limits_of(self._story) if restored is None else restored.limits
+            limits = limits_of(self._story) if restored is None else restored.standing.limits
             process = Process(self._story, self._plan, life, self.disk, self.oracle, limits, self._now, self._trace, restored)
             self.disk.begin_life(life.faults)
             self._camera.begin(process, life, self.disk)

@@ -32,14 +32,13 @@ EXCEPTIONS = {
     "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
     "compact/pack_shard.py:_pack": "replace is WorkingFile.replace",
     "compact/new_shard.py:_write_all": "its caller has the point",
-    "pipeline/resume.py:restore": "replace is StoreLock.replace",
+    "recovery/resume.py:restore": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
     "pipeline/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
-    "pipeline/finder.py:Finder._decide": "a name for damaged files, beside the store",
-    "pipeline/take_over.py:leave_old_inodes": "deletes its own leftover first; the rename has a point",
-    "pipeline/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a point",
+    "recovery/take_over.py:leave_old_inodes": "deletes its own leftover first; the rename has a point",
+    "recovery/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a point",
 }
 
 

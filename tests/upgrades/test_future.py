@@ -18,13 +18,13 @@ from shardwright.compact.move_record import MoveRecord
 from shardwright.compact.queued import QueuedStore
 from shardwright.config.load import load_config
 from shardwright.model.errors import ConfigError, FormatVersionError, ShardFormatError, VersionError
-from shardwright.pipeline.recover import recover_store
 from shardwright.read.verify import verify_store
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.table import Action
 from shardwright.service.compaction import CompactionService
 from shardwright.service.control_client import ControlClient
 from shardwright.shard import journal
 from shardwright.shard.manifest import read_manifest
-from shardwright.shard.recover import Action
 from shardwright.wire import handover, messages
 from shardwright.wire.messages import Counter, Kind
 

@@ -10,8 +10,8 @@ from tests.service.daemon_process import DaemonProcess
 
 import shardwright as sw
 from shardwright.model.fates import Fate
-from shardwright.pipeline.recover import recover_store
 from shardwright.read.verify import verify_store
+from shardwright.recovery.recover import recover_store
 
 from .conftest import contents
 from .states import SENT_BEFORE_THE_KILL, SENT_IN_ALL, SENT_TWICE, all_pixels, pixels, stage_v

@@ -25,7 +25,7 @@ import numpy as np
 
 import shardwright as sw
 from shardwright.client.stream import Stream
-from shardwright.pipeline.writer import Writer
+from shardwright.writer.writer import Writer
 
 from .case import Frames
 

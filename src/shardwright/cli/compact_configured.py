@@ -24,7 +24,7 @@ def configured(file: Path, stores: Sequence[Path], to: str | None) -> Config:
 
 def sealed_stores(root: Path) -> list[Path]:
     """Finished stores below an output root; those that are being written, or were left unfinished, are the daemon's. Raises ``StorageError``."""
-    from shardwright.pipeline.recover import unfinished_stores
+    from shardwright.recovery.leftovers import unfinished_stores
     from shardwright.storage.files import storage_errors
 
     unfinished = set(unfinished_stores(root))

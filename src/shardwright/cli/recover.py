@@ -15,7 +15,7 @@ from .progress import show_progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.pipeline.recover import Recovery
+    from shardwright.recovery.recover import Recovery
 
     Outcome = tuple[Path, Recovery | ShardwrightError]
 
@@ -36,8 +36,8 @@ def command(
     recovered or frames were lost that were, or may have been, acknowledged, and 2 for usage.
     """
     from shardwright.pipeline.limits import default_threads
-    from shardwright.pipeline.recover import unfinished_stores
     from shardwright.pipeline.workers import WorkerPool
+    from shardwright.recovery.leftovers import unfinished_stores
 
     stores, outcomes = unfinished_stores(path.absolute()), []
     pool = WorkerPool(default_threads())
@@ -62,7 +62,7 @@ def command(
 
 def _recover(store: Path, pool: Any, *, dry_run: bool, take_over: bool, progress: Callable[[int], None]) -> Recovery | ShardwrightError:
     """What is wrong with one store, whatever it is, keeps no other from being recovered."""
-    from shardwright.pipeline.recover import recover_store
+    from shardwright.recovery.recover import recover_store
 
     try:
         return recover_store(store, pool, threads=pool.threads, dry_run=dry_run, take_over=take_over, progress=progress)

@@ -22,6 +22,7 @@ from shardwright.model.errors import ProtocolError, SessionLostError, Shardwrigh
 from shardwright.model.names import store_name
 from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
 from shardwright.pipeline.limits import Limits
+from shardwright.recovery.resume import resume
 from shardwright.storage.ring import Ring, SpareRing
 from shardwright.wire.controls import Open, Problem
 from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_header
@@ -67,7 +68,7 @@ class IngestServer:
         pool: WorkerPool,
         *,
         open_acquisition: Callable[..., AcquisitionLike] = Acquisition,
-        resume_acquisition: Callable[..., AcquisitionLike] = Acquisition.resume,
+        resume_acquisition: Callable[..., AcquisitionLike] = resume,
         limits_of: Callable[[ArraySpec, int | None], Limits] | None = None,
         on_event: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
     ) -> None:

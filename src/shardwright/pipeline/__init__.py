@@ -1,1 +1,1 @@
-"""From frames to sealed shards: slab assembly, worker pool, shard keeper, watermark, and the in-process writer."""
+"""From frames to sealed shards: slab assembly, worker pool, shard keeper, watermark."""

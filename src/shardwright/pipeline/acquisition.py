@@ -53,7 +53,7 @@ _ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 class Acquisition:
     """Creates the store and prepares its first shards before it returns. Raises ``OutputExistsError``, ``StorageError``, ``StorageFullError``.
 
-    ``restored``: goes on with what ``pipeline.resume`` found on disk instead.
+    ``restored``: goes on with what ``recovery`` found on disk instead.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Acquisition:
         self.folder = StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
         self._is_new = restored is None
         try:
-            self._assemble(limits, pool, wake, settings, () if restored is None else restored.staged_slots)
+            self._assemble(limits, pool, wake, settings, () if restored is None else restored.standing.staged_slots)
         except BaseException:
             if self._is_new:
                 self.folder.remove_store()
@@ -111,31 +111,10 @@ class Acquisition:
     def _restore(self, restored: Restored) -> None:
         for found in restored.groups:
             self._keeper.adopt(found.files)
-        slots, staging = np.array(restored.staged_slots, np.int64), self.folder.staging
+        slots, staging = np.array(restored.standing.staged_slots, np.int64), self.folder.staging
         self.core.client_epoch = self.folder.manifest.client_epoch
         self.core.restore(restored, slots if staging is None or not slots.size else staging.address_of(slots), _now())
         self._carry_out()
-
-    @classmethod
-    def resume(
-        cls,
-        path: Path,
-        pool: WorkerPool,
-        wake: Callable[[], None],
-        settings: WriteSettings,
-        limits_of: Callable[[ArraySpec], Limits],
-        *,
-        take_over: bool = False,
-    ) -> Acquisition:
-        """Go on with an unfinished store. Raises ``LockedError``, ``ResumeError``, ``ShardFormatError`` or ``StorageError``."""
-        from .resume import restore  # imports what builds on this module's parts
-
-        restored = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
-        try:
-            return cls(path, restored.spec, restored.limits, pool, wake, settings, restored=restored)
-        except BaseException:
-            restored.close()
-            raise
 
     # ------------------------------------------------------------------ the way of a frame
 

@@ -1045,12 +1045,13 @@ class Core:
         Raises ``ResumeError`` when these do not fit into memory, or what made it fail.
         """
         self._now = now
-        self.accounts = restored.accounts
-        self.groups.restore_closed(restored.closed_groups, restored.holes, restored.earlier)
-        self._sealed_extent = max((self.groups.visible.end_of(number) for number in restored.closed_groups), default=0)
+        standing = restored.standing
+        self.accounts = standing.accounts
+        self.groups.restore_closed(standing.closed_groups, standing.holes, standing.earlier)
+        self._sealed_extent = max((self.groups.visible.end_of(number) for number in standing.closed_groups), default=0)
         for found in restored.groups:
             self._restore_group(found)
-        if restored.staged.size and not self._collect_staged(restored.staged, np.array(restored.staged_slots, np.int64), addresses):
+        if standing.staged.size and not self._collect_staged(standing.staged, np.array(standing.staged_slots, np.int64), addresses):
             if self.why is not None:
                 raise self.why.to_error()
             raise ResumeError(
@@ -1061,15 +1062,15 @@ class Core:
         self._advance()
 
     def _restore_group(self, found: RestoredGroup) -> None:
-        done = set(found.whole_slabs)
-        group = Group(found.files.group, found.slabs - len(done), found.files, FilesState.READY, done_slabs=done, frames=found.frames)
-        group.stored_bytes = found.stored_bytes
-        group.takes_back, group.reopened = found.takes_back, found.files.journal.reopened
-        group.opens_again = found.sealing_begun or bool(found.takes_back)
+        stood, done = found.standing, set(found.standing.whole_slabs)
+        group = Group(found.files.group, stood.slabs - len(done), found.files, FilesState.READY, done_slabs=done, frames=stood.frames)
+        group.stored_bytes = stood.stored_bytes
+        group.takes_back, group.reopened = stood.takes_back, found.files.journal.reopened
+        group.opens_again = stood.sealing_begun or bool(stood.takes_back)
         self.groups.restore(group)
-        for slab, filled in found.holes.items():
+        for slab, filled in stood.holes.items():
             self.groups.holes.remember(slab, filled)
-        if found.sealing_begun:
+        if stood.sealing_begun:
             self._close_group(group)
         else:
             self.groups.seal_if_done(group)

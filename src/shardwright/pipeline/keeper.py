@@ -26,7 +26,7 @@ from shardwright.storage.failpoints import reach
 
 from .commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
 from .commit_ledger import LOGGED, STAGED
-from .evidence import end_intact
+from .intact import end_intact
 from .measures import BusyClock
 from .reopen import reopen_row
 from .reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished

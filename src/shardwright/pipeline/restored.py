@@ -1,4 +1,4 @@
-"""What recovery hands over: the groups to go on with, the staged frames, the account so far, and what it did, for people."""
+"""What an acquisition goes on with whose writer died: how it stood, its open groups, and the folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 from .holes import HoleMemory
 
 if TYPE_CHECKING:
-    from shardwright.array.spec import ArraySpec
     from shardwright.shard.group_files import GroupFiles
-    from shardwright.shard.read_back import ReadBack
 
     from .accounts import Accounts
     from .earlier_row import EarlierRow
@@ -20,55 +18,46 @@ if TYPE_CHECKING:
     from .store_folder import StoreFolder
 
 
-@dataclass(frozen=True)
-class RestoredGroup:
-    """``slabs``: of the group in all; ``whole_slabs``: stored. ``holes``: of these, the places that have a frame where some have none;
-    ``takes_back``: those whose empty places can still be filled. ``stored_bytes``: what the account has for its shards.
-    ``sealing_begun``: some of them have their final names, so that it is
-    sealed before it takes more."""
+@dataclass
+class Standing:
+    """How it stood. ``limits``: with room for all that is taken up. ``staged``: records of frames that go on from the staging area, in
+    ``staged_slots``. ``earlier``: the newest closed groups that are not full: they can be opened again; ``holes``: of closed groups."""
 
-    files: GroupFiles
+    accounts: Accounts
+    limits: Limits
+    closed_groups: set[int] = field(default_factory=set)
+    holes: HoleMemory = field(default_factory=HoleMemory)
+    earlier: dict[int, EarlierRow] = field(default_factory=dict)
+    staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    staged_slots: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class GroupStanding:
+    """How an open group stood. ``slabs``: of the group in all; ``whole_slabs``: stored, with ``frames``. ``holes``: of these, the places that have a
+    frame where some have none; ``takes_back``: those whose empty places can still be filled. ``stored_bytes``: what the account has for its shards.
+    ``sealing_begun``: some of them have their final names, so that it is sealed before it takes more."""
+
     slabs: int
     whole_slabs: list[int]
+    frames: int
     holes: dict[int, np.ndarray]
     takes_back: dict[int, np.ndarray]
-    frames: int
     stored_bytes: int
     sealing_begun: bool
 
 
-@dataclass
-class GroupReport:
-    """What recovery found of one group, for people."""
-
-    group: int
-    actions: dict[str, str] = field(default_factory=dict)  # shard key -> action
-    frames_kept: int = 0
-    frames_unfinished: int = 0  # journaled, but their slab was not whole: never acknowledged, or staged as well
-    chunks_kept: int = 0
-    chunks_dropped: int = 0
-
-    def take(self, found: ReadBack) -> None:
-        self.frames_kept = sum(found.frames_of(places).size for places in found.whole)
-        self.frames_unfinished = sum(found.frames_of(places).size for places in found.torn)
-        self.chunks_kept, self.chunks_dropped = found.chunks_kept, found.chunks_dropped
+@dataclass(frozen=True)
+class RestoredGroup:
+    files: GroupFiles
+    standing: GroupStanding
 
 
 @dataclass
 class Restored:
     folder: StoreFolder
-    spec: ArraySpec
-    limits: Limits
-    accounts: Accounts
+    standing: Standing
     groups: list[RestoredGroup] = field(default_factory=list)
-    closed_groups: set[int] = field(default_factory=set)
-    holes: HoleMemory = field(default_factory=HoleMemory)  # of closed groups
-    earlier: dict[int, EarlierRow] = field(default_factory=dict)  # the newest closed groups that are not full: they can be opened again
-    staged: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    staged_slots: list[int] = field(default_factory=list)
-    reports: list[GroupReport] = field(default_factory=list)
-    checked_bytes: int = 0
-    frames_forgotten: int = 0  # known to have come, never acknowledged, and behind everything that is kept
 
     def close(self) -> None:
         """Let go of everything; the store stays as it is."""

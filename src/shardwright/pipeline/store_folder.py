@@ -49,8 +49,8 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import make_directories, replace_file, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock
 
-from .evidence import begin_intact, end_intact
 from .frame_table import write_frame_table
+from .intact import begin_intact, end_intact
 from .new_store import abandoned, making_folder, publish, remove_abandoned, withdraw
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ IDENTITY_BYTES = 16
 
 
 class StoreFolder:
-    """Made by ``create``, or by ``pipeline.resume`` from what is on disk. ``staging`` is None where no slab waits for a second frame."""
+    """Made by ``create``, or by ``recovery.resume`` from what is on disk. ``staging`` is None where no slab waits for a second frame."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@
     events thread      lines to standard output                  service/events.py
     ingest thread      sockets, sessions, every Acquisition      ingest/server.py, pipeline/acquisition.py
     opener thread      stores and rings of new acquisitions      ingest/opening.py
-    recovery thread    what an earlier daemon left unfinished    ingest/opening.py, pipeline/resume.py
+    recovery thread    what an earlier daemon left unfinished    ingest/opening.py, recovery/resume.py
     worker threads     slabs to encoded chunks in their slots    pipeline/workers.py
     keeper threads     one for each acquisition: shards are preallocated, synced, sealed
     disks thread       how much room there is                   service/disk_space.py
@@ -39,9 +39,9 @@ from shardwright.ingest.endpoints import is_tcp
 from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
 from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
 from shardwright.pipeline.limits import raise_descriptor_limit
-from shardwright.pipeline.recover import is_leftover, remove_leftovers, unfinished_stores
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.recovery.leftovers import is_leftover, look_at, remove, row_for, unfinished_stores
 from shardwright.storage.choose_io import resolve_io
 
 from .camera_needs import CameraNeeds
@@ -245,7 +245,7 @@ class Daemon:
         for path in unfinished_stores(root):
             try:
                 if is_leftover(path):
-                    remove_leftovers(path)
+                    remove(path, row_for(look_at(path)))
                 else:
                     stores.append(path)
             except ShardwrightError as error:

@@ -10,10 +10,11 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from shardwright.model.errors import LayoutWarning, ResumeError
-from shardwright.pipeline.in_process import create, resume
-from shardwright.pipeline.recover import recover_store, unfinished_stores
 from shardwright.pipeline.workers import WorkerPool
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover import recover_store
 from shardwright.storage import failpoints
+from shardwright.writer.in_process import create, resume
 
 from .scenes import Append, Flush, Pause
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.crash.fork_server import Channel
 
-    from shardwright.pipeline.writer import Writer
+    from shardwright.writer.writer import Writer
 
     from .scenes import Scene
 

@@ -19,8 +19,8 @@ from shardwright.ingest.endpoints import connection_descriptors, is_tcp
 from shardwright.ingest.zmq_library import zmq_library
 from shardwright.model.errors import CodecError, ConfigError, ShardwrightError, StorageError
 from shardwright.pipeline.limits import DESCRIPTORS_PER_FILE, OWN_DESCRIPTORS, RUNTIME_BYTES, SPARE_DESCRIPTORS, machine_memory_bytes
-from shardwright.pipeline.recover import is_leftover, unfinished_stores
-from shardwright.pipeline.resume import read_known_manifest
+from shardwright.recovery.leftovers import is_leftover, unfinished_stores
+from shardwright.recovery.unfinished import Unfinished
 from shardwright.service.web_child import PACKAGES
 from shardwright.storage.choose_io import UNKNOWN_CHOICE, IoChoice, choose_io, resolve_io
 from shardwright.storage.filesystems import nearest_folder
@@ -264,7 +264,7 @@ def _unfinished(root: Path) -> tuple[int, tuple[str, ...]]:
     problems = []
     for store in stores:
         try:
-            read_known_manifest(store)
+            Unfinished.read(store)
         except ShardwrightError as error:
             problems.append(" ".join(str(error).split()))
     return len(stores), tuple(problems)

@@ -18,11 +18,11 @@ from shardwright.array.spec import Blosc, Codec, Gzip, Zstd
 from shardwright.config.quantities import format_bytes
 from shardwright.kernels.warm_up import warm_up
 from shardwright.model.errors import StorageError
-from shardwright.pipeline.in_process import create
 from shardwright.pipeline.limits import Limits
 from shardwright.service.places import prepare_output_root
 from shardwright.storage.choose_io import offered_io, resolve_io
 from shardwright.storage.files import sync_directory
+from shardwright.writer.in_process import create
 
 from . import stages
 from .acquisition import extent_of, run

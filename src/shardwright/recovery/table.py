@@ -1,4 +1,4 @@
-"""What recovery does with each shard file of a group, as a table over the facts on disk. Pure; ``pipeline.finder`` finds the facts and acts.
+"""What recovery does with each shard file of a group, as a table over the facts on disk: ``scan`` finds them, ``decide`` asks, ``execute`` acts.
 
 A group's files are created before its journal and lose it last, so that without a journal a shard in progress holds nothing. A final name is only
 ever given to a complete shard, so that it is always believed.
@@ -71,7 +71,7 @@ TABLE = (
 )
 
 
-def decide(facts: FileFacts) -> Action:
+def action_for(facts: FileFacts) -> Action:
     """What to do with one file."""
     (row,) = [row for row in TABLE if row.matches(facts)]
     return row.action

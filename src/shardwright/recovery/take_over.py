@@ -6,30 +6,27 @@ The lock file has been replaced and the writer epoch raised before this; the old
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import is_manifest
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import open_regular, storage_errors, sync_directory
 
+from .scan import COPY_SUFFIX
+
 if TYPE_CHECKING:
-    from shardwright.shard.manifest import Manifest
+    from pathlib import Path
+
+    from .unfinished import Unfinished
 
 
-def spill_workspace(path: Path, manifest: Manifest) -> Path | None:
-    """Where spilled groups of a store are filled."""
-    return None if manifest.spill_root is None else Path(manifest.spill_root) / path.name / WORKSPACE
-
-
-def leave_old_inodes(path: Path, manifest: Manifest) -> None:
+def leave_old_inodes(store: Unfinished) -> None:
     """After a take-over the old writer may still write through its descriptors: go on with copies that it does not know."""
-    for workspace in filter(None, (path / WORKSPACE, spill_workspace(path, manifest))):
+    for workspace in (placement.workspace for placement in store.placements):
         for file in sorted(workspace.iterdir()) if workspace.is_dir() else []:
             if file.name in ("lock", "ballast") or is_manifest(file) or not file.is_file():
                 continue
-            copy = file.with_name(f"{file.name}.copy")
+            copy = file.with_name(f"{file.name}{COPY_SUFFIX}")
             with storage_errors("copy", file):
                 copy.unlink(missing_ok=True)
                 _copy_file(file, copy)

@@ -24,13 +24,13 @@ from shardwright.model.errors import (
     TimedOutError,
 )
 from shardwright.model.watermark import Watermark
+from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
+from shardwright.pipeline.workers import WorkerPool
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
 from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata
 
-from .acquisition import Acquisition, AcquisitionState
 from .frame_ring import FrameRing
-from .workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

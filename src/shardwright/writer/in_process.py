@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import os
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.pipeline.settings import Durability, OnDuplicate, OnFull, Overload
     from shardwright.storage.slot_file import IoMode
 
-    from .settings import Durability, OnDuplicate, OnFull, Overload
     from .writer import Writer
 
 
@@ -54,10 +54,11 @@ def create(
     Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.create"):
-        from .acquisition import Acquisition
-        from .limits import Limits, default_threads, machine_memory_bytes
-        from .recover import free_name
-        from .settings import WriteSettings
+        from shardwright.pipeline.acquisition import Acquisition
+        from shardwright.pipeline.limits import Limits, default_threads, machine_memory_bytes
+        from shardwright.pipeline.settings import WriteSettings
+        from shardwright.recovery.leftovers import free_name
+
         from .writer import Writer
     settings = WriteSettings.checked(
         io=io,
@@ -101,9 +102,10 @@ def resume(
     Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.resume"):
-        from .acquisition import Acquisition
-        from .limits import Limits, default_threads, machine_memory_bytes
-        from .settings import WriteSettings
+        from shardwright.pipeline.limits import Limits, default_threads, machine_memory_bytes
+        from shardwright.pipeline.settings import WriteSettings
+        from shardwright.recovery.resume import resume as take_up
+
         from .writer import Writer
     settings = WriteSettings.checked(
         durability=durability,
@@ -115,7 +117,7 @@ def resume(
     )
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
-    return Writer(lambda pool, wake: Acquisition.resume(Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over), threads)
+    return Writer(lambda pool, wake: take_up(Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over), threads)
 
 
 def release_memory() -> None:

@@ -1,0 +1,201 @@
+"""From the facts of an unfinished store to what is done about them, and to the account that its acquisition goes on with. Nothing here looks at
+or changes a file: ``execute`` does what ``Decisions`` says, a dry run only tells it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.pipeline.accounts import Accounts
+from shardwright.pipeline.assembly import grid_tables
+from shardwright.pipeline.earlier_row import EarlierRow
+from shardwright.pipeline.restored import GroupStanding, Standing
+from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.frame_record import PASSED_OVER
+from shardwright.shard.slab_map import frames_of_group, slabs_of_group
+
+from .evidence import Evidence
+from .table import Action, JournalFact, action_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardwright.pipeline.limits import Limits
+    from shardwright.shard.layout import ArrayLayout
+
+    from .facts import GroupFacts, SlabFacts, StoreFacts
+
+
+@dataclass(frozen=True)
+class GroupDecision:
+    """``actions``: for each of its shards. ``standing``: how the group goes on, once what is there of its ``torn`` slabs is cleared. None: its
+    journal goes, out of the way where it is damaged (``set_aside``), for good where the frame log has the group."""
+
+    number: int
+    actions: tuple[Action, ...]
+    reopened: bool = False
+    set_aside: bool = False
+    torn: tuple[SlabFacts, ...] = ()
+    standing: GroupStanding | None = None
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """``standing``: what the acquisition goes on with. ``remember_seen``: nothing else will tell of all frames that came; it must be on disk before
+    anything is cleared. ``frames_forgotten``: known to have come, never acknowledged, and behind everything that is kept."""
+
+    standing: Standing
+    groups: tuple[GroupDecision, ...]
+    remember_seen: bool
+    frames_forgotten: int
+
+
+def decide(facts: StoreFacts, blocks: Iterable[tuple[BlockKind, int, np.ndarray]], layout: ArrayLayout, limits: Limits) -> Decisions:
+    """``blocks``: of the frame log, in its order, a group's records in one or several pieces."""
+    return _Judge(facts, layout, limits).run(blocks)
+
+
+class _Judge:
+    def __init__(self, facts: StoreFacts, layout: ArrayLayout, limits: Limits) -> None:
+        self._facts = facts
+        self._layout, self._grid = layout, layout.grid
+        counts = self._grid.counts
+        accounts = Accounts(limits.frame_bytes, math.prod(counts[1:]), received_extent=0 if counts else 1)
+        self._standing = Standing(accounts, limits, closed_groups=set(facts.log_groups))
+        self._accounts = accounts
+        self._evidence = Evidence(accounts, facts)
+        self._reopened = {group.number for group in facts.groups if group.journal is JournalFact.REOPENED}
+        self._logged: set[int] = set()  # groups whose records are in the frame log
+        self._shut: set[int] = set()  # groups whose places wait for no frame
+        self._whole: set[int] = set()  # slabs
+
+    def run(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> Decisions:
+        facts = self._facts
+        self._standing.closed_groups -= self._reopened
+        self._shut |= self._standing.closed_groups
+        self._accounts.shards, self._accounts.stored_bytes = facts.sealed_shards, facts.sealed_bytes
+        self._take_log(blocks)
+        groups = tuple(self._group(group) for group in facts.groups)
+        self._take_staged()
+        forgotten = self._evidence.conclude()
+        self._make_room(groups)
+        return Decisions(self._standing, groups, remember_seen=self._accounts.missing_acknowledged() > 0, frames_forgotten=forgotten)
+
+    # ------------------------------------------------------------------ the frame log
+
+    def _take_log(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> None:
+        """Frames of sealed groups, and frames that were settled without being stored. What it tells of a row that took frames again was so: they are
+        in the new files, or staged, or lost."""
+        accounts = self._accounts
+        pieces: dict[int, list[np.ndarray]] = {}  # the records of the group whose block is being read
+        for kind, group, records in blocks:
+            if group in self._reopened:
+                self._evidence.take_reopened(records)
+            elif kind is BlockKind.GROUP:
+                if group not in pieces:
+                    self._remember_rows(pieces)
+                    pieces = {group: []}
+                pieces[group].append(records)
+                accounts.find(records)
+            else:
+                sequences = records["sequence"].astype(np.int64)
+                accounts.receive(sequences, records["position"].astype(np.int64))
+                accounts.settle(records)
+                accounts.stored.add(sequences)
+                accounts.durable.add(sequences)
+        self._remember_rows(pieces)
+        for group in sorted(self._standing.closed_groups - self._logged)[-self._standing.limits.open_groups :]:
+            self._remember_rows({group: []})
+
+    def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
+        """Of a sealed group that is not full: so that it can be opened again, and a frame for a place that stays closed is late, not a duplicate.
+        As many of the newest as could be open at once; the others were passed over by far."""
+        standing = self._standing
+        for group, records in pieces.items():
+            self._logged.add(group)
+            if sum(piece.size for piece in records) == frames_of_group(self._layout, group):
+                continue
+            row = EarlierRow.of(self._grid, grid_tables(self._grid), np.concatenate(records) if records else np.zeros(0, [("position", np.int64)]))
+            for slab in slabs_of_group(self._layout, group):
+                if slab in row.holes or not row.begins(slab):
+                    standing.holes.remember(slab, row.holes.get(slab))
+            standing.earlier[group] = row
+            if len(standing.earlier) > standing.limits.open_groups:
+                del standing.earlier[min(standing.earlier)]
+
+    # ------------------------------------------------------------------ groups
+
+    def _group(self, group: GroupFacts) -> GroupDecision:
+        actions = tuple(action_for(file) for file in group.files)
+        damaged, reopened = group.journal is JournalFact.DAMAGED, group.journal is JournalFact.REOPENED
+        self._evidence.in_doubt = self._evidence.in_doubt or damaged
+        if damaged or group.number in self._standing.closed_groups:
+            return GroupDecision(group.number, actions, reopened, damaged)
+        whole, torn = [slab for slab in group.slabs if slab.whole], tuple(slab for slab in group.slabs if not slab.whole)
+        for slab in torn:
+            self._evidence.take_torn(slab)
+        for slab in whole:
+            self._accounts.find(slab.records)
+        sealing_begun = any(action in (Action.SEALED, Action.ALL_FILL) for action in actions)
+        if sealing_begun:
+            self._shut.add(group.number)
+        self._whole.update(slab.slab for slab in whole)
+        holes = [slab for slab in whole if slab.records.size < self._grid.frames_in_slab(slab.slab)]
+        standing = GroupStanding(
+            slabs=len(slabs_of_group(self._layout, group.number)),
+            whole_slabs=sorted(slab.slab for slab in whole),
+            frames=sum(slab.records.size for slab in whole),
+            holes={slab.slab: slab.filled for slab in holes},
+            takes_back={slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()},
+            stored_bytes=self._count_bytes(group, actions, reopened=reopened),
+            sealing_begun=sealing_begun,
+        )
+        return GroupDecision(group.number, actions, reopened, torn=torn, standing=standing)
+
+    def _count_bytes(self, group: GroupFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
+        """Of the group's shards: in the account from now on, but for those that have their final names, which are in it."""
+        accounts, stored_bytes = self._accounts, 0
+        for file, action in enumerate(actions):
+            if action not in (Action.CONTINUE, Action.LOST):
+                stored_bytes += group.final_bytes[file]
+                continue
+            stored_bytes += group.good_bytes[file]
+            accounts.stored_bytes += group.good_bytes[file]
+            if reopened and group.files[file].final:  # it takes the place of this one, which had been counted
+                accounts.shards -= 1
+                accounts.stored_bytes -= group.final_bytes[file]
+        return stored_bytes
+
+    # ------------------------------------------------------------------ the staging area
+
+    def _take_staged(self) -> None:
+        """Staged frames whose slab is not stored: the others are in their chunks. Not those that are settled: lost by a rewrite, as the log says."""
+        staged = self._facts.staged
+        if staged is None:
+            return
+        sequences = staged.records["sequence"].astype(np.int64)
+        wanted = np.array([self._is_open(position) for position in staged.records["position"].tolist()], np.bool_)
+        wanted &= ~self._accounts.stored.holds(sequences)
+        place_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}  # one each: a slab that was taken back leaves older copies behind
+        places = [place_of[sequence] for sequence in sorted(place_of)]
+        self._standing.staged, self._standing.staged_slots = staged.records[places], staged.slots[places].tolist()
+        self._standing.staged["pixels_crc"] = self._standing.staged["record_crc"] = 0
+        self._accounts.find(self._standing.staged)
+        self._evidence.take_staged(staged)
+
+    def _is_open(self, position: int) -> bool:
+        """Whether a position's slab still waits for frames."""
+        slab = self._grid.slab_of_position(position)
+        return slab not in self._whole and self._grid.group_of_slab(slab) not in self._shut
+
+    def _make_room(self, found: tuple[GroupDecision, ...]) -> None:
+        """Rows and groups for what was found, whatever they were derived from this time."""
+        standing = self._standing
+        slabs = {self._grid.slab_of_position(position) for position in standing.staged["position"].tolist()} if standing.staged.size else set()
+        groups = {self._grid.group_of_slab(slab) for slab in slabs} | {group.number for group in found if group.standing is not None}
+        limits = standing.limits
+        standing.limits = replace(limits, rows=limits.rows + len(slabs), open_groups=max(limits.open_groups, len(groups) + 2))

@@ -1,0 +1,161 @@
+"""Does with an unfinished store what was decided: makes durable what is believed, deletes, sets aside, clears, and takes the files up.
+
+Nothing is deleted before what replaces it is on disk, so that a recovery may be killed and begun again at any point.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardwright.pipeline.restored import Restored, RestoredGroup
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.group_files import GroupFiles
+from shardwright.shard.journal import GroupJournal, JournalLayout
+from shardwright.shard.open_shard import OpenShard, make_link
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import make_directories, storage_errors, sync_directory
+
+from .table import Action
+from .unfinished import DAMAGED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.pipeline.store_folder import StoreFolder
+    from shardwright.shard.group_files import Placement
+    from shardwright.shard.layout import ArrayLayout
+    from shardwright.shard.read_back import ReadBack
+
+    from .decide import Decisions, GroupDecision
+    from .scan import Scanned
+
+
+def execute(folder: StoreFolder, layout: ArrayLayout, scanned: Scanned, decisions: Decisions) -> Restored:
+    """To what an acquisition goes on with. Raises ``StorageError``; the next try then finds the same or more."""
+    return _Executor(folder, layout, scanned).run(decisions)
+
+
+class _Executor:
+    def __init__(self, folder: StoreFolder, layout: ArrayLayout, scanned: Scanned) -> None:
+        self._folder = folder
+        self._layout = layout
+        self._scanned = scanned
+        self._record_bytes = record_dtype(len(folder.spec.frame_fields)).itemsize
+
+    def run(self, decisions: Decisions) -> Restored:
+        folder = self._folder
+        restored, accounts = Restored(folder, decisions.standing), decisions.standing.accounts
+        try:
+            self._make_durable()
+            if decisions.remember_seen:  # before anything that tells of them goes
+                folder.remember_seen(accounts.seen.stop, accounts.received_extent)
+            for path in self._scanned.useless:
+                _delete(path)
+            for group in decisions.groups:
+                if group.standing is None:
+                    self._put_away(group)
+                else:
+                    restored.groups.append(RestoredGroup(self._take_up(group), group.standing))
+        except BaseException:
+            for taken in restored.groups:
+                taken.files.abandon()
+            raise
+        return restored
+
+    def _make_durable(self) -> None:
+        """No power cut may take back what was believed: names that a rewrite has given, the frame log, for whose groups journals go, staged
+        frames."""
+        for placement in self._folder.placements():
+            if placement.workspace.is_dir():
+                sync_directory(placement.workspace)
+        self._folder.log.sync()
+        if self._folder.staging is not None:
+            self._folder.staging.sync()
+
+    # ------------------------------------------------------------------ groups
+
+    def _put_away(self, group: GroupDecision) -> None:
+        """A group without a journal that can be believed, or one that is sealed and logged."""
+        placement = self._scanned.placements[group.number]
+        self._settle_files(placement, group)
+        journal = placement.journal(group.number)
+        if group.set_aside:
+            _set_aside(placement, journal)  # last: a recovery that is killed before this does the same again
+        else:
+            _delete(journal)
+
+    def _settle_files(self, placement: Placement, group: GroupDecision) -> None:
+        for file, action in enumerate(group.actions):
+            key = self._layout.shard_key(group.number, file)
+            if action is Action.SET_ASIDE:
+                _set_aside(placement, placement.working(key))
+            elif action is Action.SEALED:
+                _delete(placement.working(key))
+                sync_directory(placement.final(key).parent)  # the rename may not have been durable
+                if (link := placement.link(key)) is not None:
+                    make_link(link, placement.final(key))
+
+    def _take_up(self, group: GroupDecision) -> GroupFiles:
+        """Open its files, forget what is torn, and make the rest durable."""
+        placement, found = self._scanned.placements[group.number], self._scanned.read_back[group.number]
+        self._settle_files(placement, group)
+        tables = JournalLayout.of(self._layout, group.number, self._record_bytes)
+        journal = GroupJournal.open(placement.journal(group.number), tables, self._folder.manifest.identity_bytes, group.number)
+        shards: list[OpenShard | None] = []
+        try:
+            for file, action in enumerate(group.actions):
+                shards.append(self._open(placement, group, file, action))
+            files = GroupFiles(group.number, placement, shards, journal)
+            _note_entries(files, found)
+            if group.torn:
+                journal.clear_slabs(slab.slot_layer for slab in group.torn)
+            files.go_on_behind()
+            files.sync()
+        except BaseException:
+            journal.close()
+            for shard in shards:
+                if shard is not None:
+                    shard.abandon()
+            raise
+        return files
+
+    def _open(self, placement: Placement, group: GroupDecision, file: int, action: Action) -> OpenShard | None:
+        """The shard to go on with; None where it has its final name or holds nothing. One that was lost begins anew."""
+        if action not in (Action.CONTINUE, Action.LOST):
+            return None
+        key = self._layout.shard_key(group.number, file)
+        return OpenShard(
+            self._layout.shard(group.number, file),
+            placement.working(key),
+            placement.final(key),
+            self._folder.io,
+            link=placement.link(key),
+            existing=action is Action.CONTINUE,
+            replaces=placement.record if group.reopened else None,
+        )
+
+
+def _note_entries(files: GroupFiles, found: ReadBack) -> None:
+    """The index of each shard in progress, as far as its slabs are whole."""
+    for places in found.whole:
+        for file, shard in enumerate(files.shards):
+            if shard is not None:
+                mine = places.file == file
+                entries = found.entries[file][places.slot[mine]]
+                shard.entries["offset"][places.entry[mine]] = entries["offset"]
+                shard.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
+
+
+def _set_aside(placement: Placement, path: Path) -> None:
+    """Out of the workspace, which goes when the store is finished."""
+    folder = placement.root / DAMAGED
+    make_directories(folder)
+    with storage_errors("set aside", path):
+        reach("recover.before_set_aside")
+        path.replace(folder / path.name)
+
+
+def _delete(path: Path) -> None:
+    with storage_errors("delete", path):
+        reach("recover.before_delete")
+        path.unlink(missing_ok=True)

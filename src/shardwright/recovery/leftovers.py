@@ -1,0 +1,167 @@
+"""Folders of which nothing is of use: what a creation, or an end, that was cut short has left. Their facts, the table, and who acts.
+
+A store is made beside its name (``pipeline.new_store``) and loses its manifest first when it ends, so that a folder tells how far it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from shardwright.array.ome import IMAGE_PATH
+from shardwright.model.errors import LockedError, ShardFormatError
+from shardwright.pipeline.intact import is_intact
+from shardwright.pipeline.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
+from shardwright.shard.group_files import WORKSPACE
+from shardwright.shard.layout import PAGE_BYTES
+from shardwright.shard.manifest import has_manifest
+from shardwright.storage.failpoints import reach
+from shardwright.storage.files import read_range, storage_errors, sync_directory
+from shardwright.storage.lock import StoreLock
+
+from .unfinished import Unfinished, journals
+
+
+@dataclass(frozen=True)
+class FolderFacts:
+    """``making``: a store was being made in it. ``manifest``: its workspace has one; without it, ``bare``: there is nothing but what a creation
+    wrote; with it, ``unbegun``: no frame ever came."""
+
+    making: bool
+    manifest: bool
+    bare: bool
+    unbegun: bool
+
+
+class FolderAction(Enum):
+    REMOVE_MAKING = "remove it"
+    WITHDRAW = "free its name, and remove it"
+    REMOVE_WORKSPACE = "remove the workspace"
+    TAKE_UP = "take it up"
+
+
+@dataclass(frozen=True)
+class FolderRow:
+    """None: whatever it is. ``done``, ``would_be_done``: what people read of it, also after a dry run."""
+
+    making: bool
+    manifest: bool | None
+    bare: bool | None
+    unbegun: bool | None
+    action: FolderAction
+    done: str
+    would_be_done: str
+    why: str
+
+    def matches(self, facts: FolderFacts) -> bool:
+        pairs = ((self.manifest, facts.manifest), (self.bare, facts.bare), (self.unbegun, facts.unbegun))
+        return self.making == facts.making and all(wanted is None or wanted == found for wanted, found in pairs)
+
+
+_GONE = ("leftovers removed", "leftovers would be removed")
+_EMPTY = ("removed, no frame ever came", "would be removed, no frame ever came")
+FOLDER_TABLE = (
+    FolderRow(True, None, None, None, FolderAction.REMOVE_MAKING, *_GONE, "a creation that was killed before its store had its name"),
+    FolderRow(False, False, True, None, FolderAction.WITHDRAW, *_GONE, "a release that made stores under their names was killed while it made one"),
+    FolderRow(False, False, False, None, FolderAction.REMOVE_WORKSPACE, *_GONE, "all is sealed: at its end a store loses its manifest first"),
+    FolderRow(False, True, None, True, FolderAction.WITHDRAW, *_EMPTY, "its writer was killed before the first frame came"),
+    FolderRow(False, True, None, False, FolderAction.TAKE_UP, "sealed", "would be sealed", "frames came, or may have"),
+)
+
+
+def row_for(facts: FolderFacts) -> FolderRow:
+    (row,) = [row for row in FOLDER_TABLE if row.matches(facts)]
+    return row
+
+
+def look_at(path: Path) -> FolderFacts:
+    """Of a making folder, or a store with a workspace. Looks at tables, never at pixels. Raises ``ShardFormatError`` for what is damaged,
+    ``StorageError``."""
+    making, manifest = is_making_folder(path), has_manifest(path / WORKSPACE)
+    bare = not making and not manifest and _is_bare(path)
+    return FolderFacts(making, manifest, bare, unbegun=not making and manifest and _is_unbegun(Unfinished.read(path)))
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether nothing of a making folder, or of a store's workspace, is of use, without reading a manifest: there is none."""
+    return is_making_folder(path) or not has_manifest(path / WORKSPACE)
+
+
+def unfinished_stores(root: Path) -> list[Path]:
+    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished, and what creations that were killed have left; folders that
+    are closed to this user, such as a disk's lost+found, are passed over. Raises ``StorageError``."""
+    with storage_errors("look into", root):
+        if (root / WORKSPACE).is_dir():
+            return [root]
+        stores = [folder for folder in root.iterdir() if folder.is_dir() and not is_making_folder(folder) and _has_workspace(folder)]
+    return sorted(stores + abandoned(root))
+
+
+def _has_workspace(folder: Path) -> bool:
+    try:
+        return (folder / WORKSPACE).is_dir()
+    except PermissionError:
+        return False
+    except OSError:
+        return True  # whoever looks into it will say what is wrong
+
+
+def remove(path: Path, row: FolderRow) -> None:
+    """What the table says of a folder that is not to be taken up. Raises ``LockedError``, also when it has changed since, ``StorageError``."""
+    assert row.action is not FolderAction.TAKE_UP, "that is not removed"
+    if row.action is FolderAction.REMOVE_MAKING:
+        remove_abandoned(path)
+        return
+    lock = StoreLock.take(path / WORKSPACE / "lock")
+    try:
+        if row_for(look_at(path)) is not row:
+            raise LockedError(f"{path} has just been begun by another writer")
+        if row.action is FolderAction.WITHDRAW:
+            withdraw(path)
+        else:
+            with storage_errors("remove", path):
+                reach("leftovers.before_remove")
+                shutil.rmtree(path / WORKSPACE)
+            sync_directory(path)
+    finally:
+        lock.release()
+
+
+def free_name(path: Path) -> None:
+    """Remove what a creation that was killed has left under this name. Anything else stays as it is. Raises ``StorageError``."""
+    if not (path / WORKSPACE).is_dir():
+        return
+    with suppress(LockedError, ShardFormatError):  # somebody is at it, or it is more than a beginning
+        row = row_for(look_at(path))
+        if row.action is FolderAction.WITHDRAW:
+            remove(path, row)
+
+
+def _is_bare(path: Path) -> bool:
+    """No shard, table or stranger."""
+    with storage_errors("look into", path):
+        files = {file.relative_to(path) for file in path.rglob("*") if not file.is_dir() or file.is_symlink()}
+    begun = {Path(folder, name) for folder in ("", IMAGE_PATH) for name in ("zarr.json", ".zarr.json.new")}
+    return all(file in begun or file.parts[0] == WORKSPACE for file in files)
+
+
+def _is_unbegun(store: Unfinished) -> bool:
+    """Only an intact store can say so: a power cut leaves tables empty whose frames were acknowledged."""
+    if not is_intact(store.workspace):
+        return False
+    log = store.open_log(read_only=True)
+    log.close()
+    found = [journal for placement in store.placements for journal in journals(placement)]
+    tables = [(file, file.stat().st_size) for _, file in found]
+    staging = store.open_staging()
+    if staging is not None:
+        tables.append((staging.path, PAGE_BYTES + staging.slots * store.record_dtype.itemsize))
+        staging.close()
+    manifest = store.manifest
+    told = (manifest.writer_epoch, manifest.client_epoch, manifest.seen_stop) != (1, 1, 0) or log.rows or log.torn_bytes
+    kept = any(file.is_file() for file in (store.path / IMAGE_PATH / "c").rglob("*")) or store.was_set_aside
+    later = any(number for number, _ in found)  # prepared when the first frame comes
+    return not (told or kept or later) and not any(read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables)

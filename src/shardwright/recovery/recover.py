@@ -1,0 +1,163 @@
+"""Recovery without a client: an unfinished store is taken up, completed from what is on disk, sealed. A dry run stops when all is decided."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.fates import Fate
+from shardwright.pipeline.acquisition import AcquisitionState
+from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.settings import WriteSettings
+
+from .leftovers import FolderAction, is_leftover, look_at, remove, row_for
+from .resume import go_on, look, restore
+from .unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.model.receipt import Receipt
+    from shardwright.pipeline.workers import WorkerPool
+
+    from .decide import GroupDecision
+    from .resume import Found
+
+_POLL_S = 0.5
+
+
+@dataclass
+class GroupReport:
+    """What recovery found of one group, for people. ``actions``: shard key -> action. ``frames_unfinished``: journaled, but their slab was not whole:
+    never acknowledged, or staged as well."""
+
+    group: int
+    actions: dict[str, str]
+    frames_kept: int
+    frames_unfinished: int
+    chunks_kept: int
+    chunks_dropped: int
+
+
+@dataclass
+class Recovery:
+    """What was found in one store and what was made of it. ``action``: sealed, would be sealed, or leftovers removed (or would be).
+
+    ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are gone as well, but nothing had been promised for them.
+    ``receipt`` counts both as lost, but for those of the latter that came behind everything that is kept."""
+
+    path: str
+    action: str
+    identity: str | None = None
+    groups: list[GroupReport] = field(default_factory=list)
+    frames_kept: int = 0
+    frames_completed_from_staging: int = 0
+    frames_lost: int = 0
+    frames_unacknowledged: int = 0
+    chunks_kept: int = 0
+    chunks_dropped: int = 0
+    bytes_checked: int = 0
+    seconds: float = 0.0
+    receipt: Receipt | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def recover_store(
+    path: Path,
+    pool: WorkerPool,
+    *,
+    threads: int,
+    dry_run: bool = False,
+    take_over: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Recovery:
+    """Seal everything that an unfinished store holds. ``progress`` hears of bytes as they are checked. ``take_over``: also a store that another
+    writer holds, whether a frame came or not.
+
+    Raises ``LockedError`` while another writer holds it, ``ShardFormatError`` for a damaged manifest or log, ``StorageError``.
+    """
+    started_s = time.monotonic()
+    row = None if take_over and not is_leftover(path) else row_for(look_at(path))
+    if row is not None and row.action is not FolderAction.TAKE_UP:
+        if not dry_run:
+            remove(path, row)
+        recovery = Recovery(str(path), row.would_be_done if dry_run else row.done)
+    elif dry_run:
+        recovery = _examine(path, pool, threads, progress)
+    else:
+        recovery = _seal(path, pool, threads, take_over=take_over, progress=progress)
+    recovery.seconds = time.monotonic() - started_s
+    return recovery
+
+
+def _seal(path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progress: Callable[[int], None] | None) -> Recovery:
+    settings = WriteSettings(on_full="fail")
+
+    def limits_of(spec: ArraySpec) -> Limits:
+        return Limits.derive(spec, threads=pool.threads)
+
+    restored, found = restore(path, limits_of, settings, threads=threads, take_over=take_over, progress=progress)
+    recovery = _reported(found, "sealed")
+    acquisition = go_on(restored, pool, lambda: None, settings)
+    acquisition.settle_missing()
+    acquisition.finish()
+    while acquisition.state not in (AcquisitionState.SEALED, AcquisitionState.FAILED):
+        acquisition.poll(_POLL_S)
+    acquisition.close()
+    if acquisition.error is not None:
+        raise acquisition.error
+    recovery.receipt = acquisition.receipt()
+    settled = acquisition.accounts.frames_unacknowledged
+    recovery.frames_kept, recovery.frames_lost = recovery.receipt.frames_stored, recovery.receipt.frames_lost - settled
+    recovery.frames_unacknowledged = settled + found.decisions.frames_forgotten
+    return recovery
+
+
+def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int], None] | None) -> Recovery:
+    """What ``_seal`` would find and do. Changes nothing, and does not ask for the lock."""
+    store = Unfinished.read(path)
+    store.check_second_root()
+    with closing(store.open_log(read_only=True)) as log:
+        staging = store.open_staging()
+        try:
+            found = look(store, log, staging, Limits.derive(store.spec, threads=pool.threads), threads=threads, progress=progress)
+        finally:
+            if staging is not None:
+                staging.close()
+    recovery = _reported(found, "would be sealed")
+    accounts = found.decisions.standing.accounts
+    missing = sum(last + 1 - first for first, last in accounts.seen.missing(accounts.seen.stop))
+    acknowledged = accounts.missing_acknowledged()
+    recovery.frames_kept = accounts.frames_stored
+    recovery.frames_lost = accounts.frames_by_fate[Fate.LOST] - accounts.frames_unacknowledged + acknowledged
+    recovery.frames_unacknowledged = accounts.frames_unacknowledged + missing - acknowledged + found.decisions.frames_forgotten
+    return recovery
+
+
+def _reported(found: Found, action: str) -> Recovery:
+    """What is known before anything is sealed."""
+    store, groups = found.store, [_group_report(found, group) for group in found.decisions.groups]
+    return Recovery(
+        str(store.path),
+        action,
+        store.manifest.identity,
+        groups,
+        frames_completed_from_staging=len(found.decisions.standing.staged_slots),
+        chunks_kept=sum(report.chunks_kept for report in groups),
+        chunks_dropped=sum(report.chunks_dropped for report in groups),
+        bytes_checked=found.scanned.checked_bytes,
+    )
+
+
+def _group_report(found: Found, group: GroupDecision) -> GroupReport:
+    actions = {found.store.layout.shard_key(group.number, file): action.value for file, action in enumerate(group.actions)}
+    read_back = found.scanned.read_back.get(group.number)
+    kept, dropped = (0, 0) if read_back is None else (read_back.chunks_kept, read_back.chunks_dropped)
+    frames, unfinished = 0 if group.standing is None else group.standing.frames, sum(slab.records.size for slab in group.torn)
+    return GroupReport(group.number, actions, frames, unfinished, kept, dropped)

@@ -1,0 +1,171 @@
+"""From an unfinished store on disk back to an acquisition that goes on: takes the lock, fences off older writers, then scan -> decide -> execute.
+
+Each step leaves the disk so that the next try finds the same or more: recovery may be killed and begun again at any point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shardwright.array.ome import IMAGE_PATH
+from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
+from shardwright.pipeline.acquisition import Acquisition
+from shardwright.pipeline.intact import end_intact
+from shardwright.pipeline.store_folder import StoreFolder
+from shardwright.read.store import read_metadata
+from shardwright.shard.group_files import WORKSPACE
+from shardwright.shard.manifest import delete_manifests, has_manifest, write_manifest
+from shardwright.storage.ballast import Ballast
+from shardwright.storage.lock import StoreLock
+
+from .decide import Decisions, decide
+from .execute import execute
+from .scan import Scanned, scan
+from .take_over import leave_old_inodes
+from .unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.pipeline.limits import Limits
+    from shardwright.pipeline.restored import Restored
+    from shardwright.pipeline.settings import WriteSettings
+    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.shard.frame_log import FrameLog
+    from shardwright.shard.manifest import Manifest
+    from shardwright.shard.staging import StagingArea
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is there of a store, and what is to be done about it."""
+
+    store: Unfinished
+    scanned: Scanned
+    decisions: Decisions
+
+
+def resume(
+    path: Path,
+    pool: WorkerPool,
+    wake: Callable[[], None],
+    settings: WriteSettings,
+    limits_of: Callable[[ArraySpec], Limits],
+    *,
+    take_over: bool = False,
+    acquisition: type[Acquisition] = Acquisition,
+) -> Acquisition:
+    """Go on with an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames do not fit into memory."""
+    restored, _ = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
+    return go_on(restored, pool, wake, settings, acquisition)
+
+
+def go_on(
+    restored: Restored, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings, acquisition: type[Acquisition] = Acquisition
+) -> Acquisition:
+    """An acquisition of what ``restore`` has returned, which it owns from now on, also when it fails."""
+    folder = restored.folder
+    try:
+        return acquisition(folder.path, folder.spec, restored.standing.limits, pool, wake, settings, restored=restored)
+    except BaseException:
+        restored.close()
+        raise
+
+
+def restore(
+    path: Path,
+    limits_of: Callable[[ArraySpec], Limits],
+    settings: WriteSettings,
+    *,
+    threads: int,
+    take_over: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Restored, Found]:
+    """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``FormatVersionError`` for files of another version (nothing was
+    changed then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
+    workspace = path / WORKSPACE
+    if not has_manifest(workspace):
+        raise _nothing_unfinished(path)
+    if take_over:
+        Unfinished.read(path)  # before its writer loses the lock
+    lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
+    try:
+        store = _fence_off(path, take_over=take_over)
+        folder = _open_folder(store, lock, settings)
+    except BaseException:
+        lock.release()
+        raise
+    try:
+        found = look(store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress)
+        return execute(folder, store.layout, found.scanned, found.decisions), found
+    except BaseException as error:
+        folder.note_disk_error(error)
+        folder.close()
+        raise
+
+
+def look(
+    store: Unfinished, log: FrameLog, staging: StagingArea | None, limits: Limits, *, threads: int, progress: Callable[[int], None] | None
+) -> Found:
+    """Changes nothing. ``progress`` hears of bytes as they are checked. Raises ``ShardFormatError`` for a damaged log, ``StorageError``."""
+    scanned = scan(store, log, staging, threads=threads, progress=progress)
+    return Found(store, scanned, decide(scanned.facts, log.blocks(), store.layout, limits))
+
+
+def _nothing_unfinished(path: Path) -> ResumeError:
+    if (path / "zarr.json").exists():
+        hint = "Nothing is left to resume, and nothing can be appended: read it as it is, and begin a new store for more frames."
+        return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
+    got = "another folder or file" if path.exists() else "no such folder"
+    return ResumeError(f"there is nothing to resume at {path}", expected="a store that its writer left unfinished", got=got)
+
+
+def _fence_off(path: Path, *, take_over: bool) -> Unfinished:
+    """From here on an older writer may rename nothing, and after a take-over has lost the files."""
+    workspace = path / WORKSPACE
+    if take_over:
+        end_intact(workspace)
+    store = Unfinished.read(path)
+    store.check_second_root()
+    manifest = replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1)
+    _write_manifest(workspace, manifest)
+    delete_manifests(workspace, up_to_epoch=manifest.writer_epoch - 1)
+    if take_over:
+        leave_old_inodes(store)
+    return Unfinished(path, manifest)
+
+
+def _write_manifest(workspace: Path, manifest: Manifest) -> None:
+    """On a full disk in the ballast's room."""
+    try:
+        write_manifest(workspace, manifest)
+    except StorageFullError:
+        if not Ballast(workspace / "ballast", 0).release():
+            raise
+        write_manifest(workspace, manifest)
+
+
+def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) -> StoreFolder:
+    log = store.open_log()
+    try:
+        staging = store.open_staging()
+        ballast = Ballast(store.workspace / "ballast", settings.ballast_bytes)
+        return StoreFolder(store.path, store.spec, store.manifest, lock, log, staging, ballast, extent=_visible_extent(store.path, store.spec))
+    except BaseException:
+        log.close()
+        raise
+
+
+def _visible_extent(path: Path, spec: ArraySpec) -> int:
+    """How much of the first frame axis zarr.json covers already: it never shrinks."""
+    document = read_metadata(path / IMAGE_PATH)
+    if len(spec.dimensions) == 2:
+        return 0
+    axis = [d.name for d in spec.stored_dimensions].index(spec.dimensions[0].name)
+    try:
+        return int(document["shape"][axis])
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
+        raise ShardFormatError(f"{path / IMAGE_PATH / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]) from None

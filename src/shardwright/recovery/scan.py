@@ -1,0 +1,188 @@
+"""Looks at everything that an unfinished store holds, file by file, and changes nothing: facts for ``decide``, and for ``execute`` what it needs to
+know of the files themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwright.array.ome import IMAGE_PATH
+from shardwright.model.errors import ShardFormatError
+from shardwright.pipeline.intact import is_intact
+from shardwright.shard.group_files import REWRITE_SUFFIX, WORKING_SUFFIX
+from shardwright.shard.index import EMPTY as ABSENT
+from shardwright.shard.journal import VALID, GroupJournal, JournalLayout, was_never_begun
+from shardwright.shard.read_back import read_back
+from shardwright.storage.files import read_range, storage_errors
+
+from .facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
+from .table import Action, FileFacts, JournalFact, action_for
+from .unfinished import journals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.shard.frame_log import FrameLog
+    from shardwright.shard.group_files import Placement
+    from shardwright.shard.read_back import ReadBack
+    from shardwright.shard.staging import StagingArea
+
+    from .unfinished import Unfinished
+
+COPY_SUFFIX = ".copy"  # of a take-over that was killed
+
+
+@dataclass
+class Scanned:
+    """``useless``: files in the workspaces that hold nothing, whatever is in them. By group: where its files lie, and what was read back of them."""
+
+    facts: StoreFacts
+    useless: list[Path] = field(default_factory=list)
+    placements: dict[int, Placement] = field(default_factory=dict)
+    read_back: dict[int, ReadBack] = field(default_factory=dict)
+    checked_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _WorkingFile:
+    """A shard in progress, only looked at."""
+
+    path: Path
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        return read_range(self.path, offset, nbytes)
+
+
+def scan(store: Unfinished, log: FrameLog, staging: StagingArea | None, *, threads: int, progress: Callable[[int], None] | None = None) -> Scanned:
+    """``progress`` hears of bytes as they are checked. Raises ``StorageError``."""
+    return _Scan(store, threads, progress).run(log, staging)
+
+
+class _Scan:
+    def __init__(self, store: Unfinished, threads: int, progress: Callable[[int], None] | None) -> None:
+        self._store = store
+        self._layout = store.layout
+        self._threads = threads
+        self._progress = progress
+        self._useless: list[Path] = []
+        self._found_in: dict[int, Placement] = {}
+        self._read_back: dict[int, ReadBack] = {}
+        self._unlinked_bytes: list[int] = []  # of sealed shards below the second root that the store does not name yet
+
+    def run(self, log: FrameLog, staging: StagingArea | None) -> Scanned:
+        store = self._store
+        placements = [placement for placement in store.placements if placement.workspace.is_dir()]
+        groups = tuple(group for placement in placements for group in self._workspace(placement, log.groups))
+        sealed = self._sealed_bytes()
+        facts = StoreFacts(
+            seen_stop=store.manifest.seen_stop,
+            seen_extent=store.manifest.seen_extent,
+            intact=is_intact(store.workspace),
+            set_aside=store.was_set_aside,
+            log_groups=frozenset(log.groups),
+            log_torn_bytes=log.torn_bytes,
+            groups=groups,
+            staged=None if staging is None else _staged(staging),
+            sealed_shards=len(sealed),
+            sealed_bytes=sum(sealed),
+        )
+        checked_bytes = sum(found.checked_bytes for found in self._read_back.values())
+        return Scanned(facts, self._useless, self._found_in, self._read_back, checked_bytes)
+
+    # ------------------------------------------------------------------ a workspace
+
+    def _workspace(self, placement: Placement, logged: set[int]) -> list[GroupFacts]:
+        """Journals lead to their groups; a shard in progress that no journal names holds nothing, as the table says."""
+        with storage_errors("look into", placement.workspace):
+            names = sorted(entry.name for entry in placement.workspace.iterdir())
+        self._useless += [placement.workspace / name for name in names if name.endswith((REWRITE_SUFFIX, COPY_SUFFIX))]
+        begun = []
+        for number, path in journals(placement):
+            if was_never_begun(path):
+                self._useless.append(path)
+            else:
+                begun.append(number)
+        named = {placement.working(self._layout.shard_key(number, file)) for number in begun for file in range(self._layout.files_per_group)}
+        working = [placement.workspace / name for name in names if name.startswith("c.") and name.endswith(WORKING_SUFFIX)]
+        unnamed = FileFacts(JournalFact.NONE, working=True, final=False, holds=False)
+        self._useless += [path for path in working if path not in named and action_for(unnamed) is Action.DELETE]
+        return [self._group(placement, number, logged) for number in begun]
+
+    def _group(self, placement: Placement, number: int, logged: set[int]) -> GroupFacts:
+        self._found_in[number] = placement
+        try:
+            tables = JournalLayout.of(self._layout, number, self._store.record_dtype.itemsize)
+            journal = GroupJournal.open(placement.journal(number), tables, self._store.manifest.identity_bytes, number)
+        except ShardFormatError:
+            return GroupFacts(number, JournalFact.DAMAGED, self._files(placement, number, JournalFact.DAMAGED, None))
+        try:
+            fact = JournalFact.REOPENED if journal.reopened else JournalFact.VALID
+            files = self._files(placement, number, fact, journal)
+            if number in logged and not journal.reopened:  # sealed: only the journal is left
+                return GroupFacts(number, fact, files)
+            return self._read(placement, number, fact, files, journal)
+        finally:
+            journal.close()
+
+    def _files(self, placement: Placement, number: int, fact: JournalFact, journal: GroupJournal | None) -> tuple[FileFacts, ...]:
+        facts = []
+        for file in range(self._layout.files_per_group):
+            key, holds = self._layout.shard_key(number, file), False
+            if journal is not None:
+                entries, states = journal.read_chunks(file)
+                holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
+            final, link = placement.final(key), placement.link(key)
+            facts.append(FileFacts(fact, working=placement.working(key).exists(), final=final.exists(), holds=holds))
+            if journal is not None and link is not None and final.exists() and not link.exists():
+                self._unlinked_bytes.append(_bytes_on_disk(final))
+        return tuple(facts)
+
+    def _read(self, placement: Placement, number: int, fact: JournalFact, files: tuple[FileFacts, ...], journal: GroupJournal) -> GroupFacts:
+        keys = [self._layout.shard_key(number, file) for file in range(len(files))]
+        actions = [action_for(file) for file in files]
+        shards = [_WorkingFile(placement.working(key)) if a is Action.CONTINUE else None for key, a in zip(keys, actions, strict=True)]
+        lost = {file for file, action in enumerate(actions) if action is Action.LOST}
+        found = read_back(self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress)
+        self._read_back[number] = found
+        good = [entries["nbytes"][good & (entries["offset"] != ABSENT)].sum() for entries, good in zip(found.entries, found.good, strict=True)]
+        whole = {places.slab for places in found.whole}
+        slabs = [
+            SlabFacts(
+                places.slab,
+                places.slot_layer,
+                found.frames_of(places),
+                found.record_valid[places.slot_layer],
+                places.slab in whole,
+                found.was_stored(places),
+                found.tells_frames(places),
+            )
+            for places in (*found.whole, *found.torn)
+        ]
+        final_bytes = tuple(_bytes_on_disk(placement.final(key)) for key in keys)
+        return GroupFacts(number, fact, files, tuple(int(nbytes) for nbytes in good), final_bytes, tuple(slabs))
+
+    # ------------------------------------------------------------------ what is sealed
+
+    def _sealed_bytes(self) -> list[int]:
+        """Of each sealed shard, its size on disk. Nothing is opened: rot in one must not keep the others from coming back."""
+        folder = self._store.path / IMAGE_PATH / "c"
+        with storage_errors("look into", folder):
+            shards = folder.rglob("*") if folder.is_dir() else []
+            return self._unlinked_bytes + [_bytes_on_disk(path) for path in shards if path.is_file() and path.name.isdigit()]
+
+
+def _staged(staging: StagingArea) -> StagedFacts:
+    records, valid = staging.read()
+    spoiled, unreadable = staging.spoiled(records, valid)
+    slots = np.flatnonzero(valid)
+    return StagedFacts(slots, records[slots], spoiled, unreadable)
+
+
+def _bytes_on_disk(path: Path) -> int:
+    """0 for a shard that is not there: all of it is fill value."""
+    with storage_errors("look into", path):
+        return path.stat().st_blocks * 512 if path.exists() else 0

@@ -1,0 +1,91 @@
+"""An unfinished store as it lies there: its manifest, and where and how its files are to be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.array.grid import Grid
+from shardwright.array.ome import IMAGE_PATH
+from shardwright.array.parse import parse_spec
+from shardwright.model.errors import ResumeError
+from shardwright.pipeline.encoding import SlabEncoder
+from shardwright.read.store import read_metadata
+from shardwright.shard.frame_log import FrameLog
+from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
+from shardwright.shard.layout import page_aligned
+from shardwright.shard.manifest import read_manifest
+from shardwright.shard.staging import StagingArea
+from shardwright.shard.versions import refuse_other_versions
+
+if TYPE_CHECKING:
+    from shardwright.shard.manifest import Manifest
+
+DAMAGED = ".shardwright.damaged"  # beside a workspace: what an earlier recovery could not believe
+
+
+class Unfinished:
+    """Described by ``manifest``. ``placements``: the store itself and, where it has one, its folder below the second root."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.spec = parse_spec(manifest.spec)
+        self.layout = SlabEncoder(self.spec, Grid.of(self.spec)).layout
+        self.record_dtype = record_dtype(len(self.spec.frame_fields))
+        self.placements = _placements(path, manifest)
+
+    @classmethod
+    def read(cls, path: Path) -> Unfinished:
+        """One all of whose files are of versions that are known. Changes nothing. Raises ``FormatVersionError``, ``ShardFormatError`` for a damaged
+        manifest and for metadata that are not understood, which would be rewritten, ``StorageError``."""
+        manifest = read_manifest(path / WORKSPACE)
+        for node in (path, path / IMAGE_PATH):
+            if (node / "zarr.json").exists():
+                read_metadata(node)
+        for placement in _placements(path, manifest):
+            if placement.workspace.is_dir():
+                refuse_other_versions(placement.workspace, manifest.identity_bytes)
+        return cls(path, manifest)
+
+    @property
+    def workspace(self) -> Path:
+        return self.path / WORKSPACE
+
+    @property
+    def was_set_aside(self) -> bool:
+        """Whether an earlier recovery could not believe a file."""
+        return any((placement.root / DAMAGED).exists() for placement in self.placements)
+
+    def check_second_root(self) -> None:
+        """Without it a store would come back with holes, and its journals there be forgotten. Raises ``ResumeError``."""
+        for placement in self.placements:
+            if placement.spill is not None and not placement.workspace.is_dir():
+                hint = "Mount the second root, then try again"
+                raise ResumeError(f"shards of {self.path} may lie in {placement.workspace}, which is not there", hint=hint)
+
+    def open_log(self, *, read_only: bool = False) -> FrameLog:
+        """Raises ``ShardFormatError``, ``StorageError``."""
+        return FrameLog.open(self.workspace / "frames.log", self.record_dtype, self.manifest.identity_bytes, read_only=read_only)
+
+    def open_staging(self) -> StagingArea | None:
+        """None where there is none. Its number of slots follows from its length. Raises ``ShardFormatError``, ``StorageError``."""
+        path, frame_bytes, record_bytes = self.workspace / "staging", self.spec.frame_bytes, self.record_dtype.itemsize
+        if not path.exists():
+            return None
+        room = path.stat().st_size - page_aligned(1)
+        slots = room // (page_aligned(frame_bytes) + record_bytes)
+        while slots > 1 and page_aligned(slots * record_bytes) + slots * page_aligned(frame_bytes) > room:
+            slots -= 1
+        return StagingArea.open(path, slots, frame_bytes, self.record_dtype, self.manifest.identity_bytes)
+
+
+def _placements(path: Path, manifest: Manifest) -> list[Placement]:
+    spill = [] if manifest.spill_root is None else [Placement(path, Path(manifest.spill_root) / path.name)]
+    return [Placement(path), *spill]
+
+
+def journals(placement: Placement) -> list[tuple[int, Path]]:
+    """The journals in one workspace, with their groups, in the order of these."""
+    return sorted((int(path.name.removesuffix(JOURNAL_SUFFIX)), path) for path in placement.workspace.glob(f"[0-9]*{JOURNAL_SUFFIX}"))

@@ -1,0 +1,68 @@
+"""The tables of recovery: every combination of facts on disk meets exactly one row, and no row is there for nothing."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from shardwright.recovery.leftovers import FOLDER_TABLE, FolderAction, FolderFacts, row_for
+from shardwright.recovery.table import TABLE, Action, FileFacts, JournalFact, action_for, all_facts
+
+
+@pytest.mark.parametrize("facts", all_facts(), ids=str)
+def test_every_combination_matches_exactly_one_row(facts):
+    assert len([row for row in TABLE if row.matches(facts)]) == 1
+    assert isinstance(action_for(facts), Action)
+
+
+def test_every_row_is_needed():
+    for row in TABLE:
+        assert any(row.matches(facts) for facts in all_facts()), row
+
+
+def test_nothing_that_was_stored_is_ever_deleted():
+    for facts in all_facts():
+        if facts.journal is JournalFact.VALID and facts.working and not facts.final:
+            assert action_for(facts) is Action.CONTINUE
+        if action_for(facts) is Action.DELETE:
+            assert facts.journal is JournalFact.NONE
+
+
+def test_a_final_name_is_always_believed():
+    for facts in all_facts():
+        if facts.final and facts.journal is JournalFact.VALID:
+            assert action_for(facts) is Action.SEALED
+
+
+def test_a_row_that_takes_frames_again_goes_on_whatever_has_its_final_names():
+    """Its old shards keep them, and have less than the files in progress."""
+    for facts in all_facts():
+        if facts.journal is JournalFact.REOPENED and facts.working:
+            assert action_for(facts) is Action.CONTINUE
+        if facts.journal is JournalFact.REOPENED and facts.final and not facts.working:
+            assert action_for(facts) is Action.SEALED, "the rename was the last thing that happened to it"
+
+
+def test_all_facts_are_all():
+    assert len(set(all_facts())) == len(JournalFact) * 2**3
+    assert FileFacts(JournalFact.NONE, working=False, final=False, holds=False) in all_facts()
+
+
+ALL_FOLDERS = [FolderFacts(*facts) for facts in product((False, True), repeat=4)]
+
+
+@pytest.mark.parametrize("facts", ALL_FOLDERS, ids=str)
+def test_every_folder_matches_exactly_one_row(facts):
+    assert row_for(facts).action in FolderAction
+
+
+def test_every_row_of_the_folders_is_needed():
+    for row in FOLDER_TABLE:
+        assert any(row.matches(facts) for facts in ALL_FOLDERS), row
+
+
+def test_a_store_whose_frames_may_have_come_is_never_removed():
+    for facts in ALL_FOLDERS:
+        if facts.manifest and not facts.making and not facts.unbegun:
+            assert row_for(facts).action is FolderAction.TAKE_UP
