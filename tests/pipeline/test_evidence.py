@@ -20,6 +20,7 @@ from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.intact import end_intact, is_intact
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.recovery import execute
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.resume import restore
 from shardwright.recovery.unfinished import Unfinished
@@ -183,6 +184,26 @@ def test_what_was_found_out_is_not_forgotten_when_recovery_dies(left, shared_poo
     kept, lost, never = bring_back(store, shared_pool)
     assert (kept, lost + never) == (2, 4)
     assert lost >= 2, "in doubt, but never the other way round"
+
+
+def test_what_is_believed_is_durable_before_anything_goes(left, rot, monkeypatch):
+    """A power cut after a deletion must find what made it right: names in the workspace, the frame log, staged frames, and that frames were lost."""
+    store, spec = left(frames=7, chunk=2, shard=4, settings=STAGING)
+    rot(store, spec, 0)
+    workspace = store / ".shardwright"
+    (workspace / "5.journal.rewrite").touch()
+    points: list[str] = []
+    sync = execute.sync_directory
+    monkeypatch.setattr(execute, "sync_directory", lambda path: (points.append(f"sync {path.name}"), sync(path)))
+    failpoints.watch_all(points.append)
+    try:
+        restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
+    finally:
+        failpoints.watch_all(None)
+    goes = min(points.index("recover.before_delete"), points.index("journal.before_clear"))
+    _fenced, remembered = (i for i, point in enumerate(points) if point == "replace.before_rename")  # two manifests
+    before = (points.index("sync .shardwright"), points.index("log.before_sync"), points.index("staging.before_sync"), remembered)
+    assert max(before) < goes
 
 
 def test_a_recovery_that_dies_when_all_is_told_says_the_same_again(left, shared_pool, unfinish):

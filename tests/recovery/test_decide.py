@@ -1,0 +1,190 @@
+"""What is decided about an unfinished store, from facts alone. What chance may leave of one is tried in ``tests/simulation``."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwright.recovery
+from shardwright.array.grid import Grid
+from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.model.fates import Fate, Reason
+from shardwright.pipeline.encoding import SlabEncoder
+from shardwright.pipeline.limits import Limits
+from shardwright.recovery.decide import decide
+from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
+from shardwright.recovery.table import Action, FileFacts, JournalFact
+from shardwright.shard.frame_log import BlockKind
+from shardwright.shard.frame_record import record_dtype
+
+# t x 4 x 6; slabs of 2 frames, groups of 2 slabs, one shard a group
+_FRAME = [Dimension(name=name, count=count, chunk_size=count) for name, count in (("y", 4), ("x", 6))]
+SPEC = ArraySpec(dtype="uint16", dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2), *_FRAME], codec=None)
+LAYOUT = SlabEncoder(SPEC, Grid.of(SPEC)).layout
+LIMITS = Limits.derive(SPEC, threads=1)
+PURE = ("decide", "evidence", "facts", "table")
+
+
+def records(*sequences: int, **changes: int) -> np.ndarray:
+    """Of frames in order: each at the position of its number."""
+    found = np.zeros(len(sequences), record_dtype(0))
+    found["sequence"] = found["position"] = sequences
+    for name, value in changes.items():
+        found[name] = value
+    return found
+
+
+def slab(number: int, *, frames: int = 2, whole: bool = True, journaled: bool = True, told: bool = True) -> SlabFacts:
+    here = [2 * number + i for i in range(frames)]
+    return SlabFacts(number, number % 2, records(*here), np.arange(2) < frames, whole, journaled, told)
+
+
+def group(number: int, *slabs: SlabFacts, journal: JournalFact = JournalFact.VALID, working: bool = True, final: bool = False) -> GroupFacts:
+    facts = FileFacts(journal, working=working, final=final, holds=bool(slabs))
+    return GroupFacts(number, journal, (facts,), (100 * len(slabs),), (7 if final else 0,), slabs)
+
+
+def staged(*sequences: int, spoiled: tuple[int, ...] = (), unreadable: bool = False) -> StagedFacts:
+    return StagedFacts(np.arange(len(sequences)), records(*sequences), records(*spoiled), unreadable)
+
+
+EMPTY = StoreFacts(
+    seen_stop=0,
+    seen_extent=0,
+    intact=True,
+    set_aside=False,
+    log_groups=frozenset(),
+    log_torn_bytes=0,
+    groups=(),
+    staged=None,
+    sealed_shards=0,
+    sealed_bytes=0,
+)
+
+
+def decided(*blocks: tuple[BlockKind, int, np.ndarray], **facts):
+    logged = frozenset(number for kind, number, _ in blocks if kind is BlockKind.GROUP)
+    return decide(replace(EMPTY, **{"log_groups": logged, **facts}), blocks, LAYOUT, LIMITS)
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_what_decides_sees_no_file(module):
+    tree = ast.parse((Path(shardwright.recovery.__file__).parent / f"{module}.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    allowed = {
+        "",
+        "__future__",
+        "collections.abc",
+        "dataclasses",
+        "decide",
+        "enum",
+        "evidence",
+        "facts",
+        "itertools",
+        "math",
+        "numpy",
+        "table",
+        "typing",
+    }
+    ours = {name for name in imported if name.startswith("shardwright.")}
+    assert imported - ours <= allowed
+    assert not [name for name in ours if name.split(".")[1] in ("storage", "recovery")]
+
+
+def test_a_group_goes_on_with_its_whole_slabs_and_forgets_the_others():
+    made = decided(groups=(group(0, slab(0), slab(1, frames=1, whole=False, journaled=False)),))
+    (one,) = made.groups
+    assert one.actions == (Action.CONTINUE,)
+    assert (one.standing.whole_slabs, one.standing.frames, one.standing.slabs) == ([0], 2, 2)
+    assert [torn.slab for torn in one.torn] == [1]
+    assert made.standing.accounts.frames_stored == 2
+    assert (made.remember_seen, made.frames_forgotten) == (False, 1), "nobody had been told of it"
+
+
+def test_a_loss_is_remembered_before_what_tells_of_it_is_cleared():
+    made = decided(groups=(group(0, slab(0, whole=False), slab(1)),))
+    assert made.remember_seen
+    assert made.standing.accounts.missing_acknowledged() == 2
+
+
+def test_no_loss_is_remembered_where_the_frames_are_staged():
+    made = decided(groups=(group(0, slab(0, whole=False), slab(1)),), staged=staged(0, 1))
+    assert not made.remember_seen
+    assert made.standing.staged["sequence"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("doubt", [{"intact": False}, {"set_aside": True}, {"log_torn_bytes": 65}], ids=str)
+def test_in_doubt_what_is_missing_may_have_been_acknowledged(doubt):
+    unfinished = slab(0, whole=False, journaled=False)
+    assert not decided(groups=(group(0, unfinished, slab(1)),)).standing.accounts.missing_acknowledged()
+    made = decided(groups=(group(0, unfinished, slab(1)),), **doubt)
+    assert (made.remember_seen, made.standing.accounts.missing_acknowledged()) == (True, 2)
+
+
+def test_a_group_that_the_log_has_loses_its_journal():
+    made = decided((BlockKind.GROUP, 0, records(0, 1, 2, 3)), groups=(group(0, working=False, final=True),), sealed_shards=1, sealed_bytes=7)
+    (one,) = made.groups
+    assert (one.standing, one.set_aside) == (None, False)
+    assert made.standing.closed_groups == {0}
+    assert made.standing.earlier == {}, "it was full"
+    assert (made.standing.accounts.shards, made.standing.accounts.stored_bytes) == (1, 7)
+
+
+def test_a_damaged_journal_is_set_aside_and_leaves_doubt():
+    made = decided(groups=(group(0, journal=JournalFact.DAMAGED), group(1, slab(2))))
+    assert [(one.set_aside, one.standing is None) for one in made.groups] == [(True, True), (False, False)]
+    assert made.groups[0].actions == (Action.SET_ASIDE,)
+    assert made.standing.accounts.missing_acknowledged() == 4
+
+
+def test_a_row_that_was_sealed_early_can_be_opened_again():
+    made = decided((BlockKind.GROUP, 0, records(0, 1, 2)))
+    assert made.standing.closed_groups == {0}
+    assert list(made.standing.earlier) == [0]
+    assert list(made.standing.earlier[0].takes_back()) == [1]
+
+
+def test_a_row_that_took_frames_again_is_what_its_new_files_hold():
+    """The old shard keeps the final name, and is not counted: the new one takes its place."""
+    log = (BlockKind.GROUP, 0, records(0, 1, 2))
+    reopened = group(0, slab(0), journal=JournalFact.REOPENED, final=True)
+    made = decided(log, groups=(reopened,), staged=staged(2), sealed_shards=1, sealed_bytes=7)
+    (one,) = made.groups
+    assert (one.reopened, one.actions) == (True, (Action.CONTINUE,))
+    assert made.standing.closed_groups == set()
+    assert (made.standing.accounts.shards, made.standing.accounts.stored_bytes) == (0, 100)
+    assert (made.standing.accounts.frames_stored, made.standing.accounts.missing_acknowledged()) == (3, 0)
+    assert decided(log, groups=(reopened,)).standing.accounts.missing_acknowledged() == 1, "it was acknowledged, and is nowhere"
+
+
+def test_a_row_of_which_a_shard_has_its_name_takes_nothing_more():
+    made = decided(groups=(group(0, slab(0), working=False, final=True),), staged=staged(2))
+    (one,) = made.groups
+    assert (one.actions, one.standing.sealing_begun) == ((Action.SEALED,), True)
+    assert made.standing.staged_slots == []
+
+
+def test_staged_frames_go_on_once_each_unless_they_are_stored_or_settled():
+    lost = records(3, fate=Fate.LOST, reason=Reason.NOT_HELD)
+    made = decided((BlockKind.EVENTS, -1, lost), groups=(group(0, slab(0)),), staged=staged(0, 2, 2, 3, 4))
+    assert made.standing.staged["sequence"].tolist() == [2, 4]
+    assert made.standing.staged_slots == [2, 4], "of two copies the later one"
+    assert made.standing.accounts.frames_stored == 4
+
+
+def test_a_staged_frame_that_cannot_be_read_is_a_loss_unless_it_is_elsewhere():
+    made = decided(groups=(group(0, slab(0)),), staged=staged(3, spoiled=(0, 2)))
+    assert made.standing.accounts.missing_acknowledged() == 1
+    assert made.remember_seen
+
+
+def test_there_is_room_for_all_that_is_taken_up():
+    waiting = staged(*range(0, 40, 2))
+    made = decided(staged=waiting)
+    assert made.standing.limits.rows == LIMITS.rows + 20
+    assert made.standing.limits.open_groups >= 10 + 2
