@@ -22,7 +22,7 @@ def write(path: Path, spec: sw.ArraySpec, slabs: Iterable[Sequence[np.ndarray]],
     """``slabs``: the frames of each; they take the levels in turn, whatever the ring says."""
     with mock.patch.object(OverloadLevel, "look", return_value=None), sw.create(path, spec, overload="degrade") as writer:
         for i, frames in enumerate(slabs):
-            writer._acquisition.core.overload.level = levels[i % len(levels)]
+            writer._acquisition.core.encoders.overload.level = levels[i % len(levels)]
             for frame in frames:
                 writer.append(frame)
             writer.flush()  # written at this level before the next one

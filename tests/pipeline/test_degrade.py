@@ -165,7 +165,7 @@ def test_a_slab_that_is_written_again_counts_once(tmp_path, drive_of, spec_of, m
         drive = drive_of(tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, settings, ring_frames=24)
         acquisition = drive.acquisition
         acquisition._task_ranges = [(0, 2), (2, 4)]
-        acquisition.core.overload.look(1.0, 0.0)
+        acquisition.core.encoders.overload.look(1.0, 0.0)
         assert acquisition.degrade_level is DegradeLevel.FASTER
         drive.submit(0, 1)
         drive.until(lambda: drive.released.total() == 2)

@@ -96,7 +96,7 @@ class Process:
             staging_slots=story.staging,
             staged_slots=() if restored is None else restored.standing.staged_slots,
         )
-        self.workers.level = lambda: self.core.overload.level
+        self.workers.level = lambda: self.core.encoders.overload.level
         if restored is None:
             self.core.begin(self.core.groups.prepare_first(self.keeper.run_now))  # type: ignore[arg-type]
             return

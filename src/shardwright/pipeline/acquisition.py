@@ -23,9 +23,10 @@ from shardwright.array.grid import Grid
 from shardwright.model.errors import ResumeError
 
 from .commands import Encode, Stage
-from .core import AcquisitionState, Core, Now
+from .core import Core, Now
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask
 from .keeper import ShardKeeper
+from .life import AcquisitionState
 from .settings import WriteSettings
 from .store_folder import StoreFolder
 
@@ -150,7 +151,7 @@ class Acquisition:
         for command in self.core.take_commands():
             match command:
                 case Encode():
-                    job = SlabJob(command, self._encoder, self.core.overload, len(self._task_ranges), time.monotonic_ns(), self._report)
+                    job = SlabJob(command, self._encoder, self.core.encoders.overload, len(self._task_ranges), time.monotonic_ns(), self._report)
                     self._pool.put(self._encoding_line, [SlabTask(job, first, stop) for first, stop in self._task_ranges])
                 case Stage():
                     assert self.folder.staging is not None, "the core was told of its slots"
@@ -343,7 +344,7 @@ class Acquisition:
     @property
     def degrade_level(self) -> DegradeLevel:
         """At which chunks are encoded now. From any thread."""
-        return self.core.overload.level
+        return self.core.encoders.overload.level
 
     @property
     def keeper_busy_s(self) -> float:

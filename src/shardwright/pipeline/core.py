@@ -14,8 +14,7 @@ that ``commands`` names. A frame's pixels belong to it from ``submit`` until its
 The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with holes) and its group's files are there
 -> stored -> committed -> durable; what waits long for its slab is staged meanwhile.
 
-    OPEN -> FINISHING -> SEALED             FINISHING: an end was asked for; what is incomplete is closed, every group sealed, the store finished
-      └────────┴-> FAILING -> FAILED        FAILING: nothing more is taken in; what is sound is sealed, the rest stays on disk for recovery
+Its states are those of ``life``, those of a shard row's files of ``row_files``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ import numpy as np
 
 from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
-from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ResumeError, ShardFormatError, StorageError, StorageFullError, StoreGoneError, StoreMovedError, WorkerError
 from shardwright.model.fates import Fate, Reason
@@ -40,13 +38,14 @@ from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_hel
 
 from .accounts import Accounts
 from .assembly import SlabTable
-from .commands import Abandon, Commit, Discard, Encode, Finish, Grow, RemoveStore
+from .commands import Abandon, Commit, Discard, Finish, Grow, RemoveStore
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .earlier_row import EarlierRow
+from .encoding_desk import EncodingDesk
 from .groups import FULL_DISK_RETRY_S, Group, Groups, GroupState
-from .level_counts import LevelCounts
+from .life import TABLE as LIFE
+from .life import AcquisitionState, Life, LifeEvent
 from .measures import Measures
-from .overload_level import OverloadLevel, backlog_part
 from .recorder import Recorder
 from .reopen import TakingBack
 from .reports import (
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardwright.array.spec import ArraySpec
+    from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.receipt import Receipt
     from shardwright.shard.layout import ArrayLayout
 
@@ -84,12 +84,13 @@ _SETTLE_ROWS = 4096
 _FATES = {DUPLICATE: (Fate.DUPLICATE, Reason.PLACE_TAKEN), LATE: (Fate.LATE, Reason.PLACE_CLOSED)}
 
 
-class AcquisitionState(enum.Enum):
-    OPEN = "open"
-    FINISHING = "finishing"
-    SEALED = "sealed"
-    FAILING = "failing"
-    FAILED = "failed"
+class Wait(enum.Enum):
+    """For what the next frame that came waits before it can be placed."""
+
+    ROW = "a row of the slab table"
+    FILES = "the files of its group"
+    ROOM = "slots or rows for a sealed row that takes frames again"
+    NOTHING = "nothing any more: the acquisition fails"
 
 
 class Now(NamedTuple):
@@ -143,12 +144,9 @@ class Core:
         self.limits = limits
         self.settings = settings
         self.grid = Grid.of(spec)
-        self.state = AcquisitionState.OPEN
         self.why: ErrorText | None = None  # it failed, or is about to, and where a defect was raised
         self.client_epoch = 1  # of whoever sends now
         self.measures = Measures()
-        self.thread_died = False  # a worker or the keeper: whoever runs this process must end it
-        self.overload = OverloadLevel(levels if settings.overload == "degrade" else levels[:1], tasks_to_try=threads)
         self.table = SlabTable(self.grid, limits.rows, record_dtype(len(spec.frame_fields)))
         frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
         self.accounts = Accounts(limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1)
@@ -157,31 +155,28 @@ class Core:
         self._now = Now(0, 0)
         self._commands: list[Command] = []  # this very list for good: what asks knows it, and not the core, so that there is no circle of references
         self._ask = ask = self._commands.append
+        self._life = Life.OPEN
         self._released: list[np.ndarray] = []
+        levels = levels if settings.overload == "degrade" else levels[:1]
+        self.encoders = EncodingDesk(levels, threads, self.table, limits, self.measures, ask)
         self.desk = StagingDesk(staging_slots, staged_slots, self.table, limits.frame_bytes, ask)
         self.groups = Groups(self.grid, limits, ask, settings, self.telling.note)
         self._recorder = Recorder(ask)
         self._ledger = CommitLedger()
-        self._level_counts = LevelCounts(limits.rows)
         self._pending: deque[_Batch] = deque()
-        self._ring_used, self._ring_frames = 0, limits.ring_frames
+        self._waits_for: Wait | None = None  # the first pending frame
         self._keeps_frames = settings.durability == "durable"  # until they are durable
-        self._at_workers: set[int] = set()  # rows that are being encoded
         self._waits_for_stage: set[int] = set()  # rows that are stored while a frame of theirs is still being staged
-        self._rows_starved = False  # a slab waits for a row
-        self._row_waits_for_room = False  # a sealed row waits for slots or rows, which a commit may give back
         self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
         self._flush_goal = 0
         self._next_stage_s = 0.0
         self._sealed_extent = 0
         self._low_water = False
-        self._finish_asked, self._keep_empty = False, True
-        self._store_asked = False
-        self._store_retry_s: float | None = None
+        self.is_finishing, self._keep_empty = False, True
+        self._store_retry_s = 0.0  # without room to finish the store: when to try again
         self._workers_live = True
         self._keeper_dead = False
         self._doomed: set[int] = set()  # failing: rows to give up once nobody reads their pixels
-        self._given_up = False
         self._leaves_something = False  # files that only recovery can finish
 
     # ------------------------------------------------------------------ what goes out
@@ -205,7 +200,7 @@ class Core:
     @property
     def in_flight(self) -> int:
         """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being read."""
-        return len(self._at_workers) + int(self.desk.tasks.sum())
+        return len(self.encoders.rows) + int(self.desk.tasks.sum())
 
     @property
     def unrecorded_frames(self) -> int:
@@ -213,8 +208,20 @@ class Core:
         return self._recorder.frames
 
     @property
-    def is_finishing(self) -> bool:
-        return self._finish_asked
+    def state(self) -> AcquisitionState:
+        return self._life.state
+
+    @property
+    def thread_died(self) -> bool:
+        """A worker or the keeper: whoever runs this process must end it."""
+        return self._keeper_dead or not self._workers_live
+
+    @property
+    def _is_failing(self) -> bool:
+        return self.state is AcquisitionState.FAILING
+
+    def _go(self, event: LifeEvent) -> None:
+        self._life = LIFE.after(self._life, event)
 
     @property
     def flush_is_stuck(self) -> bool:
@@ -230,15 +237,7 @@ class Core:
 
     def receipt(self) -> Receipt:
         failed = self.state is AcquisitionState.FAILED
-        receipt = self.accounts.receipt(self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed)
-        chunks, frames = self._level_counts.chunks.tolist(), self._level_counts.frames.tolist()
-        return replace(
-            receipt,
-            frames_faster=frames[DegradeLevel.FASTER],
-            frames_uncompressed=frames[DegradeLevel.UNCOMPRESSED],
-            chunks_faster=chunks[DegradeLevel.FASTER],
-            chunks_uncompressed=chunks[DegradeLevel.UNCOMPRESSED],
-        )
+        return self.encoders.counted(self.accounts.receipt(self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed))
 
     # ------------------------------------------------------------------ what comes in
 
@@ -249,7 +248,7 @@ class Core:
         """
         self._now = now
         sequences = descriptors["sequence"].astype(np.int64)
-        if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING) or self._finish_asked:
+        if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING) or self.is_finishing:
             self._refuse(descriptors, sequences)
             return
         again = self.accounts.seen.holds(sequences)
@@ -276,7 +275,7 @@ class Core:
 
     def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
         """Frames that come too late for anything: after the end, or after a failure (then they count as lost)."""
-        if self.why is not None and not self._finish_asked:
+        if self.why is not None and not self.is_finishing:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
             self.accounts.frames_by_fate[Fate.LOST] += sequences.size
         self._released.append(sequences[descriptors["flags"] == 0])
@@ -294,7 +293,7 @@ class Core:
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
         """How many frames of the camera's ring are in use, as whoever owns it knows: told before each ``tick``."""
-        self._ring_used, self._ring_frames = used_frames, ring_frames
+        self.encoders.see_ring(used_frames, ring_frames)
 
     def tick(self, now: Now) -> None:
         """Time goes on: several times a second, and after reports."""
@@ -326,7 +325,7 @@ class Core:
 
         Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free again."""
         self._now = now
-        self._finish_asked, self._keep_empty = True, keep_empty
+        self.is_finishing, self._keep_empty = True, keep_empty
         self._advance()
 
     def wait_for_room_no_longer(self, now: Now) -> None:
@@ -337,20 +336,19 @@ class Core:
             self.flush(now)  # what waits only in memory is staged, as far as there are slots
         self.groups.wait_no_longer()
         self._recorder.try_again(math.inf)
-        self._store_retry_s = None if self._store_retry_s is None else 0.0
+        self._store_retry_s = 0.0
         self.tick(now)
 
     def workers_failed(self, why: str, now: Now, *, ended: bool) -> None:
         """A worker died. The others still read pixels and report; what is left when the last has gone (``ended``) will never be reported."""
         self._now = now
-        self.thread_died, self._workers_live = True, False
+        self._workers_live = False
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             self._fail(ErrorText(WorkerError, f"a worker thread died: {why}"))
         if self.in_flight and ended:
-            for row in sorted(self._at_workers | set(np.flatnonzero(self.desk.tasks > 0).tolist())):
+            for row in sorted(self.encoders.give_up() | set(np.flatnonzero(self.desk.tasks > 0).tolist())):
                 self._doomed.add(row)
                 self._group_of_row(row).sound = False  # a slab of it is half written
-            self._at_workers.clear()
             self.desk.tasks[:] = 0
 
     def _advance(self) -> None:
@@ -359,20 +357,27 @@ class Core:
             self._failing_step()
             return
         self.groups.retry_full_disk(self._now.s)
-        while self._pending and self._place(self._pending[0]):
-            self._pending.popleft()
+        self._place_pending()
         self._relieve_ring()
         self._look_at_ring()
         self._stage_and_commit()
         if self.why is not None:
             self._failing_step()
-        elif self._finish_asked and not self._pending:
+        elif self.is_finishing and not self._pending:
             self._finish_step()
 
     # ------------------------------------------------------------------ frames to slabs
 
-    def _place(self, batch: _Batch) -> bool:
-        """Place a batch from where it stands; False when it has to wait for a row or a group."""
+    def _place_pending(self) -> None:
+        self._waits_for = None
+        while self._pending:
+            self._waits_for = self._place(self._pending[0])
+            if self._waits_for is not None:
+                return
+            self._pending.popleft()
+
+    def _place(self, batch: _Batch) -> Wait | None:
+        """Place a batch from where it stands; what its next frame waits for, or None when all are placed."""
         while True:
             first = batch.first
             done, rows, missing = self.table.place(first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.fates)
@@ -383,14 +388,14 @@ class Core:
             for row in rows:
                 self._dispatch(row)
             if self.why is not None:
-                return False  # the rest of the batch was given up with everything that waited
+                return Wait.NOTHING  # the rest of the batch was given up with everything that waited
             if missing < 0:
-                return True
+                return None
             if self.groups.is_closed_slab(missing) and self._reject_late(batch):
                 if not batch.positions.size:
-                    return True
-            elif not self._open_slab(missing):
-                return False
+                    return None
+            elif (wait := self._open_slab(missing)) is not None:
+                return wait
 
     def _reject_late(self, batch: _Batch) -> bool:
         """Settle all that is left of a batch and belongs to places which are shut, in one step, however they are mixed with others.
@@ -416,33 +421,31 @@ class Core:
         self.accounts.settle(records)
         self._recorder.record(records, release=release, settled=settled)
 
-    def _open_slab(self, slab: int) -> bool:
-        """A row for a new slab, and its group; False when it has to wait. Makes room by closing what is oldest."""
+    def _open_slab(self, slab: int) -> Wait | None:
+        """A row for a new slab, and its group; or what it has to wait for. Makes room by closing what is oldest."""
         number = self.grid.group_of_slab(slab)
         if not self.groups.open(number):
             if (row := self.groups.earlier_to_open(number)) is not None:
-                self._open_again(number, row, slab)
-            elif number not in self.groups.by_number and (oldest_group := self.groups.oldest_when_all_open()) is not None:
+                return self._open_again(number, row, slab)
+            if number not in self.groups.by_number and (oldest_group := self.groups.oldest_when_all_open()) is not None:
                 self._close_group(oldest_group, passed_over=True)
-            return False
+            return Wait.FILES
         group = self.groups.by_number[number]
         if slab in group.done_slabs:  # closed by an end that came early: the way to its empty places is that of a sealed group
             group.opens_again = True
             self._close_group(group)
-            return False
+            return Wait.FILES
         if self.table.open(slab):
-            self._rows_starved = False
-            return True
-        self._rows_starved = True
+            return None
         if not self._rows_under_way and (oldest := self.table.oldest()) is not None:
             self._close_slab(oldest, passed_over=True)
-        return False
+        return Wait.ROW
 
     @property
     def _rows_under_way(self) -> bool:
         """Whether rows come back without another slab being closed."""
         waiting = any(group.waiting for group in self.groups.by_number.values())
-        return waiting or bool(self._at_workers) or bool(self._waits_for_stage) or self._ledger.rows_to_come
+        return waiting or bool(self.encoders.rows) or bool(self._waits_for_stage) or self._ledger.rows_to_come
 
     def _relieve_ring(self) -> None:
         """Close the oldest incomplete slabs while too many frames wait for others."""
@@ -457,18 +460,10 @@ class Core:
 
     def _look_at_ring(self) -> None:
         """Under the overload policy ``degrade``: encode faster while frames wait for encoders."""
-        if not self.overload.can_change:
-            return
-        part = backlog_part(
-            ring_frames=self._ring_frames,
-            used_frames=self._ring_used,
-            collecting_frames=self.table.held_frames,
-            held_frames=self.limits.held_frames,
-            unsynced_frames=self._ledger.unsynced_frames if self._keeps_frames else 0,
-        )
-        before = self.overload.look(part, self._now.s)
-        if before is not None:
-            self.telling.note("overload_level", {"level": self.overload.level.label, "before": before.label, "backlog": round(part, 2)})
+        changed = self.encoders.look_at_ring(self._ledger.unsynced_frames if self._keeps_frames else 0, self._now.s)
+        if changed is not None:
+            before, part = changed
+            self.telling.note("overload_level", {"level": self.encoders.overload.level.label, "before": before.label, "backlog": round(part, 2)})
 
     def _close_slab(self, slab: int, *, passed_over: bool = False) -> None:
         """``passed_over``: by newer frames, so that it stays closed whoever goes on with this acquisition."""
@@ -498,13 +493,12 @@ class Core:
 
     def _dispatch(self, row: int) -> None:
         """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a disk that is another's."""
-        if self.state is AcquisitionState.FAILING:
+        if self._is_failing:
             self._doomed.add(row)
             return
         slab = int(self.table.slab[row])
         group = self._group_of_row(row)
-        self._level_counts.begin_slab(row)
-        self.table.records["slab_frames"][row] = int(self.table.frames[row]) % (1 << 16)
+        self.encoders.begin(row)
         group.done_slabs.add(slab)
         group.slabs_left -= 1
         group.waiting.append(row)
@@ -520,24 +514,23 @@ class Core:
         rows, group.waiting = group.waiting, []
         for row in rows:
             group.in_flight += 1
-            self._at_workers.add(row)
-            self._level_counts.begin_writing(row)
-            self._ask(Encode(row, int(self.table.slab[row]), files, self.table.addresses[row], self.table.records[row]))
+            self.encoders.send(row, files)
 
     # ------------------------------------------------------------------ rows that take frames again
 
-    def _open_again(self, number: int, row: EarlierRow, wanted: int) -> None:
+    def _open_again(self, number: int, row: EarlierRow, wanted: int) -> Wait:
         """A group that was closed before it was full takes frames again, once there is room for the slab that is wanted. Of its other incomplete
         slabs as many collect again as there is room for then, the newest first."""
         takes_back = {slab: int(filled.sum()) for slab, filled in row.takes_back().items()}
         if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
-            return
+            return Wait.ROOM
         slabs, frames, most = [], 0, self._room_to_take_back
         for slab in sorted(takes_back, key=lambda slab: (slab != wanted, -slab))[: self.table.free_rows]:
             if frames + takes_back[slab] <= most:
                 slabs.append(slab)
                 frames += takes_back[slab]
         self.groups.reopen(number, TakingBack(tuple(slabs), self.desk.take_slots(frames)))
+        return Wait.FILES
 
     @property
     def _room_to_take_back(self) -> int:
@@ -547,12 +540,10 @@ class Core:
     def _waits_to_take_back(self, number: int, frames: int) -> bool:
         """Whether a slab with so many frames has to wait for room, which the oldest slabs make; its row is opened once, so that without it the slab
         would be closed for good. False also when there will never be room."""
-        self._row_waits_for_room = False
         if self.table.free_rows and frames <= self._room_to_take_back:
             return False
         if frames <= min(self.desk.slots, self._most_held):
             if self._rows_under_way or self.desk.tasks.any() or self._ledger.slots_to_come or self._ledger.committing:
-                self._row_waits_for_room = True
                 return True
             if (oldest := self.table.oldest()) is not None:
                 self._close_slab(oldest, passed_over=True)
@@ -565,12 +556,12 @@ class Core:
         """Frames whose pixels are in the staging area, and nowhere else: they collect. False when there is no room for them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         self._restored_frames = np.union1d(self._restored_frames, sequences)
-        placed = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
+        wait = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
         slabs, places = slabs_and_places(positions, *self.table.grid_tables)
         for row in np.flatnonzero(np.isin(self.table.slab, slabs)).tolist():
             here = (slabs == self.table.slab[row]) & (self.table.addresses[row, places] == addresses)
             self.table.staging_slot[row, places[here]] = slots[here]
-        return placed
+        return wait is None
 
     # ------------------------------------------------------------------ staging, commits, flushes
 
@@ -582,9 +573,9 @@ class Core:
             patience_ns = 0 if flushing else self.settings.store_within_ms * 500_000
             self._next_stage_s = now_s + self.settings.store_within_ms / 4000
             self.desk.stage(self._rows_that_wait(), self._now.ns - patience_ns)
-        starved = (self.desk.starved and self._ledger.slots_to_come) or (self._rows_starved and self._ledger.rows_to_come)
-        starved = starved or (self._row_waits_for_room and (self._ledger.slots_to_come or self._ledger.rows_to_come))
-        hurry = flushing or self._finish_asked or starved or self._ring_waits_for_commit()
+        starved = self._ledger.slots_to_come and (self.desk.starved or self._waits_for is Wait.ROOM)
+        starved = starved or (self._ledger.rows_to_come and self._waits_for in (Wait.ROW, Wait.ROOM))
+        hurry = flushing or self.is_finishing or starved or self._ring_waits_for_commit()
         if self._ledger.due(now_s, 0.0 if hurry else self.settings.sync_interval_ms / 1000):
             self._commit()
 
@@ -642,20 +633,14 @@ class Core:
 
     def _slab_encoded(self, report: SlabEncoded) -> None:
         row = report.row
-        if row not in self._at_workers:
+        if not self.encoders.done(report):
             return  # given up with dead workers
-        self._at_workers.discard(row)
         group = self._group_of_row(row)
         group.in_flight -= 1
         self._count_bytes(group, report.stored_bytes)
-        for task in report.tasks:
-            self.measures.queue.observe_ns(task.queue_ns)
-            self.measures.encode.observe_ns(task.encode_ns)
-            self._level_counts.wrote(row, task.level, task.chunks)
-            self.overload.task_done(task.level)
         if report.error is None:
             self._slab_stored(group, row)
-        elif self.groups.note_io_error(group, report.error) and self.state is not AcquisitionState.FAILING:
+        elif self.groups.note_io_error(group, report.error) and not self._is_failing:
             group.waiting.append(row)  # its frames are still here: into the new files
         else:
             group.sound = False  # a slab of it is half written
@@ -668,7 +653,7 @@ class Core:
         group.stored_bytes += stored_bytes
 
     def _after_slab(self, group: Group) -> None:
-        if self.state is AcquisitionState.FAILING:
+        if self._is_failing:
             return
         self._rewrite_if_idle(group)
         self.groups.seal_if_done(group)
@@ -682,7 +667,7 @@ class Core:
         sequences = self._store_frames(row, table.filled(row))
         group.frames += sequences.size
         group.owed.discard(int(table.slab[row]))
-        self._level_counts.stored(row, sequences.size)
+        self.encoders.stored(row, sequences.size)
         held_row = row if self._keeps_frames else None
         self._ledger.add(group.number, self._now.s, sequences, slots=self.desk.slots_of(row), held_row=held_row)
         if held_row is None:
@@ -723,7 +708,7 @@ class Core:
 
     def _not_recorded(self, report: NotRecorded) -> None:
         """They stay unacknowledged until the log has room; where nobody waits for that, for good."""
-        if self.groups.waits_for_room and self.state is not AcquisitionState.FAILING:
+        if self.groups.waits_for_room and not self._is_failing:
             self._recorder.wait_for_room(report, self._now.s)
             return
         self._recorder.done(report)
@@ -761,7 +746,7 @@ class Core:
             self._fail(error)
             return
         self._start_waiting(group)
-        if self.state is not AcquisitionState.FAILING:
+        if not self._is_failing:
             self.groups.seal_if_done(group)
 
     def _look_at_room(self, free_bytes: int) -> None:
@@ -775,7 +760,7 @@ class Core:
 
     def _group_reopened(self, report: GroupReopened) -> None:
         group, made = self.groups.by_number.get(report.group), report.made
-        if group is None or group.files_state is not FilesState.REOPENING or self.state is AcquisitionState.FAILING:
+        if group is None or group.files_state is not FilesState.REOPENING or self._is_failing:
             return  # given up, or about to be: the row stays sealed as it was
         if made is not None:
             before = self.groups.reopened(group, made.files, made.slabs)
@@ -803,13 +788,13 @@ class Core:
     def _group_sealed(self, report: GroupSealed) -> None:
         group = self.groups.by_number[report.group]
         if report.error is not None:
-            if self.state is not AcquisitionState.FAILING and self.groups.waits_to_seal(group, self._now.s, report.error):
+            if not self._is_failing and self.groups.waits_to_seal(group, self._now.s, report.error):
                 return
             group.go(FilesEvent.SEAL_FAILED)
             if report.renamed or not self._rewrite(group, report.error):
                 group.sound = False
                 self._fail(report.error)
-                if self._given_up:
+                if self._life is Life.LEAVING:
                     self._give_up(group)
             return
         self.measures.shard_seal.observe_ns(report.seal_ns)
@@ -826,15 +811,17 @@ class Core:
 
     def _store_finished(self, report: StoreFinished) -> None:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
-        if full is not None and self.groups.waits_for_room and self.state is AcquisitionState.FINISHING:
+        asked = self._life is Life.FINISHING_STORE
+        if full is not None and self.groups.waits_for_room and asked:
             self.telling.note("disk_full", {"reason": full.message, "hint": "Free some space: what is left to do is tried again"})
             self._store_retry_s = self._now.s + FULL_DISK_RETRY_S
+            self._go(LifeEvent.WAIT)
             return
         self._leaves_something = self._leaves_something or report.error is not None
-        if report.error is None and self.state is AcquisitionState.FINISHING:
+        if report.error is None and asked:
             for key, entry in self._ledger.take_all():  # records of frames that were not stored: in the table now
                 self._settle_durable(key, entry)
-            self.state = AcquisitionState.SEALED
+            self._go(LifeEvent.STORE_FINISHED)
             return
         self._fail(report.error or ErrorText(WorkerError, "the store was finished before its time"))
         self._fail_at_last()
@@ -843,14 +830,14 @@ class Core:
 
     def _rewrite(self, group: Group | None, error: ErrorText) -> bool:
         """Save a group by new files, once no worker is at the old ones; False when it cannot be saved."""
-        if group is None or self.state is AcquisitionState.FAILING or not self.groups.note_io_error(group, error):
+        if group is None or self._is_failing or not self.groups.note_io_error(group, error):
             return False
         self._rewrite_if_idle(group)
         return True
 
     def _rewrite_if_idle(self, group: Group) -> None:
         """Once nobody is at the old files. What cannot be read back is encoded again, where it is still held."""
-        broken = group.files_state is FilesState.BROKEN and self.state is not AcquisitionState.FAILING
+        broken = group.files_state is FilesState.BROKEN and not self._is_failing
         if not broken or group.in_flight or self._ledger.commits(group.number):
             return
         stored = group.done_slabs - {int(self.table.slab[row]) for row in group.waiting}
@@ -872,7 +859,7 @@ class Core:
             self.accounts.settle(report.lost)  # the log has them already
             self._tell_losses(report.lost)
             group.frames -= report.lost.size
-        if self.state is not AcquisitionState.FAILING:
+        if not self._is_failing:
             self._start_waiting(group)
             self._after_slab(group)
 
@@ -884,7 +871,7 @@ class Core:
                 sequences = self.table.sequences[row][self.table.filled(row)]
                 entry = Uncommitted([sequences], [self.desk.slots_of(row)], [sequences], [row])
                 self._settle_durable(group.number, entry)
-            elif self.state is AcquisitionState.FAILING:
+            elif self._is_failing:
                 self._doomed.add(row)
             else:
                 group.waiting.append(row)
@@ -892,17 +879,17 @@ class Core:
     # ------------------------------------------------------------------ the end
 
     def _finish_step(self) -> None:
-        if self.state is AcquisitionState.OPEN:
-            self.state = AcquisitionState.FINISHING
+        if self._life is Life.OPEN:
+            self._go(LifeEvent.CLOSE)
             for group in list(self.groups.by_number.values()):
                 if group.state is GroupState.OPEN and self.why is None:
                     self._close_group(group)
             self.groups.discard_prepared()
-        if self._store_retry_s is not None and self._now.s >= self._store_retry_s:
-            self._store_retry_s, self._store_asked = None, False
+        if self._life is Life.NO_ROOM_TO_FINISH and self._now.s >= self._store_retry_s:
+            self._go(LifeEvent.RETRY)
         done = not self.groups.by_number and not self._ledger.committing and not self.in_flight and not self._recorder.frames
-        if self.state is AcquisitionState.FINISHING and done and not self._store_asked:
-            self._store_asked = True
+        if self._life is Life.FINISHING and done:
+            self._go(LifeEvent.DONE)
             if self.accounts.frames_received or self._keep_empty:
                 self._ask(Finish(self.accounts.received_extent, keep_workspace=False))
             else:
@@ -912,15 +899,15 @@ class Core:
 
     def _fail(self, error: ErrorText) -> None:
         """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
-        if self.state in (AcquisitionState.FAILING, AcquisitionState.FAILED):
-            return
+        if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+            return  # the first reason counts
         finishing = [group for group in self.groups.by_number.values() if group.can_be_sealed]
         self.why = error
         if self._workers_live:
             for group in finishing:
                 for slab in self.table.incomplete_of_group(group.number):
                     self._close_slab(slab)  # what is staged of it was acknowledged
-        self.state = AcquisitionState.FAILING
+        self._go(LifeEvent.FAIL)
         for batch in self._pending:
             self._lose(batch.records[batch.first :])
         self._pending.clear()
@@ -942,13 +929,13 @@ class Core:
         if self._keeper_dead:
             self._fail_at_last()
             return
-        if not self._given_up:
-            self._given_up = True
+        if self._life is Life.FAILING:
+            self._go(LifeEvent.UNREAD)
             for group in list(self.groups.by_number.values()):
                 self._give_up(group)
             self.groups.discard_prepared()
-        if not self.groups.by_number and not self._store_asked:
-            self._store_asked = True
+        if self._life is Life.LEAVING and not self.groups.by_number:
+            self._go(LifeEvent.DONE)
             extent = min(self._sealed_extent, self.accounts.received_extent)
             self._ask(Finish(extent, keep_workspace=self._leaves_something))
 
@@ -983,7 +970,7 @@ class Core:
         elif self._leaves_something:
             hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
             self.why = replace(self.why, hint=hint)
-        self.state = AcquisitionState.FAILED
+        self._go(LifeEvent.OVER)
 
     @property
     def _store_is_gone(self) -> bool:
@@ -1030,7 +1017,7 @@ class Core:
 
     def _keeper_failed(self, report: KeeperFailed) -> None:
         if report.dead:
-            self._keeper_dead = self._leaves_something = self.thread_died = True
+            self._keeper_dead = self._leaves_something = True
         self._fail(report.error)
 
     # ------------------------------------------------------------------ the beginning

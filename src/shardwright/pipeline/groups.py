@@ -36,7 +36,7 @@ from shardwright.model.errors import StorageError, StorageFullError
 
 from .commands import Discard, Prepare, Reopen, Rewrite, Seal
 from .holes import HoleMemory, VisibleExtent
-from .row_files import FilesEvent, FilesState, after
+from .row_files import TABLE, FilesEvent, FilesState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,7 +96,7 @@ class Group:
 
     def go(self, event: FilesEvent) -> None:
         """Its files' next state."""
-        self.files_state = after(self.files_state, event)
+        self.files_state = TABLE.after(self.files_state, event)
 
     @property
     def state(self) -> GroupState:

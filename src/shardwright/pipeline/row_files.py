@@ -10,8 +10,9 @@ REOPENING ──▶ READY                               of a row that was sealed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from .steps import Table, step
 
 
 class FilesState(Enum):
@@ -46,62 +47,42 @@ class FilesEvent(Enum):
 _S, _E = FilesState, FilesEvent
 
 
-@dataclass(frozen=True)
-class Step:
-    """In any of these states this event leads to ``after``."""
-
-    states: frozenset[FilesState]
-    event: FilesEvent
-    after: FilesState
-    why: str = ""
-
-
-def _step(state: FilesState, event: FilesEvent, after: FilesState, why: str = "") -> Step:
-    return Step(frozenset({state}), event, after, why)
-
-
-TABLE = (
-    _step(_S.PREPARING, _E.PREPARED, _S.READY),
-    _step(_S.PREPARING, _E.REFUSED, _S.REFUSED),
-    _step(_S.REFUSED, _E.WAIT, _S.NO_ROOM, "a slab is full and needs them, or the row is to be sealed"),
-    _step(_S.REFUSED, _E.RETRY, _S.PREPARING, "at once, below the second root"),
-    _step(_S.NO_ROOM, _E.RETRY, _S.PREPARING),
-    _step(_S.READY, _E.BROKE, _S.BROKEN),
-    _step(_S.BROKEN, _E.BROKE, _S.BROKEN, "another slab, or a commit, met the same disk"),
-    _step(_S.REWRITING, _E.BROKE, _S.REWRITING, "of the old files; what was asked for is answered before, so that this is only for safety"),
-    _step(_S.SEALING, _E.BROKE, _S.SEALING, "a commit that was asked for before: sealing fails as well, and says so"),
-    _step(_S.BROKEN, _E.REWRITE, _S.REWRITING),
-    _step(_S.REWRITING, _E.REWRITTEN, _S.READY),
-    _step(_S.READY, _E.SEAL, _S.SEALING),
-    _step(_S.SEALING, _E.SEALED, _S.GONE),
-    _step(_S.SEALING, _E.SEAL_FAILED, _S.READY, "to be rewritten, or given up"),
-    _step(_S.SEALING, _E.WAIT, _S.NO_ROOM_TO_SEAL),
-    _step(_S.NO_ROOM_TO_SEAL, _E.RETRY, _S.SEALING),
-    _step(_S.NO_ROOM_TO_SEAL, _E.SEAL, _S.SEALING, "for the last time: the acquisition fails"),
-    _step(_S.REOPENING, _E.REOPENED, _S.READY),
-    _step(_S.REOPENING, _E.WAIT, _S.NO_ROOM_TO_REOPEN),
-    _step(_S.NO_ROOM_TO_REOPEN, _E.RETRY, _S.REOPENING),
-    Step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _E.GIVE_UP, _S.GONE),
+TABLE = Table(
+    (
+        step(_S.PREPARING, _E.PREPARED, _S.READY),
+        step(_S.PREPARING, _E.REFUSED, _S.REFUSED),
+        step(_S.REFUSED, _E.WAIT, _S.NO_ROOM, "a slab is full and needs them, or the row is to be sealed"),
+        step(_S.REFUSED, _E.RETRY, _S.PREPARING, "at once, below the second root"),
+        step(_S.NO_ROOM, _E.RETRY, _S.PREPARING),
+        step(_S.READY, _E.BROKE, _S.BROKEN),
+        step(_S.BROKEN, _E.BROKE, _S.BROKEN, "another slab, or a commit, met the same disk"),
+        step(_S.REWRITING, _E.BROKE, _S.REWRITING, "of the old files; what was asked for is answered before, so that this is only for safety"),
+        step(_S.SEALING, _E.BROKE, _S.SEALING, "a commit that was asked for before: sealing fails as well, and says so"),
+        step(_S.BROKEN, _E.REWRITE, _S.REWRITING),
+        step(_S.REWRITING, _E.REWRITTEN, _S.READY),
+        step(_S.READY, _E.SEAL, _S.SEALING),
+        step(_S.SEALING, _E.SEALED, _S.GONE),
+        step(_S.SEALING, _E.SEAL_FAILED, _S.READY, "to be rewritten, or given up"),
+        step(_S.SEALING, _E.WAIT, _S.NO_ROOM_TO_SEAL),
+        step(_S.NO_ROOM_TO_SEAL, _E.RETRY, _S.SEALING),
+        step(_S.NO_ROOM_TO_SEAL, _E.SEAL, _S.SEALING, "for the last time: the acquisition fails"),
+        step(_S.REOPENING, _E.REOPENED, _S.READY),
+        step(_S.REOPENING, _E.WAIT, _S.NO_ROOM_TO_REOPEN),
+        step(_S.NO_ROOM_TO_REOPEN, _E.RETRY, _S.REOPENING),
+        step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _E.GIVE_UP, _S.GONE),
+    ),
+    {
+        _E.PREPARED: "only what is being prepared is answered so; of files that were discarded meanwhile nobody hears",
+        _E.REFUSED: "likewise",
+        _E.WAIT: "files that are there need no room, and what waits already does not wait twice",
+        _E.RETRY: "only what waits for room is tried again",
+        _E.BROKE: "nobody writes to files that are not there, and what is sealed or given up is out of reach",
+        _E.REWRITE: "only broken files are rewritten, and once",
+        _E.REWRITTEN: "only what is being rewritten is answered so",
+        _E.SEAL: "slabs wait for files that are not ready, and a row is sealed once no slab waits",
+        _E.SEALED: "only what is being sealed is answered so",
+        _E.SEAL_FAILED: "likewise",
+        _E.REOPENED: "only what is being opened again is answered so",
+        _E.GIVE_UP: "the keeper is at them, and its answer is waited for",
+    },
 )
-NEVER = {
-    _E.PREPARED: "only what is being prepared is answered so; of files that were discarded meanwhile nobody hears",
-    _E.REFUSED: "likewise",
-    _E.WAIT: "files that are there need no room, and what waits already does not wait twice",
-    _E.RETRY: "only what waits for room is tried again",
-    _E.BROKE: "nobody writes to files that are not there, and what is sealed or given up is out of reach",
-    _E.REWRITE: "only broken files are rewritten, and once",
-    _E.REWRITTEN: "only what is being rewritten is answered so",
-    _E.SEAL: "slabs wait for files that are not ready, and a row is sealed once no slab waits",
-    _E.SEALED: "only what is being sealed is answered so",
-    _E.SEAL_FAILED: "likewise",
-    _E.REOPENED: "only what is being opened again is answered so",
-    _E.GIVE_UP: "the keeper is at them, and its answer is waited for",
-}
-"""Why an event does not come in a state for which the table has no step."""
-
-
-def after(state: FilesState, event: FilesEvent) -> FilesState:
-    """The next state. An event that cannot come is a mistake of ours."""
-    found = [step.after for step in TABLE if event is step.event and state in step.states]
-    assert found, f"{event.value} comes to files that are {state.value}: {NEVER[event]}"
-    return found[0]

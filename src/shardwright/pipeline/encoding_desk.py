@@ -1,0 +1,102 @@
+"""The encoding desk: which rows of the slab table are at the workers, and how fast these are to encode. Part of the core; workers do the encoding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shardwright.model.degrade_level import DegradeLevel
+
+from .commands import Encode
+from .level_counts import LevelCounts
+from .overload_level import OverloadLevel, backlog_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shardwright.model.receipt import Receipt
+    from shardwright.shard.group_files import GroupFiles
+
+    from .assembly import SlabTable
+    from .commands import Command
+    from .limits import Limits
+    from .measures import Measures
+    from .reports import SlabEncoded
+
+
+class EncodingDesk:
+    """``levels``: at which chunks may be encoded, from the configured one to the fastest; one where that never changes."""
+
+    def __init__(
+        self, levels: Sequence[DegradeLevel], threads: int, table: SlabTable, limits: Limits, measures: Measures, ask: Callable[[Command], None]
+    ) -> None:
+        self.rows: set[int] = set()  # that are being encoded
+        self.overload = OverloadLevel(levels, tasks_to_try=threads)
+        self._counts = LevelCounts(limits.rows)
+        self._table = table
+        self._limits = limits
+        self._measures = measures
+        self._ask = ask
+        self._ring_used, self._ring_frames = 0, limits.ring_frames
+
+    def begin(self, row: int) -> None:
+        """Another slab is in this row, complete or closed."""
+        self._counts.begin_slab(row)
+        self._table.records["slab_frames"][row] = int(self._table.frames[row]) % (1 << 16)
+
+    def send(self, row: int, files: GroupFiles) -> None:
+        """The slab of a row to the workers: for the first time, or again, into other files."""
+        self.rows.add(row)
+        self._counts.begin_writing(row)
+        self._ask(Encode(row, int(self._table.slab[row]), files, self._table.addresses[row], self._table.records[row]))
+
+    def done(self, report: SlabEncoded) -> bool:
+        """Note a report. False: the row was given up with dead workers."""
+        if report.row not in self.rows:
+            return False
+        self.rows.discard(report.row)
+        for task in report.tasks:
+            self._measures.queue.observe_ns(task.queue_ns)
+            self._measures.encode.observe_ns(task.encode_ns)
+            self._counts.wrote(report.row, task.level, task.chunks)
+            self.overload.task_done(task.level)
+        return True
+
+    def stored(self, row: int, frames: int) -> None:
+        """Every chunk of its slab is."""
+        self._counts.stored(row, frames)
+
+    def give_up(self) -> set[int]:
+        """No worker is left: the rows that none will report."""
+        rows, self.rows = self.rows, set()
+        return rows
+
+    def see_ring(self, used_frames: int, ring_frames: int) -> None:
+        """How many frames of the camera's ring are in use."""
+        self._ring_used, self._ring_frames = used_frames, ring_frames
+
+    def look_at_ring(self, unsynced_frames: int, now_s: float) -> tuple[DegradeLevel, float] | None:
+        """Under the overload policy ``degrade``: encode faster while frames wait for encoders; ``unsynced_frames`` wait for a commit instead. Returns
+        the level before, when it has changed, and the part of the ring that is behind."""
+        if not self.overload.can_change:
+            return None
+        part = backlog_part(
+            ring_frames=self._ring_frames,
+            used_frames=self._ring_used,
+            collecting_frames=self._table.held_frames,
+            held_frames=self._limits.held_frames,
+            unsynced_frames=unsynced_frames,
+        )
+        before = self.overload.look(part, now_s)
+        return None if before is None else (before, part)
+
+    def counted(self, receipt: Receipt) -> Receipt:
+        """With what was written at which level."""
+        chunks, frames = self._counts.chunks.tolist(), self._counts.frames.tolist()
+        return replace(
+            receipt,
+            frames_faster=frames[DegradeLevel.FASTER],
+            frames_uncompressed=frames[DegradeLevel.UNCOMPRESSED],
+            chunks_faster=chunks[DegradeLevel.FASTER],
+            chunks_uncompressed=chunks[DegradeLevel.UNCOMPRESSED],
+        )
