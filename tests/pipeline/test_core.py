@@ -11,7 +11,7 @@ import pytest
 import shardwright.pipeline
 from shardwright.array.grid import Grid
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import StorageError
+from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.pipeline.commands import Commit, Discard, Encode, Finish, Prepare, Seal, Stage
 from shardwright.pipeline.core import AcquisitionState, Core, Now
 from shardwright.pipeline.encoding import SlabEncoder
@@ -25,8 +25,11 @@ ROOM = Path(shardwright.pipeline.__file__).parent
 OF_THE_CORE = (
     "core",
     "groups",
+    "life",
     "row_files",
+    "steps",
     "assembly",
+    "encoding_desk",
     "staging_desk",
     "commit_ledger",
     "recorder",
@@ -167,3 +170,16 @@ def test_a_group_that_is_being_sealed_is_not_rewritten_for_a_commit_before(spec_
     drive.tell(GroupSealed(0, 1, True, None, 1, np.zeros(2, record_dtype(0))))
     assert drive.core.state is AcquisitionState.OPEN
     assert drive.core.accounts.durable.value == 2
+
+
+def test_a_failure_while_the_end_waits_for_room_is_an_end(spec_of):
+    drive = Drive(spec_of(chunk=1, shard=1), WriteSettings(on_full="block"))
+    drive.core.finish(drive.now())
+    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)]
+    assert of(Finish, drive.tell(StoreFinished(ErrorText(StorageFullError, "no room")))) == []
+    assert drive.core.state is AcquisitionState.FINISHING
+    drive.core.workers_failed("it died", drive.now(), ended=True)
+    drive.core.tick(drive.now())
+    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)], "what readers see is to be true"
+    drive.tell(StoreFinished(None))
+    assert drive.core.state is AcquisitionState.FAILED
