@@ -7,6 +7,7 @@ camera    the client: in order or not, resends what was not released, flushes, e
 keeper    the shard keeper's commands, in steps between which the process may die
 workers   tasks of slabs and staged frames, likewise
 group     the files of one shard row: made, encoded into, sealed, rewritten, read back
+creation  how a store gets its name, played beside each story: processes that want the same one
 disk      files and names: what is there, what was synced, what a power cut leaves
 take_up   recovery: from a disk to what the core goes on with
 oracle    knows what was sent and what was acknowledged, and judges
@@ -14,7 +15,7 @@ shrink    makes a story that fails smaller
 mends     defects that were mended, put back into the core: the simulation must find them
 known     defects that are not mended yet, left out
 
-What is not simulated: how a store is made (and a name burned meanwhile), the second root of ``on_full`` spill, compaction beside the writer,
+What is not simulated: the second root of ``on_full`` spill, compaction beside the writer,
 damaged journals and headers, bits that rot by themselves, a store that is moved or deleted, two threads within one step of keeper or worker, the
 moment between a look at the fence and the act that follows it. Time never goes back, and pixels are numbers: codecs are not run.
 """

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any
 
+from . import creation
 from .shrink import shrink
 from .story import Story, draw
 from .world import play
@@ -35,13 +36,16 @@ def main() -> int:
 
 def _run(first: int, seeds: int, *, until_violation: bool) -> int:
     started = shown = time.monotonic()
-    summary: dict[str, Any] = {"first": first, "stories": 0, "lives": 0, "crashes": 0, "steps": 0, "seconds": 0.0, "violations": []}
+    summary: dict[str, Any] = {"first": first, "stories": 0, "lives": 0, "creations": 0, "crashes": 0, "steps": 0, "seconds": 0.0, "violations": []}
     for seed in range(first, first + seeds):
         story = draw(seed)
         world, violation = play(story)
         summary["stories"] += 1
         summary["lives"] += world.lives
-        summary["crashes"] += world.crashes
+        deaths, burned = creation.play(seed)
+        violation = violation or burned
+        summary["creations"] += 1
+        summary["crashes"] += world.crashes + deaths
         summary["steps"] += world.steps
         if violation is not None:
             summary["violations"].append({"seed": seed, "violation": violation})
@@ -62,9 +66,10 @@ def _run(first: int, seeds: int, *, until_violation: bool) -> int:
 
 def _replay(seed: int) -> int:
     story = draw(seed)
-    violation = _told(story)
+    violation, (_, burned) = _told(story), creation.play(seed)
+    print(f"the creation beside it: {burned or 'every promise was kept'}")
     if violation is None:
-        return 0
+        return 0 if burned is None else 1
     smaller = shrink(story, violation)
     if smaller != story:
         print("\n--- the same, made smaller ---\n")

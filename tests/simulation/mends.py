@@ -1,7 +1,4 @@
-"""The simulation proves itself: each of these puts a known defect, or a mistake like one, back into the real core, and must be found.
-
-A name that is burned while a store is made is none of them: stores are made before the simulation begins.
-"""
+"""The simulation proves itself: each of these puts a known defect, or a mistake like one, back into the real core, and must be found."""
 
 from __future__ import annotations
 
@@ -16,8 +13,13 @@ from shardwright.pipeline.core import Core
 from shardwright.pipeline.groups import Groups
 from shardwright.pipeline.holes import HoleMemory
 from shardwright.pipeline.staging_desk import StagingDesk
-from shardwright.recovery import table
+from shardwright.recovery import leftovers, table
+from shardwright.recovery.leftovers import FolderAction
 from shardwright.recovery.table import Action, JournalFact
+
+from . import creation
+from .story import draw
+from .world import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,6 +190,11 @@ def _believes(journal: JournalFact, working: bool, final: bool, action: Action) 
     return patches
 
 
+def _unbegun_stores_are_taken_up() -> list[Patch]:
+    rows = [replace(row, action=FolderAction.TAKE_UP) if row.unbegun else row for row in leftovers.FOLDER_TABLE]
+    return [(leftovers, "FOLDER_TABLE", tuple(rows))]
+
+
 def _split(row: table.Row, working: bool, final: bool, action: Action) -> Iterator[table.Row]:
     for is_working in (False, True) if row.working is None else (row.working,):
         for is_final in (False, True) if row.final is None else (row.final,):
@@ -219,6 +226,7 @@ MENDS = {
         Mend("no-retry", "a full disk is tried again", lambda: [(Groups, "retry_full_disk", _nothing)]),
         Mend("old-shard-believed", "the successor of a sealed shard is gone on with", _believes(JournalFact.REOPENED, True, True, Action.SEALED)),
         Mend("shard-in-progress-lost", "a shard in progress is gone on with", _believes(JournalFact.VALID, True, False, Action.ALL_FILL)),
+        Mend("name-burned", "a store that never got a frame keeps no name from the next one", _unbegun_stores_are_taken_up),
         Mend("final-name-ignored", "a shard that has its final name is complete", _believes(JournalFact.VALID, False, True, Action.LOST)),
     )
 }
@@ -226,12 +234,9 @@ MENDS = {
 
 def find(mend: Mend, seeds: int, first: int = 0) -> tuple[int, str] | None:
     """The first seed at which a mend that is taken out shows, and how."""
-    from .story import draw
-    from .world import play
-
     with mend.taken_out():
         for seed in range(first, first + seeds):
-            violation = play(draw(seed))[1]
+            violation = play(draw(seed))[1] or creation.play(seed)[1]
             if violation is not None:
                 return seed, violation
     return None
