@@ -194,7 +194,8 @@ class Oracle:
         before = [m for m in others if m < n]
         if fate is Fate.DUPLICATE and not others:
             raise ViolationError(f"{what}, but no other frame came for its place")
-        if fate in (Fate.DUPLICATE, Fate.LATE) and not others and self._is_in_order(n) and not self.closed_for_good:
+        in_order = self._is_in_order(n) and n not in self.written_off  # what nobody held any more, and newer frames passed, is late when it comes
+        if fate in (Fate.DUPLICATE, Fate.LATE) and not others and in_order and not self.closed_for_good:
             raise ViolationError(f"{what}, though it came in order")
         taken = [m for m in others if rows.get(m, (None,))[0] is Fate.STORED]
         never_kept = self.kills and any(rows.get(m, (Fate.LOST,))[0] is Fate.LOST for m in others)
