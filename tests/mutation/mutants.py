@@ -200,7 +200,7 @@ m.write_manifest = lambda workspace, manifest: write(workspace, __import__("data
         "old-inodes",
         "fencing: a take-over goes on with files that the old writer still has open",
         "take-over",
-        "import shardwright.recovery.take_over as m\nm.leave_old_inodes = lambda path, manifest: None",
+        "import shardwright.recovery.resume as m\nm.take_files = lambda store: store",
     ),
 ]
 

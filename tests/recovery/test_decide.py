@@ -188,3 +188,18 @@ def test_there_is_room_for_all_that_is_taken_up():
     made = decided(staged=waiting)
     assert made.standing.limits.rows == LIMITS.rows + 20
     assert made.standing.limits.open_groups >= 10 + 2
+
+
+def test_a_frame_that_was_given_up_and_is_there_has_one_status():
+    """Its write had said that it failed, or the worker died before it told."""
+    given_up = records(0, 1, 2, fate=Fate.LOST, reason=Reason.ACQUISITION_FAILED)
+    accounts = decided((BlockKind.EVENTS, -1, given_up), groups=(group(0, slab(0)),)).standing.accounts
+    assert (accounts.frames_received, accounts.frames_stored, accounts.frames_by_fate[Fate.LOST]) == (3, 2, 1)
+    assert accounts.stored.value == 3
+
+
+@pytest.mark.parametrize(("fate", "extent"), [(Fate.DUPLICATE, 2), (Fate.DROPPED, 6)], ids=str)
+def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(fate, extent):
+    settled = records(9, position=5, fate=fate, reason=Reason.PLACE_TAKEN)
+    made = decided((BlockKind.EVENTS, -1, settled), groups=(group(0, slab(0)),))
+    assert made.standing.accounts.received_extent == extent

@@ -55,7 +55,7 @@ def test_every_flipped_bit_is_found(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.update(format=2), "another version"),
+        (lambda f: f.update(format=3), "another version"),
         (lambda f: f.pop("format"), "another version"),
         (lambda f: f.pop("io"), "'io' is missing"),
         (lambda f: f.update(writer_epoch="1"), "'writer_epoch' is missing or of the wrong type"),

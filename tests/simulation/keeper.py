@@ -347,7 +347,10 @@ class Keeper:
         disk.take_little("finish")
         yield
         self._check_writer()
-        disk.table = [block.records for block in self._log.counted()]
+        blocks = self._log.counted()
+        stored = np.concatenate([NO_RECORDS, *(block.records for block in blocks if block.group is not None)])["sequence"]
+        found_again = [(block.records["fate"] == Fate.LOST) & np.isin(block.records["sequence"], stored) for block in blocks]  # stored wins
+        disk.table = [block.records[~again] for block, again in zip(blocks, found_again, strict=True)]
         yield
         if not command.keep_workspace:
             disk.call("finish")

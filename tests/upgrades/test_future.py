@@ -23,7 +23,7 @@ from shardwright.recovery.recover import recover_store
 from shardwright.recovery.table import Action
 from shardwright.service.compaction import CompactionService
 from shardwright.service.control_client import ControlClient
-from shardwright.shard import journal
+from shardwright.shard import journal, manifest
 from shardwright.shard.manifest import read_manifest
 from shardwright.wire import handover, messages
 from shardwright.wire.messages import Counter, Kind
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IN_A_STORE = ("acquisition.1.json", "1.journal", "staging", "frames.log")  # in the workspace of an unfinished one
-NEWEST = {"1.journal": journal.VERSION}  # of the others: 1
+NEWEST = {"1.journal": journal.VERSION, "acquisition.1.json": manifest.FORMAT}  # of the others: 1
 
 
 def refused_of(name: str) -> str:
@@ -49,7 +49,7 @@ def raise_version(workspace: Path, name: str) -> None:
     if path.suffix == ".json":
         facts = json.loads(path.read_text())
         del facts["crc32c"]
-        facts["format"] += 1
+        facts["format"] = NEWEST[name] + 1
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         path.write_text(json.dumps({**facts, "crc32c": crc32c.crc32c(text.encode())}, indent=2))
         return

@@ -102,11 +102,11 @@ def _open_keys(store: Store) -> tuple[bool, set[str]]:
     grid = Grid.of(spec)
     parameters = CodecParameters.of(spec, grid.chunk_bytes)
     layout = ArrayLayout.of(grid, parameters.max_encoded_bytes, spec.index_location == "start")
-    placements = [Placement(root)]
+    placements = [Placement(root, epoch=manifest.files_epoch)]
     if manifest.spill_root is not None:
-        placements.append(Placement(root, Path(manifest.spill_root) / root.name))
+        placements.append(Placement(root, Path(manifest.spill_root) / root.name, manifest.files_epoch))
     keys: set[str] = set()
-    names = [name.removesuffix(REWRITE_SUFFIX) for placement in placements for name in _names(placement.workspace)]
+    names = [name.removesuffix(REWRITE_SUFFIX) for placement in placements for name in _names(placement.files)]
     for name in names:
         number = name.removesuffix(JOURNAL_SUFFIX)
         if name.endswith(JOURNAL_SUFFIX) and number.isdecimal():

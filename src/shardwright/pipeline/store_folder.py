@@ -155,9 +155,8 @@ class StoreFolder:
 
     def placement(self, *, spill: bool) -> Placement:
         """Where the files of a group go."""
-        if not spill or self.manifest.spill_root is None:
-            return Placement(self.path)
-        return Placement(self.path, type(self.path)(self.manifest.spill_root) / self.path.name)
+        root = self.manifest.spill_root if spill else None
+        return Placement(self.path, None if root is None else type(self.path)(root) / self.path.name, self.manifest.files_epoch)
 
     def placements(self) -> list[Placement]:
         """All places where files of this store may lie."""
@@ -236,7 +235,7 @@ class StoreFolder:
         except (ShardFormatError, StorageError):
             return  # it is not ours to mend, and no reason not to end: `verify` tells of it
         if document is not None:
-            replace_file(self.path / "zarr.json", document, self.may_rename)
+            replace_file(self.path / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch)
 
     def remove_workspace(self) -> None:
         """The manifest goes first, durably: whatever a crash leaves of the rest is then known to be of no use. The lock is held to the end."""
@@ -281,7 +280,8 @@ class StoreFolder:
         self.lock.release()
 
     def _write_array(self, extent: int, may_replace: Callable[[], None] = lambda: None) -> None:
-        replace_file(self.path / IMAGE_PATH / "zarr.json", array_metadata(self.spec, extent, codec_metadata(self.spec)), may_replace)
+        document = array_metadata(self.spec, extent, codec_metadata(self.spec))
+        replace_file(self.path / IMAGE_PATH / "zarr.json", document, may_replace, writer=self.manifest.writer_epoch)
 
 
 def _refuse_taken(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.model.fates import Fate, Reason
 from shardwright.pipeline.accounts import Accounts
 from shardwright.pipeline.assembly import grid_tables
 from shardwright.pipeline.earlier_row import EarlierRow
@@ -69,6 +70,7 @@ class _Judge:
         self._accounts = accounts
         self._evidence = Evidence(accounts, facts)
         self._reopened = {group.number for group in facts.groups if group.journal is JournalFact.REOPENED}
+        self._lost: list[tuple[np.ndarray, np.ndarray]] = []  # as the log says: sequences, and which of them were never acknowledged
         self._logged: set[int] = set()  # groups whose records are in the frame log
         self._shut: set[int] = set()  # groups whose places wait for no frame
         self._whole: set[int] = set()  # slabs
@@ -80,6 +82,7 @@ class _Judge:
         self._accounts.shards, self._accounts.stored_bytes = facts.sealed_shards, facts.sealed_bytes
         self._take_log(blocks)
         groups = tuple(self._group(group) for group in facts.groups)
+        self._settle_lost()
         self._take_staged()
         forgotten = self._evidence.conclude()
         self._make_room(groups)
@@ -102,14 +105,30 @@ class _Judge:
                 pieces[group].append(records)
                 accounts.find(records)
             else:
-                sequences = records["sequence"].astype(np.int64)
-                accounts.receive(sequences, records["position"].astype(np.int64))
-                accounts.settle(records)
-                accounts.stored.add(sequences)
-                accounts.durable.add(sequences)
+                twice = records["fate"] == Fate.DUPLICATE  # the first one has the place, or was never acknowledged: then nothing has
+                accounts.receive(records["sequence"].astype(np.int64), np.where(twice, -1, records["position"].astype(np.int64)))
+                lost = records["fate"] == Fate.LOST
+                accounts.settle(records[~lost])
+                self._note_settled(records["sequence"][~lost].astype(np.int64))
+                if lost.any():
+                    self._lost.append((records["sequence"][lost].astype(np.int64), records["reason"][lost] == Reason.NOT_ACKNOWLEDGED))
         self._remember_rows(pieces)
         for group in sorted(self._standing.closed_groups - self._logged)[-self._standing.limits.open_groups :]:
             self._remember_rows({group: []})
+
+    def _settle_lost(self) -> None:
+        """Frames that the log gives up, unless they were found: a write had said that it failed, or had not been told of, and was whole. Stored wins,
+        in the frame table as well."""
+        accounts = self._accounts
+        for sequences, unacknowledged in self._lost:
+            gone = ~accounts.stored.holds(sequences)
+            accounts.frames_by_fate[Fate.LOST] += int(gone.sum())
+            accounts.frames_unacknowledged += int((gone & unacknowledged).sum())
+            self._note_settled(sequences[gone])
+
+    def _note_settled(self, sequences: np.ndarray) -> None:
+        self._accounts.stored.add(sequences)
+        self._accounts.durable.add(sequences)
 
     def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
         """Of a sealed group that is not full: so that it can be opened again, and a frame for a place that stays closed is late, not a duplicate.

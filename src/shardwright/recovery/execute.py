@@ -66,8 +66,8 @@ class _Executor:
         """No power cut may take back what was believed: names that a rewrite has given, the frame log, for whose groups journals go, staged
         frames."""
         for placement in self._folder.placements():
-            if placement.workspace.is_dir():
-                sync_directory(placement.workspace)
+            if placement.files.is_dir():
+                sync_directory(placement.files)
         self._folder.log.sync()
         if self._folder.staging is not None:
             self._folder.staging.sync()

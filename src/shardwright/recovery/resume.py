@@ -22,7 +22,7 @@ from shardwright.storage.lock import StoreLock
 from .decide import Decisions, decide
 from .execute import execute
 from .scan import Scanned, scan
-from .take_over import leave_old_inodes
+from .take_over import clear_older, take_files
 from .unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -133,9 +133,11 @@ def _fence_off(path: Path, *, take_over: bool) -> Unfinished:
     manifest = replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1)
     _write_manifest(workspace, manifest)
     delete_manifests(workspace, up_to_epoch=manifest.writer_epoch - 1)
+    store = Unfinished(path, manifest)
     if take_over:
-        leave_old_inodes(store)
-    return Unfinished(path, manifest)
+        store = take_files(store)
+    clear_older(store)
+    return store
 
 
 def _write_manifest(workspace: Path, manifest: Manifest) -> None:

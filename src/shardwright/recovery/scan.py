@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from .unfinished import Unfinished
 
-COPY_SUFFIX = ".copy"  # of a take-over that was killed
-
 
 @dataclass
 class Scanned:
@@ -75,7 +73,7 @@ class _Scan:
 
     def run(self, log: FrameLog, staging: StagingArea | None) -> Scanned:
         store = self._store
-        placements = [placement for placement in store.placements if placement.workspace.is_dir()]
+        placements = [placement for placement in store.placements if placement.files.is_dir()]
         groups = tuple(group for placement in placements for group in self._workspace(placement, log.groups))
         sealed = self._sealed_bytes()
         facts = StoreFacts(
@@ -97,9 +95,9 @@ class _Scan:
 
     def _workspace(self, placement: Placement, logged: set[int]) -> list[GroupFacts]:
         """Journals lead to their groups; a shard in progress that no journal names holds nothing, as the table says."""
-        with storage_errors("look into", placement.workspace):
-            names = sorted(entry.name for entry in placement.workspace.iterdir())
-        self._useless += [placement.workspace / name for name in names if name.endswith((REWRITE_SUFFIX, COPY_SUFFIX))]
+        with storage_errors("look into", placement.files):
+            names = sorted(entry.name for entry in placement.files.iterdir())
+        self._useless += [placement.files / name for name in names if name.endswith(REWRITE_SUFFIX)]
         begun = []
         for number, path in journals(placement):
             if was_never_begun(path):
@@ -107,7 +105,7 @@ class _Scan:
             else:
                 begun.append(number)
         named = {placement.working(self._layout.shard_key(number, file)) for number in begun for file in range(self._layout.files_per_group)}
-        working = [placement.workspace / name for name in names if name.startswith("c.") and name.endswith(WORKING_SUFFIX)]
+        working = [placement.files / name for name in names if name.startswith("c.") and name.endswith(WORKING_SUFFIX)]
         unnamed = FileFacts(JournalFact.NONE, working=True, final=False, holds=False)
         self._useless += [path for path in working if path not in named and action_for(unnamed) is Action.DELETE]
         return [self._group(placement, number, logged) for number in begun]

@@ -1,39 +1,98 @@
-"""Taking a store over from a writer that hangs: it may wake up and write on through its descriptors, so its files are left to it and copies used.
+"""Taking a store over from a writer that hangs: it may wake up and go on where it was, with what it has open, and with the one call that it was about
+to make when it looked at the fence for the last time.
 
-The lock file has been replaced and the writer epoch raised before this; the old writer can then rename nothing any more, here it loses the bytes.
+The lock file has been replaced and the writer epoch raised before this. What it has open: log and staging area are replaced by copies, so that it
+writes into files that have no name any more. What it may still rename or delete: the groups in progress are copied into a folder of their
+own, ``taken-EPOCH``, that counts once the manifest names it, and the names that the old writer knows are deleted, as are the documents that it was
+about to put in place.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardwright.shard.manifest import is_manifest
+from shardwright.array.ome import IMAGE_PATH
+from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, TAKEN_PREFIX, WORKING_SUFFIX
+from shardwright.shard.manifest import write_manifest
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import open_regular, storage_errors, sync_directory
+from shardwright.storage.files import delete_new_files, make_directories, open_regular, storage_errors, sync_directory
 
-from .scan import COPY_SUFFIX
+from .unfinished import Unfinished
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .unfinished import Unfinished
+    from shardwright.shard.group_files import Placement
+
+_COPY_SUFFIX = ".copy"
 
 
-def leave_old_inodes(store: Unfinished) -> None:
-    """After a take-over the old writer may still write through its descriptors: go on with copies that it does not know."""
-    for workspace in (placement.workspace for placement in store.placements):
-        for file in sorted(workspace.iterdir()) if workspace.is_dir() else []:
-            if file.name in ("lock", "ballast") or is_manifest(file) or not file.is_file():
-                continue
-            copy = file.with_name(f"{file.name}{COPY_SUFFIX}")
+def take_files(store: Unfinished) -> Unfinished:
+    """Of a store whose manifest is the new writer's: as it goes on. Raises ``StorageError``; the next try begins again."""
+    epoch = store.manifest.writer_epoch
+    for placement in store.placements:
+        if placement.files.is_dir():
+            _copy_groups(placement, replace(placement, epoch=epoch))
+    for name in ("frames.log", "staging"):
+        if (store.workspace / name).exists():
+            _replace_by_copy(store.workspace / name)
+    sync_directory(store.workspace)
+    manifest = replace(store.manifest, files_epoch=epoch)
+    write_manifest(store.workspace, manifest)
+    return Unfinished(store.path, manifest)
+
+
+def clear_older(store: Unfinished) -> None:
+    """What older writers knew of groups in progress, and were about to put in place: none of it counts. Raises ``StorageError``."""
+    for placement in store.placements:
+        if not placement.workspace.is_dir():
+            continue
+        with storage_errors("look into", placement.workspace):
+            entries = sorted(placement.workspace.iterdir())
+        for entry in entries:
+            taken = entry.name.startswith(TAKEN_PREFIX) and entry != placement.files
+            if taken or entry.name.endswith(_COPY_SUFFIX) or (placement.epoch and _is_groups(entry)):
+                _remove(entry)
+        sync_directory(placement.workspace)
+    for folder in (store.path, store.path / IMAGE_PATH):
+        delete_new_files(folder / "zarr.json", but=store.manifest.writer_epoch)
+
+
+def _is_groups(path: Path) -> bool:
+    return path.name.removesuffix(REWRITE_SUFFIX).endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
+
+
+def _copy_groups(source: Placement, target: Placement) -> None:
+    if target.files.exists():  # of a take-over that was killed, by this very epoch
+        _remove(target.files)
+    make_directories(target.files)
+    for file in sorted(source.files.iterdir()):
+        if file.is_file() and _is_groups(file) and not file.name.endswith(REWRITE_SUFFIX):
             with storage_errors("copy", file):
-                copy.unlink(missing_ok=True)
-                _copy_file(file, copy)
-                reach("take_over.before_rename")
-                copy.replace(file)
-        if workspace.is_dir():
-            sync_directory(workspace)
+                reach("take_over.before_copy")
+                _copy_file(file, target.files / file.name)
+    sync_directory(target.files)
+
+
+def _replace_by_copy(file: Path) -> None:
+    copy = file.with_name(f"{file.name}{_COPY_SUFFIX}")
+    with storage_errors("copy", file):
+        copy.unlink(missing_ok=True)
+        _copy_file(file, copy)
+        reach("take_over.before_rename")
+        copy.replace(file)
+
+
+def _remove(path: Path) -> None:
+    with storage_errors("delete", path):
+        reach("take_over.before_delete")
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _copy_file(source: Path, target: Path) -> None:

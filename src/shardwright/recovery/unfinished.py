@@ -45,8 +45,9 @@ class Unfinished:
             if (node / "zarr.json").exists():
                 read_metadata(node)
         for placement in _placements(path, manifest):
-            if placement.workspace.is_dir():
-                refuse_other_versions(placement.workspace, manifest.identity_bytes)
+            for folder in (placement.workspace, *([placement.files] if placement.epoch else [])):
+                if folder.is_dir():
+                    refuse_other_versions(folder, manifest.identity_bytes)
         return cls(path, manifest)
 
     @property
@@ -82,10 +83,11 @@ class Unfinished:
 
 
 def _placements(path: Path, manifest: Manifest) -> list[Placement]:
-    spill = [] if manifest.spill_root is None else [Placement(path, Path(manifest.spill_root) / path.name)]
-    return [Placement(path), *spill]
+    epoch = manifest.files_epoch
+    spill = [] if manifest.spill_root is None else [Placement(path, Path(manifest.spill_root) / path.name, epoch)]
+    return [Placement(path, epoch=epoch), *spill]
 
 
 def journals(placement: Placement) -> list[tuple[int, Path]]:
     """The journals in one workspace, with their groups, in the order of these."""
-    return sorted((int(path.name.removesuffix(JOURNAL_SUFFIX)), path) for path in placement.workspace.glob(f"[0-9]*{JOURNAL_SUFFIX}"))
+    return sorted((int(path.name.removesuffix(JOURNAL_SUFFIX)), path) for path in placement.files.glob(f"[0-9]*{JOURNAL_SUFFIX}"))

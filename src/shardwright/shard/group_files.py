@@ -36,15 +36,19 @@ T = TypeVar("T")
 WORKSPACE = ".shardwright"
 IMAGE_FOLDER = "0"
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
+TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of whoever took the store over
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace failed ones
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the files of groups lie: the store itself, or (``spill``) the folder of the same name below the second root."""
+    """Where the files of groups lie: the store itself, or (``spill``) the folder of the same name below the second root. ``epoch``: of the writer
+    that took the store over last, 0 if none did. It has the groups in progress in a folder of its own: whatever the other one was about to rename
+    or delete, and does after its last look at the fence, it does not to these."""
 
     store: Path
     spill: Path | None = None
+    epoch: int = 0
 
     @property
     def root(self) -> Path:
@@ -54,14 +58,19 @@ class Placement:
     def workspace(self) -> Path:
         return self.root / WORKSPACE
 
+    @property
+    def files(self) -> Path:
+        """Where its groups in progress are."""
+        return self.workspace / f"{TAKEN_PREFIX}{self.epoch}" if self.epoch else self.workspace
+
     def working(self, key: str) -> Path:
-        return self.workspace / f"{key.replace('/', '.')}{WORKING_SUFFIX}"
+        return self.files / f"{key.replace('/', '.')}{WORKING_SUFFIX}"
 
     def final(self, key: str) -> Path:
         return self.root / IMAGE_FOLDER / key
 
     def journal(self, group: int) -> Path:
-        return self.workspace / f"{group}{JOURNAL_SUFFIX}"
+        return self.files / f"{group}{JOURNAL_SUFFIX}"
 
     @property
     def record(self) -> ShardSums:
@@ -110,7 +119,7 @@ class GroupFiles:
 
         Raises ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
         if placement.spill is not None:
-            make_directories(placement.workspace)  # the store's own is there; if it is not, another writer has finished the store
+            make_directories(placement.files)  # the store's own is there; if it is not, another writer has finished the store
         packed = io != "mmap" if packed is None else packed
         replaces = placement.record if reopened else None
         opened: list[OpenShard] = []
@@ -143,10 +152,10 @@ class GroupFiles:
             may_rename()
             shard.rename(without_suffix(shard.working_path))
         if self.journal.reopened:  # after a power cut, this journal without a shard in progress would say that the row was sealed again
-            sync_directory(self.placement.workspace)
+            sync_directory(self.placement.files)
         may_rename()
         self.journal.rename(without_suffix(self.journal.path))
-        sync_directory(self.placement.workspace)
+        sync_directory(self.placement.files)
 
     @property
     def cached(self) -> bool:
@@ -238,7 +247,7 @@ class GroupFiles:
 
     def _delete_journal_first(self) -> None:
         self.journal.delete()
-        sync_directory(self.placement.workspace)
+        sync_directory(self.placement.files)
 
     def discard_rewrite(self) -> None:
         """After a rewrite that failed: what still has its suffix is deleted, and everything closed. What has taken an old one's name already stays: a

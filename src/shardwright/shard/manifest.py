@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
-FORMAT = 1
+FORMAT = 2  # 1: of a store that was never taken over
 _MAX_BYTES = 16 << 20
 
 
@@ -33,6 +33,7 @@ class Manifest:
     clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as JSON values. ``io``: how its shards are filled. ``created_ns``: UTC
     nanoseconds. ``spill_root``: the second root, None unless there is one. ``seen_stop``, ``seen_extent``: frames below this
     sequence, and places below this index of the first axis, are known to have come once, although recovery has cleared what told of them.
+    ``files_epoch``: of the writer that took the store over last, 0 if none did; its groups are in a folder of that number.
     """
 
     identity: str
@@ -44,6 +45,7 @@ class Manifest:
     spill_root: str | None = None
     seen_stop: int = 0
     seen_extent: int = 0
+    files_epoch: int = 0
 
     @property
     def identity_bytes(self) -> bytes:
@@ -61,6 +63,7 @@ _FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "spill_root": (str, type(None)),
     "seen_stop": int,
     "seen_extent": int,
+    "files_epoch": int,
 }
 
 
@@ -96,6 +99,9 @@ def _epochs(workspace: Path) -> list[int]:
 def write_manifest(workspace: Path, manifest: Manifest) -> None:
     """Raises ``StorageError``; the old manifest is then still there."""
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))  # as it will be read: the checksum covers that
+    if not manifest.files_epoch:
+        del facts["files_epoch"]
+        facts["format"] = FORMAT - 1
     replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts))
 
 
@@ -144,7 +150,10 @@ def _checksum(facts: dict[str, Any]) -> int:
 
 
 def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
-    check_version(facts.pop("format", None), FORMAT, path)
+    version = facts.pop("format", None)
+    check_version(version, FORMAT, path)
+    if version == FORMAT - 1:
+        facts = {**facts, "files_epoch": 0}
     for name, kind in _FIELD_TYPES.items():
         if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
             raise ShardFormatError(f"{path}: field {name!r} is missing or of the wrong type", got=repr(facts.get(name))[:80])

@@ -209,16 +209,17 @@ def make_directories(path: Path) -> None:
         sync_directory(directory.parent)
 
 
-def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None) -> None:
+def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None, *, writer: int | None = None) -> None:
     """Put ``data`` at ``path`` atomically and durably: readers see the old bytes or the new. A failure leaves the old and nothing else.
 
-    ``may_replace`` is asked last, right before the new bytes get the name; what it raises is a failure.
+    ``may_replace`` is asked last, right before the new bytes get the name; what it raises is a failure. No look can come after that one: where
+    ``writer`` may be taken over, whoever does so takes its new bytes away (``delete_new_files``), and has its own under another name.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new" if writer is None else f".{path.name}.{writer}.new")
     with storage_errors("write", path):
         try:
             reach("replace.before_delete")
-            temporary.unlink(missing_ok=True)  # a writer that was taken over may still have it open, and must not write into ours
+            temporary.unlink(missing_ok=True)  # of an earlier try
             _write_synced(temporary, data)
             reach("replace.before_rename")
             may_replace()
@@ -227,6 +228,16 @@ def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lamb
             temporary.unlink(missing_ok=True)  # on a full disk it would hold the last free blocks
             raise
     sync_directory(path.parent)
+
+
+def delete_new_files(path: Path, *, but: int) -> None:
+    """What other writers than this one were about to put at ``path``, or were killed before. Raises ``StorageError``."""
+    with storage_errors("look into", path.parent):
+        found = [new for new in path.parent.glob(f".{path.name}*.new") if new.name != f".{path.name}.{but}.new"]
+    for new in found:
+        with storage_errors("delete", new):
+            reach("replace.before_clear")
+            new.unlink(missing_ok=True)
 
 
 def remove_own(path: Path, descriptor: int, kind: str) -> None:

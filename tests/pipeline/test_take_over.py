@@ -1,0 +1,110 @@
+"""A store is taken over from a writer that lives: whatever that one was about to do when it last looked at the fence finds nothing to do it to."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.compact.shards import _open_keys
+from shardwright.pipeline.limits import Limits
+from shardwright.pipeline.settings import WriteSettings
+from shardwright.read.store import open_store
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import restore
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETTINGS = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+FRAMES = 7  # slabs of two, groups of four: a slab that collects in the first group, and the next group prepared
+DOCUMENTS = ("zarr.json", "0/zarr.json")
+
+
+@pytest.fixture(params=["one root", "two roots"])
+def old(request, tmp_path, shared_pool, drive_of, spec_of):
+    """An acquisition that is open, and has all of its frames on disk."""
+    spill = {"spill_root": tmp_path / "second", "on_full": "spill"} if request.param == "two roots" else {}
+    settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0, **spill)
+    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=2), shared_pool, settings)
+    drive.submit(*range(FRAMES))
+    drive.until(lambda: drive.acquisition.durable_watermark == FRAMES)
+    drive.still()
+    yield drive
+    drive.acquisition.close()
+
+
+def known_names(store: Path) -> list[Path]:
+    """What a writer may rename or delete, with what it may just have made to be renamed."""
+    workspace = store / ".shardwright"
+    for name in DOCUMENTS:
+        (store / name).with_name(f".{(store / name).name}.1.new").write_text("{}")
+    (workspace / "0.journal.rewrite").touch()
+    found = [path for path in workspace.iterdir() if path.name.endswith((".partial", ".journal", ".rewrite"))]
+    return found + [(store / name).with_name(".zarr.json.1.new") for name in DOCUMENTS]
+
+
+def take_over(store: Path):
+    return restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0]
+
+
+def assert_whole(store: Path, drive) -> None:
+    assert np.array_equal(zarr.open_array(store / "0", mode="r")[...], drive.expected(range(FRAMES)))
+    assert not (store / ".shardwright").exists()
+
+
+def test_no_name_that_the_old_writer_knows_is_left(old, shared_pool):
+    names, unsealed = known_names(old.path), _open_keys(open_store(old.path))
+    assert len(names) >= 6
+    take_over(old.path).close()
+    assert _open_keys(open_store(old.path)) == unsealed, "a compaction leaves them alone"
+    for name in names:
+        with pytest.raises(FileNotFoundError):
+            name.rename(old.path / "0" / "renamed at last")
+    assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES
+    assert_whole(old.path, old)
+
+
+def test_again_and_again(old, shared_pool):
+    for _ in range(3):
+        take_over(old.path).close()
+        restore(old.path, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
+    with sw.resume(old.path, take_over=True) as writer:
+        assert writer.frames == FRAMES
+        writer.append(old.pixels(FRAMES))
+    expected = np.concatenate([old.expected(range(FRAMES)), old.pixels(FRAMES)[None]])
+    assert np.array_equal(zarr.open_array(old.path / "0", mode="r")[...], expected)
+
+
+class Died(BaseException):
+    """Leaves what a kill leaves."""
+
+
+@pytest.mark.parametrize("then", ["taken over", "resumed"])
+@pytest.mark.parametrize("point", ["take_over.before_copy", "take_over.before_rename", "take_over.before_delete", "replace.before_rename"])
+def test_a_take_over_that_is_cut_short_is_begun_again(old, shared_pool, point, then):
+    """At every call of this kind, one after the other."""
+
+    def die() -> None:
+        raise Died
+
+    known_names(old.path)
+    deaths = 0
+    for number in range(1, 100):
+        failpoints.set_hook(point, failpoints.at_time(number, die))
+        try:
+            take_over(old.path).close()
+            break
+        except Died:
+            deaths += 1
+        finally:
+            failpoints.set_hook(point, None)
+    assert deaths >= 1
+    recovered = recover_store(old.path, shared_pool, threads=1, take_over=then == "taken over")
+    assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)
+    assert_whole(old.path, old)
