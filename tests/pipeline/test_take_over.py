@@ -59,7 +59,7 @@ def assert_whole(store: Path, drive) -> None:
 
 
 def test_no_name_that_the_old_writer_knows_is_left(old, shared_pool):
-    names, unsealed = known_names(old.path), _open_keys(open_store(old.path))
+    unsealed, names = _open_keys(open_store(old.path)), known_names(old.path)
     assert len(names) >= 6
     take_over(old.path).close()
     assert _open_keys(open_store(old.path)) == unsealed, "a compaction leaves them alone"
