@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.model.errors import LockedError, OutputExistsError, StorageError
+from shardwright.model.errors import LockedError, OutputExistsError, StorageError, StorageFullError
 from shardwright.pipeline.new_store import abandoned, making_folder, remove_abandoned
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
@@ -272,3 +274,18 @@ def test_a_creation_that_fails_beside_a_quicker_one_leaves_that_one_alone(tmp_pa
     writer.append(np.full((4, 6), 7, np.uint16))
     assert writer.close().frames_stored == 1
     assert names(tmp_path) == ["a.zarr"]
+
+
+def test_a_name_is_given_back_in_the_room_of_the_ballast(tmp_path, spec_of, at_point):
+    """On a full copy-on-write filesystem no name can be changed without room."""
+    path = tmp_path / "refused.zarr"
+
+    def full() -> None:
+        assert (path / ".shardwright" / "ballast").exists()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    at_point("shard.before_preallocate", full)
+    at_point("store.before_withdraw", full)
+    with pytest.raises(StorageFullError):
+        sw.create(path, spec_of())
+    assert names(tmp_path) == []

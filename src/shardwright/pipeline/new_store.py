@@ -17,9 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import LockedError, ShardwrightError, StorageError
+from shardwright.model.errors import LockedError, ShardwrightError, StorageError, StorageFullError
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import read_manifest
+from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import rename_without_replacing, storage_errors, sync_directory
 from shardwright.storage.lock import StoreLock, is_locked
@@ -72,18 +73,27 @@ def publish(store: Path, path: Path) -> None:
 
 
 def withdraw(path: Path) -> None:
-    """Remove a store, its name in one step, so that no kill leaves a part of it there; also on a full disk, where no folder can be made. Its lock
-    is the caller's. Raises ``StorageError``."""
+    """Remove a store, its name in one step, so that no kill leaves a part of it there; also on a full disk, where no folder can be made, and (copy on
+    write) no name changed but in the ballast's room. Its lock is the caller's. Raises ``StorageError``."""
     folder = path.with_name(_new_name())
-    with storage_errors("remove", path):
-        reach("store.before_withdraw")
-        path.rename(folder)
+    try:
+        _take_name(path, folder)
+    except StorageFullError:
+        if not Ballast(path / WORKSPACE / "ballast", 0).release():
+            raise
+        _take_name(path, folder)
     with suppress(StorageError):  # what stays is known to be of no use
         sync_directory(path.parent)
         with storage_errors("remove", folder):
             _remove_spilled(folder, path)
             reach("store.before_remove")
             shutil.rmtree(folder)
+
+
+def _take_name(path: Path, folder: Path) -> None:
+    with storage_errors("remove", path):
+        reach("store.before_withdraw")
+        path.rename(folder)
 
 
 def _new_name() -> str:
