@@ -339,3 +339,17 @@ def test_of_a_full_disk_only_a_sync_that_fails_ends_it(tmp_path, shared_pool, dr
 def test_a_store_without_a_boot_is_not_intact(tmp_path):
     assert not is_intact(tmp_path)
     end_intact(tmp_path)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("where", ["shardwright.recovery.scan.is_intact", "shardwright.recovery.leftovers.is_intact"])
+def test_a_disk_that_fails_at_a_look_is_a_typed_error(left, shared_pool, monkeypatch, where, dry_run):
+    """Of a folder whose own checksum does not hold ``exists`` raises what the system says."""
+    store, _ = left()
+
+    def fail(workspace: Path) -> bool:
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+
+    monkeypatch.setattr(where, fail)
+    with pytest.raises(StorageError, match=os.strerror(errno.EBADMSG)):
+        recover_store(store, shared_pool, threads=1, dry_run=dry_run)

@@ -11,6 +11,7 @@ from shardwright.model.fates import Fate
 from shardwright.pipeline.acquisition import AcquisitionState
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.settings import WriteSettings
+from shardwright.storage.files import storage_errors
 
 from .leftovers import FolderAction, is_leftover, look_at, remove, row_for
 from .resume import go_on, look, restore
@@ -83,13 +84,15 @@ def recover_store(
     Raises ``LockedError`` while another writer holds it, ``ShardFormatError`` for a damaged manifest or log, ``StorageError``.
     """
     started_s = time.monotonic()
-    row = None if take_over and not is_leftover(path) else row_for(look_at(path))
+    with storage_errors("look into", path):
+        row = None if take_over and not is_leftover(path) else row_for(look_at(path))
     if row is not None and row.action is not FolderAction.TAKE_UP:
         if not dry_run:
             remove(path, row)
         recovery = Recovery(str(path), row.would_be_done if dry_run else row.done)
     elif dry_run:
-        recovery = _examine(path, pool, threads, progress)
+        with storage_errors("look into", path):
+            recovery = _examine(path, pool, threads, progress)
     else:
         recovery = _seal(path, pool, threads, take_over=take_over, progress=progress)
     recovery.seconds = time.monotonic() - started_s

@@ -17,6 +17,7 @@ from shardwright.read.store import read_metadata
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest, write_manifest
 from shardwright.storage.ballast import Ballast
+from shardwright.storage.files import storage_errors
 from shardwright.storage.lock import StoreLock
 
 from .decide import Decisions, decide
@@ -93,14 +94,16 @@ def restore(
         Unfinished.read(path)  # before its writer loses the lock
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     try:
-        store = _fence_off(path, take_over=take_over)
-        folder = _open_folder(store, lock, settings)
+        with storage_errors("take up", path):
+            store = _fence_off(path, take_over=take_over)
+            folder = _open_folder(store, lock, settings)
     except BaseException:
         lock.release()
         raise
     try:
-        found = look(store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress)
-        return execute(folder, store.layout, found.scanned, found.decisions), found
+        with storage_errors("take up", path):
+            found = look(store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress)
+            return execute(folder, store.layout, found.scanned, found.decisions), found
     except BaseException as error:
         folder.note_disk_error(error)
         folder.close()
