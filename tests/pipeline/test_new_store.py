@@ -285,7 +285,7 @@ def test_a_name_is_given_back_in_the_room_of_the_ballast(tmp_path, spec_of, at_p
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     at_point("shard.before_preallocate", full)
-    at_point("store.before_withdraw", full)
+    at_point("store.before_take_name", full)
     with pytest.raises(StorageFullError):
         sw.create(path, spec_of())
     assert names(tmp_path) == []

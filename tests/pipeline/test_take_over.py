@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.compact.shards import _open_keys
+from shardwright.model.errors import FencedError, ShardFormatError
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.read.store import open_store
@@ -108,3 +110,58 @@ def test_a_take_over_that_is_cut_short_is_begun_again(old, shared_pool, point, t
     recovered = recover_store(old.path, shared_pool, threads=1, take_over=then == "taken over")
     assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)
     assert_whole(old.path, old)
+
+
+@pytest.mark.parametrize("slow_one", ["resumed", "taken over"])
+@pytest.mark.parametrize("point", ["replace.before_rename", "workspace.before_manifest", "take_over.before_delete", "take_over.before_rename"])
+def test_a_recovery_that_is_taken_over_itself_touches_nothing_of_its_successor(old, shared_pool, point, slow_one):
+    """It was stopped right before it asked for the last time whether the store is still its own."""
+    old.acquisition.close()  # it is dead
+    take_over(old.path).close()  # so that there are files of an older epoch
+    heirs = []
+    failpoints.set_hook(point, failpoints.at_time(1, lambda: heirs.append(take_over(old.path))))
+    limits_of = partial(Limits.derive, threads=2)
+    try:
+        restore(old.path, limits_of, SETTINGS, threads=1, take_over=slow_one == "taken over")[0].close()
+    except FencedError:
+        assert heirs
+    finally:
+        failpoints.set_hook(point, None)
+    for heir in heirs:
+        assert all(group.files.journal.path.exists() for group in heir.groups)
+        heir.close()
+    recovered = recover_store(old.path, shared_pool, threads=1)
+    assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)
+    assert_whole(old.path, old)
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_store_without_a_frame_that_somebody_has_taken_over_is_not_withdrawn(tmp_path, spec_of, finishes):
+    path, frame, heirs = tmp_path / "a.ome.zarr", np.ones((4, 6), np.uint16), []
+
+    def take_over_now() -> None:
+        heirs.append(sw.resume(path, take_over=True))
+        heirs[0].append(frame)
+        if finishes:
+            heirs[0].close()
+
+    writer = sw.create(path, spec_of())
+    failpoints.set_hook("store.before_withdraw", failpoints.at_time(1, take_over_now))
+    try:
+        writer.close()
+    except FencedError:
+        pass
+    finally:
+        failpoints.set_hook("store.before_withdraw", None)
+    heirs[0].close()
+    assert np.array_equal(zarr.open_array(path / "0", mode="r")[...], frame[None])
+
+
+def test_a_folder_that_the_manifest_names_and_that_is_not_there_stops_everything(old, shared_pool):
+    take_over(old.path).close()
+    (folder,) = (old.path / ".shardwright").glob("taken-*")
+    shutil.move(folder, old.path.parent / "elsewhere")
+    with pytest.raises(ShardFormatError, match=folder.name):
+        recover_store(old.path, shared_pool, threads=1)
+    shutil.move(old.path.parent / "elsewhere", folder)
+    assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES

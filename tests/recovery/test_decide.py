@@ -203,3 +203,9 @@ def test_a_duplicate_of_a_frame_that_is_gone_makes_the_array_no_longer(fate, ext
     settled = records(9, position=5, fate=fate, reason=Reason.PLACE_TAKEN)
     made = decided((BlockKind.EVENTS, -1, settled), groups=(group(0, slab(0)),))
     assert made.standing.accounts.received_extent == extent
+
+
+def test_a_group_below_the_second_root_goes_on_there():
+    """New files of it, after an I/O error, would else lie where its journal is not."""
+    (here, there) = decided(groups=(group(0, slab(0)), replace(group(1, slab(2)), spilled=True))).groups
+    assert (here.standing.spilled, there.standing.spilled) == (False, True)

@@ -202,8 +202,8 @@ class _Executor:
     def _settle_files(self, group: GroupDecision) -> None:
         for file, action in enumerate(group.actions):
             if action is Action.SEALED:
-                self._delete(working(group.number, file))
                 self._disk.sync_folder("final")
+                self._delete(working(group.number, file))
 
     def _take_up(self, group: GroupDecision) -> Files:
         disk, found = self._disk, self._scan.read_back[group.number]

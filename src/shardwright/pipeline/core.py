@@ -1051,7 +1051,7 @@ class Core:
     def _restore_group(self, found: RestoredGroup) -> None:
         stood, done = found.standing, set(found.standing.whole_slabs)
         group = Group(found.files.group, stood.slabs - len(done), found.files, FilesState.READY, done_slabs=done, frames=stood.frames)
-        group.stored_bytes = stood.stored_bytes
+        group.stored_bytes, group.spilled = stood.stored_bytes, stood.spilled
         group.takes_back, group.reopened = stood.takes_back, found.files.journal.reopened
         group.opens_again = stood.sealing_begun or bool(stood.takes_back)
         self.groups.restore(group)

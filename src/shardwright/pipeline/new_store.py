@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import LockedError, ShardwrightError, StorageError, StorageFullError
+from shardwright.model.errors import FencedError, LockedError, ShardwrightError, StorageError, StorageFullError
 from shardwright.shard.group_files import WORKSPACE
-from shardwright.shard.manifest import read_manifest
+from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import rename_without_replacing, storage_errors, sync_directory
@@ -72,27 +72,34 @@ def publish(store: Path, path: Path) -> None:
     sync_directory(path.parent)
 
 
-def withdraw(path: Path) -> None:
+def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
     """Remove a store, its name in one step, so that no kill leaves a part of it there; also on a full disk, where no folder can be made, and (copy on
-    write) no name changed but in the ballast's room. Its lock is the caller's. Raises ``StorageError``."""
-    folder = path.with_name(_new_name())
+    write) no name changed but in the ballast's room. ``lock`` and writer ``epoch`` are the caller's, whose manifest goes first: without one nobody
+    takes the store over. Raises ``FencedError`` when somebody has, ``StorageError``."""
+    workspace, folder = path / WORKSPACE, path.with_name(_new_name())
+    spilled = _spilled(path, path)
+    with storage_errors("remove", path):
+        reach("store.before_withdraw")
+    delete_manifests(workspace, up_to_epoch=epoch)
+    if not lock.is_held() or has_manifest(workspace):
+        raise FencedError(f"another writer has taken {path} over", got="a new lock file, or a manifest")
     try:
         _take_name(path, folder)
     except StorageFullError:
-        if not Ballast(path / WORKSPACE / "ballast", 0).release():
+        if not Ballast(workspace / "ballast", 0).release():
             raise
         _take_name(path, folder)
     with suppress(StorageError):  # what stays is known to be of no use
         sync_directory(path.parent)
         with storage_errors("remove", folder):
-            _remove_spilled(folder, path)
+            _remove_spilled(spilled, path)
             reach("store.before_remove")
             shutil.rmtree(folder)
 
 
 def _take_name(path: Path, folder: Path) -> None:
     with storage_errors("remove", path):
-        reach("store.before_withdraw")
+        reach("store.before_take_name")
         path.rename(folder)
 
 
@@ -121,20 +128,25 @@ def _remove(folder: Path) -> None:
     with storage_errors("remove", folder):
         for store in folder.iterdir():
             if store.name != _LOCK:
-                _remove_spilled(store, folder.parent / store.name)
+                path = folder.parent / store.name
+                _remove_spilled(_spilled(store, path), path)
         reach("store.before_remove")
         shutil.rmtree(folder)
 
 
-def _remove_spilled(store: Path, path: Path) -> None:
-    """The working files of a store that never got a frame, below its second root, unless ``path``, its name, is another store's by now."""
+def _spilled(store: Path, path: Path) -> Path | None:
+    """Where the working files of a store that is to be at ``path`` are below its second root."""
     try:
         spill_root = read_manifest(store / WORKSPACE).spill_root
     except ShardwrightError:
-        return  # so young that it has no second root yet
-    if spill_root is None or path.exists():
+        return None  # so young that it has no second root yet
+    return None if spill_root is None else Path(spill_root) / path.name
+
+
+def _remove_spilled(spilled: Path | None, path: Path) -> None:
+    """Of a store that never got a frame, unless ``path``, its name, is another store's by now."""
+    if spilled is None or path.exists():
         return
-    spilled = Path(spill_root) / path.name
     with suppress(FileNotFoundError):
         reach("store.before_remove_spilled")
         shutil.rmtree(spilled / WORKSPACE)

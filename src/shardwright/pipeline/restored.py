@@ -36,7 +36,8 @@ class Standing:
 class GroupStanding:
     """How an open group stood. ``slabs``: of the group in all; ``whole_slabs``: stored, with ``frames``. ``holes``: of these, the places that have a
     frame where some have none; ``takes_back``: those whose empty places can still be filled. ``stored_bytes``: what the account has for its shards.
-    ``sealing_begun``: some of them have their final names, so that it is sealed before it takes more."""
+    ``sealing_begun``: some of them have their final names, so that it is sealed before it takes more. ``spilled``: its files are
+    below the second root."""
 
     slabs: int
     whole_slabs: list[int]
@@ -45,6 +46,7 @@ class GroupStanding:
     takes_back: dict[int, np.ndarray]
     stored_bytes: int
     sealing_begun: bool
+    spilled: bool
 
 
 @dataclass(frozen=True)

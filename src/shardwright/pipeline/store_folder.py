@@ -125,9 +125,9 @@ class StoreFolder:
                 publish(made, path)
                 return cls._open_new(path, spec, limits, settings, manifest, lock)
             except BaseException as error:
-                with suppress(StorageError):  # what stays under its name is recovered as a store that never got a frame
+                with suppress(StorageError, FencedError):  # what stays under its name is recovered as a store that never got a frame
                     if lock.is_held():
-                        withdraw(path)
+                        withdraw(path, lock, epoch=1)
                 lock.release()
                 if isinstance(error, OutputExistsError):
                     _refuse_taken(path)
@@ -274,9 +274,9 @@ class StoreFolder:
         self.log.close()
         if self.staging is not None:
             self.staging.close()
-        with suppress(StorageError):  # it stays then, and recovery removes it
+        with suppress(StorageError, FencedError):  # it stays then, and recovery removes it; or it is another's
             if self.lock.is_held():
-                withdraw(self.path)
+                withdraw(self.path, self.lock, epoch=self.manifest.writer_epoch)
         self.lock.release()
 
     def _write_array(self, extent: int, may_replace: Callable[[], None] = lambda: None) -> None:

@@ -172,6 +172,7 @@ class _Judge:
             takes_back={slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()},
             stored_bytes=self._count_bytes(group, actions, reopened=reopened),
             sealing_begun=sealing_begun,
+            spilled=group.spilled,
         )
         return GroupDecision(group.number, actions, reopened, torn=torn, standing=standing)
 

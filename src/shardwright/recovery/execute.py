@@ -50,7 +50,7 @@ class _Executor:
             if decisions.remember_seen:  # before anything that tells of them goes
                 folder.remember_seen(accounts.seen.stop, accounts.received_extent)
             for path in self._scanned.useless:
-                _delete(path)
+                self._delete(path)
             for group in decisions.groups:
                 if group.standing is None:
                     self._put_away(group)
@@ -72,6 +72,16 @@ class _Executor:
         if self._folder.staging is not None:
             self._folder.staging.sync()
 
+    def _delete(self, path: Path) -> None:
+        self._folder.may_rename()  # another writer may have taken over from us: then it is that one's
+        with storage_errors("delete", path):
+            reach("recover.before_delete")
+            path.unlink(missing_ok=True)
+
+    def _set_aside(self, placement: Placement, path: Path) -> None:
+        self._folder.may_rename()
+        _move_aside(placement, path)
+
     # ------------------------------------------------------------------ groups
 
     def _put_away(self, group: GroupDecision) -> None:
@@ -80,20 +90,20 @@ class _Executor:
         self._settle_files(placement, group)
         journal = placement.journal(group.number)
         if group.set_aside:
-            _set_aside(placement, journal)  # last: a recovery that is killed before this does the same again
+            self._set_aside(placement, journal)  # last: a recovery that is killed before this does the same again
         else:
-            _delete(journal)
+            self._delete(journal)
 
     def _settle_files(self, placement: Placement, group: GroupDecision) -> None:
         for file, action in enumerate(group.actions):
             key = self._layout.shard_key(group.number, file)
             if action is Action.SET_ASIDE:
-                _set_aside(placement, placement.working(key))
+                self._set_aside(placement, placement.working(key))
             elif action is Action.SEALED:
-                _delete(placement.working(key))
                 sync_directory(placement.final(key).parent)  # the rename may not have been durable
                 if (link := placement.link(key)) is not None:
                     make_link(link, placement.final(key))
+                self._delete(placement.working(key))
 
     def _take_up(self, group: GroupDecision) -> GroupFiles:
         """Open its files, forget what is torn, and make the rest durable."""
@@ -146,16 +156,10 @@ def _note_entries(files: GroupFiles, found: ReadBack) -> None:
                 shard.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
 
 
-def _set_aside(placement: Placement, path: Path) -> None:
+def _move_aside(placement: Placement, path: Path) -> None:
     """Out of the workspace, which goes when the store is finished."""
     folder = placement.root / DAMAGED
     make_directories(folder)
     with storage_errors("set aside", path):
         reach("recover.before_set_aside")
         path.replace(folder / path.name)
-
-
-def _delete(path: Path) -> None:
-    with storage_errors("delete", path):
-        reach("recover.before_delete")
-        path.unlink(missing_ok=True)

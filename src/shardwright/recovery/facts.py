@@ -33,7 +33,8 @@ class SlabFacts:
 @dataclass(frozen=True)
 class GroupFacts:
     """A group that has a journal. ``files``: of each of its shards, with what the chunks that are good in it take (``good_bytes``), and what a shard
-    with the final name takes on disk (``final_bytes``). ``slabs`` is empty where the journal is damaged, or the frame log has the group."""
+    with the final name takes on disk (``final_bytes``). ``slabs`` is empty where the journal is damaged, or the frame log has the group.
+    ``spilled``: its files are below the second root."""
 
     number: int
     journal: JournalFact
@@ -41,6 +42,7 @@ class GroupFacts:
     good_bytes: tuple[int, ...] = ()
     final_bytes: tuple[int, ...] = ()
     slabs: tuple[SlabFacts, ...] = ()
+    spilled: bool = False
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ def _has_workspace(folder: Path) -> bool:
 
 def remove(path: Path, row: FolderRow) -> None:
     """What the table says of a folder that is not to be taken up. Raises ``LockedError``, also when it has changed since, ``StorageError``."""
-    assert row.action is not FolderAction.TAKE_UP, "that is not removed"
+    if row.action is FolderAction.TAKE_UP:
+        raise LockedError(f"{path} has just been begun by another writer")
     if row.action is FolderAction.REMOVE_MAKING:
         remove_abandoned(path)
         return
@@ -120,7 +121,7 @@ def remove(path: Path, row: FolderRow) -> None:
         if row_for(look_at(path)) is not row:
             raise LockedError(f"{path} has just been begun by another writer")
         if row.action is FolderAction.WITHDRAW:
-            withdraw(path)
+            withdraw(path, lock, epoch=1)  # no other writer has opened it
         else:
             with storage_errors("remove", path):
                 reach("leftovers.before_remove")

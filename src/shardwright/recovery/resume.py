@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
+from shardwright.model.errors import FencedError, ResumeError, ShardFormatError
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.intact import end_intact
 from shardwright.pipeline.store_folder import StoreFolder
 from shardwright.read.store import read_metadata
 from shardwright.shard.group_files import WORKSPACE
-from shardwright.shard.manifest import delete_manifests, has_manifest, write_manifest
+from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.files import storage_errors
 from shardwright.storage.lock import StoreLock
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from shardwright.pipeline.settings import WriteSettings
     from shardwright.pipeline.workers import WorkerPool
     from shardwright.shard.frame_log import FrameLog
-    from shardwright.shard.manifest import Manifest
     from shardwright.shard.staging import StagingArea
 
 
@@ -91,11 +90,11 @@ def restore(
     if not has_manifest(workspace):
         raise _nothing_unfinished(path)
     if take_over:
-        Unfinished.read(path)  # before its writer loses the lock
+        Unfinished.read(path).check_second_root()  # before its writer loses the lock
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
     try:
         with storage_errors("take up", path):
-            store = _fence_off(path, take_over=take_over)
+            store = _fence_off(path, lock, take_over=take_over)
             folder = _open_folder(store, lock, settings)
     except BaseException:
         lock.release()
@@ -126,39 +125,31 @@ def _nothing_unfinished(path: Path) -> ResumeError:
     return ResumeError(f"there is nothing to resume at {path}", expected="a store that its writer left unfinished", got=got)
 
 
-def _fence_off(path: Path, *, take_over: bool) -> Unfinished:
+def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
     """From here on an older writer may rename nothing, and after a take-over has lost the files."""
-    workspace = path / WORKSPACE
+
+    def still_ours() -> None:
+        if not lock.is_held():
+            raise FencedError(f"another writer has taken {path} over", got="a new lock file")
+
     if take_over:
-        end_intact(workspace)
+        end_intact(path / WORKSPACE)
     store = Unfinished.read(path)
     store.check_second_root()
-    manifest = replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1)
-    _write_manifest(workspace, manifest)
-    delete_manifests(workspace, up_to_epoch=manifest.writer_epoch - 1)
-    store = Unfinished(path, manifest)
+    store = store.write(replace(store.manifest, writer_epoch=store.manifest.writer_epoch + 1), still_ours)
+    delete_manifests(store.workspace, up_to_epoch=store.manifest.writer_epoch - 1)
+    clear_older(store, still_ours)
     if take_over:
-        store = take_files(store)
-    clear_older(store)
+        store = take_files(store, still_ours)
+        clear_older(store, still_ours)
     return store
 
 
-def _write_manifest(workspace: Path, manifest: Manifest) -> None:
-    """On a full disk in the ballast's room."""
-    try:
-        write_manifest(workspace, manifest)
-    except StorageFullError:
-        if not Ballast(workspace / "ballast", 0).release():
-            raise
-        write_manifest(workspace, manifest)
-
-
 def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) -> StoreFolder:
-    log = store.open_log()
+    extent, log = _visible_extent(store.path, store.spec), store.open_log()
     try:
-        staging = store.open_staging()
         ballast = Ballast(store.workspace / "ballast", settings.ballast_bytes)
-        return StoreFolder(store.path, store.spec, store.manifest, lock, log, staging, ballast, extent=_visible_extent(store.path, store.spec))
+        return StoreFolder(store.path, store.spec, store.manifest, lock, log, store.open_staging(), ballast, extent=extent)
     except BaseException:
         log.close()
         raise

@@ -161,7 +161,7 @@ class _Scan:
             for places in (*found.whole, *found.torn)
         ]
         final_bytes = tuple(_bytes_on_disk(placement.final(key)) for key in keys)
-        return GroupFacts(number, fact, files, tuple(int(nbytes) for nbytes in good), final_bytes, tuple(slabs))
+        return GroupFacts(number, fact, files, tuple(int(nbytes) for nbytes in good), final_bytes, tuple(slabs), placement.spill is not None)
 
     # ------------------------------------------------------------------ what is sealed
 

@@ -10,55 +10,70 @@ about to put in place.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
+from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, TAKEN_PREFIX, WORKING_SUFFIX
-from shardwright.shard.manifest import write_manifest
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import delete_new_files, make_directories, open_regular, storage_errors, sync_directory
 
-from .unfinished import Unfinished
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardwright.shard.group_files import Placement
 
-_COPY_SUFFIX = ".copy"
+    from .unfinished import Unfinished
+
+_NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building", r".*\.(\d+)\.copy"))
+"""What a writer of that epoch leaves in a workspace when it is killed: groups that it took over, a frame table, a copy."""
 
 
-def take_files(store: Unfinished) -> Unfinished:
-    """Of a store whose manifest is the new writer's: as it goes on. Raises ``StorageError``; the next try begins again."""
+def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
+    """Of a store whose manifest is the new writer's: as it goes on. ``still_ours`` raises ``FencedError`` when somebody has taken it over from us.
+    Raises ``StorageError``; the next try begins again."""
     epoch = store.manifest.writer_epoch
-    for placement in store.placements:
-        if placement.files.is_dir():
-            _copy_groups(placement, replace(placement, epoch=epoch))
-    for name in ("frames.log", "staging"):
-        if (store.workspace / name).exists():
-            _replace_by_copy(store.workspace / name)
-    sync_directory(store.workspace)
-    manifest = replace(store.manifest, files_epoch=epoch)
-    write_manifest(store.workspace, manifest)
-    return Unfinished(store.path, manifest)
+    taken = [(placement, replace(placement, epoch=epoch)) for placement in store.placements]
+    try:
+        for source, target in taken:
+            _copy_groups(source, target)
+        for name in ("frames.log", "staging"):
+            if (store.workspace / name).exists():
+                _replace_by_copy(store.workspace / name, epoch, still_ours)
+        sync_directory(store.workspace)
+        return store.write(replace(store.manifest, files_epoch=epoch), still_ours)
+    except StorageFullError:  # each try would take its room
+        for _, target in taken:
+            with suppress(StorageError):
+                _remove(target.files)
+        raise
 
 
-def clear_older(store: Unfinished) -> None:
-    """What older writers knew of groups in progress, and were about to put in place: none of it counts. Raises ``StorageError``."""
+def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
+    """What writers before this one knew of groups in progress, and were about to put in place: none of it counts. And what they had put in place is
+    durable. Raises ``StorageError`` or what ``still_ours`` does."""
+    epoch = store.manifest.writer_epoch
     for placement in store.placements:
         if not placement.workspace.is_dir():
             continue
         with storage_errors("look into", placement.workspace):
             entries = sorted(placement.workspace.iterdir())
         for entry in entries:
-            taken = entry.name.startswith(TAKEN_PREFIX) and entry != placement.files
-            if taken or entry.name.endswith(_COPY_SUFFIX) or (placement.epoch and _is_groups(entry)):
+            number = next((int(found[1]) for pattern in _NUMBERED if (found := pattern.fullmatch(entry.name))), None)
+            older = number is not None and number < epoch and entry != placement.files
+            if older or (placement.epoch and _is_groups(entry)):
+                still_ours()
                 _remove(entry)
         sync_directory(placement.workspace)
     for folder in (store.path, store.path / IMAGE_PATH):
-        delete_new_files(folder / "zarr.json", but=store.manifest.writer_epoch)
+        still_ours()
+        delete_new_files(folder / "zarr.json", below=epoch)
+        sync_directory(folder)
 
 
 def _is_groups(path: Path) -> bool:
@@ -66,8 +81,6 @@ def _is_groups(path: Path) -> bool:
 
 
 def _copy_groups(source: Placement, target: Placement) -> None:
-    if target.files.exists():  # of a take-over that was killed, by this very epoch
-        _remove(target.files)
     make_directories(target.files)
     for file in sorted(source.files.iterdir()):
         if file.is_file() and _is_groups(file) and not file.name.endswith(REWRITE_SUFFIX):
@@ -77,12 +90,13 @@ def _copy_groups(source: Placement, target: Placement) -> None:
     sync_directory(target.files)
 
 
-def _replace_by_copy(file: Path) -> None:
-    copy = file.with_name(f"{file.name}{_COPY_SUFFIX}")
+def _replace_by_copy(file: Path, epoch: int, still_ours: Callable[[], None]) -> None:
+    copy = file.with_name(f"{file.name}.{epoch}.copy")
     with storage_errors("copy", file):
         copy.unlink(missing_ok=True)
         _copy_file(file, copy)
         reach("take_over.before_rename")
+        still_ours()
         copy.replace(file)
 
 

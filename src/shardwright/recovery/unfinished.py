@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
-from shardwright.model.errors import ResumeError
+from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
 from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
 from shardwright.shard.layout import page_aligned
-from shardwright.shard.manifest import read_manifest
+from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.shard.versions import refuse_other_versions
+from shardwright.storage.ballast import Ballast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardwright.shard.manifest import Manifest
 
 DAMAGED = ".shardwright.damaged"  # beside a workspace: what an earlier recovery could not believe
@@ -48,7 +51,21 @@ class Unfinished:
             for folder in (placement.workspace, *([placement.files] if placement.epoch else [])):
                 if folder.is_dir():
                     refuse_other_versions(folder, manifest.identity_bytes)
-        return cls(path, manifest)
+        store = cls(path, manifest)
+        for placement in store.placements:
+            if placement.workspace.is_dir() and not placement.files.is_dir():
+                raise ShardFormatError(f"{placement.files} is not there, and the manifest says that the shards in progress are in it")
+        return store
+
+    def write(self, manifest: Manifest, may_replace: Callable[[], None]) -> Unfinished:
+        """Another manifest, durably; on a full disk in the ballast's room. Raises ``StorageError`` or what ``may_replace`` does."""
+        try:
+            write_manifest(self.workspace, manifest, may_replace)
+        except StorageFullError:
+            if not Ballast(self.workspace / "ballast", 0).release():
+                raise
+            write_manifest(self.workspace, manifest, may_replace)
+        return Unfinished(self.path, manifest)
 
     @property
     def workspace(self) -> Path:

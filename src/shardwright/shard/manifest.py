@@ -20,6 +20,7 @@ from shardwright.storage.failpoints import reach
 from shardwright.storage.files import read_range, replace_file, storage_errors, sync_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _NAME = re.compile(r"acquisition\.([1-9][0-9]{0,9})\.json")
@@ -86,7 +87,7 @@ def delete_manifests(workspace: Path, *, up_to_epoch: int) -> None:
         if epoch <= up_to_epoch:
             with storage_errors("remove", workspace):
                 reach("workspace.before_manifest")
-                manifest_path(workspace, epoch).unlink()
+                manifest_path(workspace, epoch).unlink(missing_ok=True)  # whoever takes over does so as well
             sync_directory(workspace)
 
 
@@ -96,13 +97,13 @@ def _epochs(workspace: Path) -> list[int]:
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
-def write_manifest(workspace: Path, manifest: Manifest) -> None:
-    """Raises ``StorageError``; the old manifest is then still there."""
+def write_manifest(workspace: Path, manifest: Manifest, may_replace: Callable[[], None] = lambda: None) -> None:
+    """Raises ``StorageError``, or what ``may_replace`` does, which is asked last; the old manifest is then still there."""
     facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))  # as it will be read: the checksum covers that
     if not manifest.files_epoch:
         del facts["files_epoch"]
         facts["format"] = FORMAT - 1
-    replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts))
+    replace_file(manifest_path(workspace, manifest.writer_epoch), _encode(facts), may_replace)
 
 
 def read_manifest(workspace: Path) -> Manifest:

@@ -230,11 +230,14 @@ def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lamb
     sync_directory(path.parent)
 
 
-def delete_new_files(path: Path, *, but: int) -> None:
-    """What other writers than this one were about to put at ``path``, or were killed before. Raises ``StorageError``."""
+def delete_new_files(path: Path, *, below: int) -> None:
+    """What writers of lower numbers than this were about to put at ``path``, or were killed before. Raises ``StorageError``."""
     with storage_errors("look into", path.parent):
-        found = [new for new in path.parent.glob(f".{path.name}*.new") if new.name != f".{path.name}.{but}.new"]
+        found = list(path.parent.glob(f".{path.name}.*.new"))
     for new in found:
+        number = new.name.removeprefix(f".{path.name}.").removesuffix(".new")
+        if not number.isdecimal() or int(number) >= below:
+            continue
         with storage_errors("delete", new):
             reach("replace.before_clear")
             new.unlink(missing_ok=True)

@@ -171,14 +171,17 @@ def test_a_plan_that_cannot_work_is_a_finding(config):
     assert "memory.budget" in finding.found
 
 
+SPEC = {"dtype": "uint16", "dimensions": [{"name": name, "count": 8, "chunk_size": 8} for name in "yx"]}
+
+
 def test_stores_of_this_and_of_a_later_release(config):
     for name in ("old", "new"):
         workspace = config.parent / f"data/{name}.ome.zarr/.shardwright"
         workspace.mkdir(parents=True)
-        write_manifest(workspace, Manifest("0" * 32, 1, 1, {}, "pwrite", 0))
+        write_manifest(workspace, Manifest("0" * 32, 1, 1, SPEC, "pwrite", 0))
     assert (gather(load_config(config)).unfinished_stores, gather(load_config(config)).unreadable_stores) == (2, ())
     facts = {"format": manifest.FORMAT + 1}
     checksum = crc32c.crc32c(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode())
     (workspace / "acquisition.1.json").write_text(json.dumps({**facts, "crc32c": checksum}, indent=2))
     (problem,) = gather(load_config(config)).unreadable_stores
-    assert "new.ome.zarr/.shardwright/acquisition.1.json is of another version of its format; expected version 1; got version 2" in problem
+    assert "new.ome.zarr/.shardwright/acquisition.1.json is of another version of its format; expected version 1 to 2; got version 3" in problem
