@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,8 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
-FRAMES = 7  # slabs of two, groups of four: a slab that collects in the first group, and the next group prepared
+FRAMES = 7  # slabs of two, groups of eight: a slab that collects in the first group, which may be below the second root; the next is prepared
 DOCUMENTS = ("zarr.json", "0/zarr.json")
+
+
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.fixture(params=["one root", "two roots"])
@@ -33,21 +39,28 @@ def old(request, tmp_path, shared_pool, drive_of, spec_of):
     """An acquisition that is open, and has all of its frames on disk."""
     spill = {"spill_root": tmp_path / "second", "on_full": "spill"} if request.param == "two roots" else {}
     settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0, **spill)
-    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=2), shared_pool, settings)
+    full = failpoints.at_time(1 if spill else 0, no_room)
+    failpoints.set_hook("shard.before_preallocate", full)
+    try:
+        drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=4), shared_pool, settings)
+    finally:
+        failpoints.set_hook("shard.before_preallocate", None)
     drive.submit(*range(FRAMES))
     drive.until(lambda: drive.acquisition.durable_watermark == FRAMES)
     drive.still()
+    assert bool(list(tmp_path.glob("second/**/0.journal"))) == bool(spill)
     yield drive
     drive.acquisition.close()
 
 
 def known_names(store: Path) -> list[Path]:
     """What a writer may rename or delete, with what it may just have made to be renamed."""
-    workspace = store / ".shardwright"
+    workspace, second = store / ".shardwright", store.parent / "second" / store.name / ".shardwright"
     for name in DOCUMENTS:
         (store / name).with_name(f".{(store / name).name}.1.new").write_text("{}")
     (workspace / "0.journal.rewrite").touch()
-    found = [path for path in workspace.iterdir() if path.name.endswith((".partial", ".journal", ".rewrite"))]
+    there = [path for folder in (workspace, second) if folder.is_dir() for path in folder.iterdir()]
+    found = [path for path in there if path.name.endswith((".partial", ".journal", ".rewrite"))]
     return found + [(store / name).with_name(".zarr.json.1.new") for name in DOCUMENTS]
 
 
