@@ -21,6 +21,11 @@ def test_every_promise_is_kept() -> None:
     assert not violations, "./tools/prove simulation --seed N tells what happened"
 
 
+@pytest.mark.parametrize("seed", [128632, 362193], ids=["given up and found again", "rows held while their group is rewritten"])
+def test_what_was_found_once_is_found_no_more(seed: int) -> None:
+    assert play(draw(seed))[1] is None
+
+
 def _traced(seed: int) -> tuple[list[str], str | None]:
     trace: list[str] = []
     return trace, play(draw(seed), trace.append)[1]

@@ -444,7 +444,7 @@ class Core:
     @property
     def _rows_under_way(self) -> bool:
         """Whether rows come back without another slab being closed."""
-        waiting = any(group.waiting for group in self.groups.by_number.values())
+        waiting = any(group.waiting or group.held_rows for group in self.groups.by_number.values())
         return waiting or bool(self.encoders.rows) or bool(self._waits_for_stage) or self._ledger.rows_to_come
 
     def _relieve_ring(self) -> None:
