@@ -14,7 +14,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.compact.shards import _open_keys
-from shardwright.model.errors import FencedError, ShardFormatError
+from shardwright.model.errors import FencedError, ShardFormatError, StorageFullError
 from shardwright.pipeline.limits import Limits
 from shardwright.pipeline.settings import WriteSettings
 from shardwright.read.store import open_store
@@ -122,6 +122,23 @@ def test_a_take_over_that_is_cut_short_is_begun_again(old, shared_pool, point, t
     assert deaths >= 1
     recovered = recover_store(old.path, shared_pool, threads=1, take_over=then == "taken over")
     assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)
+    assert_whole(old.path, old)
+
+
+def test_a_full_disk_at_any_sync_of_a_folder_takes_nothing(old, shared_pool):
+    """Also right after the manifest has its name, when it is the copies that count."""
+    for number in range(1, 100):
+        failpoints.set_hook("directory.before_sync", failpoints.at_time(number, no_room))
+        try:
+            take_over(old.path).close()
+            break
+        except StorageFullError:
+            continue
+        finally:
+            failpoints.set_hook("directory.before_sync", None)
+    assert number > 5
+    assert len(list((old.path / ".shardwright").glob("taken-*"))) == 1, "no try leaves its copies to the next"
+    assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES
     assert_whole(old.path, old)
 
 

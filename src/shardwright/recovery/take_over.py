@@ -12,12 +12,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.model.errors import StorageError, StorageFullError
 from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, TAKEN_PREFIX, WORKING_SUFFIX
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import delete_new_files, make_directories, open_regular, storage_errors, sync_directory
@@ -36,22 +34,15 @@ _NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
     """Of a store whose manifest is the new writer's: as it goes on. ``still_ours`` raises ``FencedError`` when somebody has taken it over from us.
-    Raises ``StorageError``; the next try begins again."""
+    Raises ``StorageError``; the next try clears what this one has copied, unless the manifest names it, and begins again."""
     epoch = store.manifest.writer_epoch
-    taken = [(placement, replace(placement, epoch=epoch)) for placement in store.placements]
-    try:
-        for source, target in taken:
-            _copy_groups(source, target)
-        for name in ("frames.log", "staging"):
-            if (store.workspace / name).exists():
-                _replace_by_copy(store.workspace / name, epoch, still_ours)
-        sync_directory(store.workspace)
-        return store.write(replace(store.manifest, files_epoch=epoch), still_ours)
-    except StorageFullError:  # each try would take its room
-        for _, target in taken:
-            with suppress(StorageError):
-                _remove(target.files)
-        raise
+    for placement in store.placements:
+        _copy_groups(placement, replace(placement, epoch=epoch))
+    for name in ("frames.log", "staging"):
+        if (store.workspace / name).exists():
+            _replace_by_copy(store.workspace / name, epoch, still_ours)
+    sync_directory(store.workspace)
+    return store.write(replace(store.manifest, files_epoch=epoch), still_ours)
 
 
 def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
