@@ -9,20 +9,20 @@ a journal from then on; of its shards the old ones may be repacked all the same,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.shard.group_files import IMAGE_FOLDER, JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, WORKSPACE, Placement
+from shardwright.shard.group_files import IMAGE_FOLDER, JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, WORKSPACE, placements_of
 from shardwright.shard.layout import ArrayLayout
 from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
 from shardwright.storage.files import storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shardwright.read.store import Store, StoredArray
 
@@ -102,11 +102,8 @@ def _open_keys(store: Store) -> tuple[bool, set[str]]:
     grid = Grid.of(spec)
     parameters = CodecParameters.of(spec, grid.chunk_bytes)
     layout = ArrayLayout.of(grid, parameters.max_encoded_bytes, spec.index_location == "start")
-    placements = [Placement(root, epoch=manifest.files_epoch)]
-    if manifest.spill_root is not None:
-        placements.append(Placement(root, Path(manifest.spill_root) / root.name, manifest.files_epoch))
     keys: set[str] = set()
-    names = [name.removesuffix(REWRITE_SUFFIX) for placement in placements for name in _names(placement.files)]
+    names = [name.removesuffix(REWRITE_SUFFIX) for placement in placements_of(root, manifest) for name in _names(placement.files)]
     for name in names:
         number = name.removesuffix(JOURNAL_SUFFIX)
         if name.endswith(JOURNAL_SUFFIX) and number.isdecimal():

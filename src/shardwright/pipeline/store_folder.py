@@ -40,7 +40,7 @@ from shardwright.model.errors import (
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import WORKSPACE, Placement
+from shardwright.shard.group_files import WORKSPACE, Placement, placements_of
 from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, manifest_path, read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
@@ -155,12 +155,11 @@ class StoreFolder:
 
     def placement(self, *, spill: bool) -> Placement:
         """Where the files of a group go."""
-        root = self.manifest.spill_root if spill else None
-        return Placement(self.path, None if root is None else type(self.path)(root) / self.path.name, self.manifest.files_epoch)
+        return self.placements()[-1 if spill else 0]
 
     def placements(self) -> list[Placement]:
         """All places where files of this store may lie."""
-        return [self.placement(spill=False), *([self.placement(spill=True)] if self.manifest.spill_root is not None else [])]
+        return placements_of(self.path, self.manifest)
 
     def may_rename(self) -> None:
         """Asked right before everything that readers see or that cannot be taken back. ``FencedError``: another writer has taken this store over;

@@ -79,8 +79,13 @@ class _Executor:
             path.unlink(missing_ok=True)
 
     def _set_aside(self, placement: Placement, path: Path) -> None:
+        """Out of the workspace, which goes when the store is finished."""
         self._folder.may_rename()
-        _move_aside(placement, path)
+        folder = placement.root / DAMAGED
+        make_directories(folder)
+        with storage_errors("set aside", path):
+            reach("recover.before_set_aside")
+            path.replace(folder / path.name)
 
     # ------------------------------------------------------------------ groups
 
@@ -154,12 +159,3 @@ def _note_entries(files: GroupFiles, found: ReadBack) -> None:
                 entries = found.entries[file][places.slot[mine]]
                 shard.entries["offset"][places.entry[mine]] = entries["offset"]
                 shard.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
-
-
-def _move_aside(placement: Placement, path: Path) -> None:
-    """Out of the workspace, which goes when the store is finished."""
-    folder = placement.root / DAMAGED
-    make_directories(folder)
-    with storage_errors("set aside", path):
-        reach("recover.before_set_aside")
-        path.replace(folder / path.name)

@@ -56,20 +56,17 @@ def resume(
     limits_of: Callable[[ArraySpec], Limits],
     *,
     take_over: bool = False,
-    acquisition: type[Acquisition] = Acquisition,
 ) -> Acquisition:
     """Go on with an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames do not fit into memory."""
     restored, _ = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
-    return go_on(restored, pool, wake, settings, acquisition)
+    return go_on(restored, pool, wake, settings)
 
 
-def go_on(
-    restored: Restored, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings, acquisition: type[Acquisition] = Acquisition
-) -> Acquisition:
+def go_on(restored: Restored, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings) -> Acquisition:
     """An acquisition of what ``restore`` has returned, which it owns from now on, also when it fails."""
     folder = restored.folder
     try:
-        return acquisition(folder.path, folder.spec, restored.standing.limits, pool, wake, settings, restored=restored)
+        return Acquisition(folder.path, folder.spec, restored.standing.limits, pool, wake, settings, restored=restored)
     except BaseException:
         restored.close()
         raise

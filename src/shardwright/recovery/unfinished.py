@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shardwright.array.grid import Grid
@@ -13,7 +13,7 @@ from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, Placement
+from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, placements_of
 from shardwright.shard.layout import page_aligned
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
@@ -22,7 +22,10 @@ from shardwright.storage.ballast import Ballast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from shardwright.shard.group_files import Placement
+    from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.manifest import Manifest
 
 DAMAGED = ".shardwright.damaged"  # beside a workspace: what an earlier recovery could not believe
@@ -35,9 +38,8 @@ class Unfinished:
         self.path = path
         self.manifest = manifest
         self.spec = parse_spec(manifest.spec)
-        self.layout = SlabEncoder(self.spec, Grid.of(self.spec)).layout
         self.record_dtype = record_dtype(len(self.spec.frame_fields))
-        self.placements = _placements(path, manifest)
+        self.placements = placements_of(path, manifest)
 
     @classmethod
     def read(cls, path: Path) -> Unfinished:
@@ -47,7 +49,7 @@ class Unfinished:
         for node in (path, path / IMAGE_PATH):
             if (node / "zarr.json").exists():
                 read_metadata(node)
-        for placement in _placements(path, manifest):
+        for placement in placements_of(path, manifest):
             for folder in (placement.workspace, *([placement.files] if placement.epoch else [])):
                 if folder.is_dir():
                     refuse_other_versions(folder, manifest.identity_bytes)
@@ -66,6 +68,10 @@ class Unfinished:
                 raise
             write_manifest(self.workspace, manifest, may_replace)
         return Unfinished(self.path, manifest)
+
+    @cached_property
+    def layout(self) -> ArrayLayout:
+        return SlabEncoder(self.spec, Grid.of(self.spec)).layout
 
     @property
     def workspace(self) -> Path:
@@ -97,12 +103,6 @@ class Unfinished:
         while slots > 1 and page_aligned(slots * record_bytes) + slots * page_aligned(frame_bytes) > room:
             slots -= 1
         return StagingArea.open(path, slots, frame_bytes, self.record_dtype, self.manifest.identity_bytes)
-
-
-def _placements(path: Path, manifest: Manifest) -> list[Placement]:
-    epoch = manifest.files_epoch
-    spill = [] if manifest.spill_root is None else [Placement(path, Path(manifest.spill_root) / path.name, epoch)]
-    return [Placement(path, epoch=epoch), *spill]
 
 
 def journals(placement: Placement) -> list[tuple[int, Path]]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shardwright.storage.slot_file import IoMode
 
     from .layout import ArrayLayout
+    from .manifest import Manifest
 
 T = TypeVar("T")
 WORKSPACE = ".shardwright"
@@ -80,6 +81,12 @@ class Placement:
     def link(self, key: str) -> Path | None:
         """Where the store points to a spilled shard."""
         return None if self.spill is None else self.store / IMAGE_FOLDER / key
+
+
+def placements_of(store: Path, manifest: Manifest) -> list[Placement]:
+    """All places where files of a store may lie: itself and, where it has one, its folder below the second root."""
+    roots = [None] if manifest.spill_root is None else [None, type(store)(manifest.spill_root) / store.name]
+    return [Placement(store, root, manifest.files_epoch) for root in roots]
 
 
 class GroupFiles:
