@@ -13,9 +13,8 @@ take_up   recovery: from a disk to what the core goes on with
 oracle    knows what was sent and what was acknowledged, and judges
 shrink    makes a story that fails smaller
 mends     defects that were mended, put back into the core: the simulation must find them
-known     defects that are not mended yet, left out
 
 What is not simulated: the second root of ``on_full`` spill, compaction beside the writer,
-damaged journals and headers, bits that rot by themselves, a store that is moved or deleted, two threads within one step of keeper or worker, the
-moment between a look at the fence and the act that follows it. Time never goes back, and pixels are numbers: codecs are not run.
+damaged journals and headers, bits that rot by themselves, a store that is moved or deleted, two threads within one step of keeper or worker.
+Time never goes back, and pixels are numbers: codecs are not run.
 """

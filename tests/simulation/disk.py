@@ -18,27 +18,39 @@ if TYPE_CHECKING:
 
     from .story import Fault
 
-Name = tuple[str, int, int]  # kind, group, file
+Name = tuple[str, int, int, int]  # kind, group, file, epoch of the folder
 TORN = "torn"
 ABSENT = "absent"  # in a journal: a chunk that is all fill value
 WORKING, FINAL, JOURNAL, REWRITE = "working", "final", "journal", ".rewrite"
 NOTHING = object()
 
 
-def working(group: int, file: int, suffix: str = "") -> Name:
-    return (WORKING + suffix, group, file)
-
-
 def final(group: int, file: int) -> Name:
-    return (FINAL, group, file)
+    return (FINAL, group, file, 0)
 
 
-def journal(group: int, suffix: str = "") -> Name:
-    return (JOURNAL + suffix, group, -1)
+@dataclass(frozen=True)
+class Place:
+    """Where groups in progress lie: in the workspace or (``epoch``) in the folder that a take-over has made."""
+
+    epoch: int = 0
+
+    def working(self, group: int, file: int, suffix: str = "") -> Name:
+        return (WORKING + suffix, group, file, self.epoch)
+
+    def journal(self, group: int, suffix: str = "") -> Name:
+        return (JOURNAL + suffix, group, -1, self.epoch)
+
+    @property
+    def folder(self) -> str:
+        return f"taken-{self.epoch}"
+
+    def has(self, name: Name) -> bool:
+        return name[0] != FINAL and name[3] == self.epoch
 
 
 def folder_of(name: Name) -> str:
-    return FINAL if name[0] == FINAL else "workspace"
+    return FINAL if name[0] == FINAL else Place(name[3]).folder
 
 
 @dataclass(eq=False)
@@ -130,12 +142,15 @@ class Log:
 class Manifest:
     writer_epoch: int = 1
     client_epoch: int = 1
+    files_epoch: int = 0
     seen_stop: int = 0
     seen_extent: int = 0
 
 
 class Disk:
-    """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: slabs that rot may have taken."""
+    """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: slabs that rot may have taken. ``looked``: writers
+    that were stopped after a look at the fence and before the act that follows it. ``cleared``: documents that writers before this one were about to
+    put in place are gone."""
 
     def __init__(self, rng: random.Random, staging: File | None) -> None:
         self.rng = rng
@@ -146,6 +161,8 @@ class Disk:
         self.log = Log()
         self.manifest: Manifest | None = Manifest()
         self.lock = 1
+        self.looked: set[int] = set()
+        self.cleared = 0
         self.boot = self.booted = 1  # kernel that the store was intact under, and that runs
         self.table: list[np.ndarray] | None = None
         self.removed = False
@@ -225,7 +242,9 @@ class Disk:
         """A new file; whoever had the name is a stranger's, and deleted."""
         if name in self.names:
             self.delete(name)
-        file = File()
+        return self.put(name, File())
+
+    def put(self, name: Name, file: File) -> File:
         self._move(None, name, file)
         return file
 
@@ -255,13 +274,6 @@ class Disk:
                 left.append(move)
         self._unsynced = left
 
-    def names_are_durable(self) -> None:
-        """All of the workspace's, as after a take-over."""
-        self.sync_folder("workspace")
-        for name, file in self.names.items():
-            if folder_of(name) == "workspace":
-                self._durable_names[name] = file
-
     def sync_groups_file(self, file: File, kind: str) -> None:
         """Raises ``StorageError``: what is not durable yet never will be, and this one will not be synced again by whoever has it open."""
         try:
@@ -277,8 +289,21 @@ class Disk:
 
     def check_writer(self, epoch: int) -> None:
         """Raises ``FencedError``: another writer has taken over."""
+        if epoch in self.looked:
+            self.looked.discard(epoch)
+        elif self.lock != epoch or self.manifest is None or self.manifest.writer_epoch != epoch:
+            raise FencedError("another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest)
+
+    def check_document(self, epoch: int) -> None:
+        """Before a document is put in place. Raises ``StorageError``: it is not there any more."""
+        if epoch < self.cleared:
+            raise StorageError(f"there is no document of writer {epoch}")
+
+    def drop_manifest(self, epoch: int) -> None:
+        """A writer deletes its own, and only that one. Raises ``FencedError``: there is another's."""
         if self.lock != epoch or self.manifest is None or self.manifest.writer_epoch != epoch:
             raise FencedError("another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest)
+        self.manifest = None
 
     def end_intact(self) -> None:
         self.boot = 0

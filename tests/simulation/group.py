@@ -13,7 +13,7 @@ from shardwright.model.errors import OutputExistsError, StorageError
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.slab_map import slabs_of_group
 
-from .disk import ABSENT, REWRITE, File, Name, final, journal, working
+from .disk import ABSENT, REWRITE, File, Name, Place, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -52,6 +52,7 @@ class Journal:
 class Files:
     """``shards[f]`` None: it has its final name already. ``sealed`` of the others have it durably."""
 
+    place: Place
     group: int
     shards: list[Shard | None]
     journal: Journal
@@ -78,7 +79,7 @@ class Files:
         return ordered
 
 
-def make_files(disk: Disk, group: int, files: int, check_writer: Callable[[], None], *, reopened: bool, suffix: str = "") -> Steps:
+def make_files(disk: Disk, place: Place, group: int, files: int, check_writer: Callable[[], None], *, reopened: bool, suffix: str = "") -> Steps:
     """Shard files, then the journal, durable with its name. Raises ``StorageError``; nothing is left behind then."""
     check_writer()
     made: list[Shard] = []
@@ -86,46 +87,46 @@ def make_files(disk: Disk, group: int, files: int, check_writer: Callable[[], No
         for file in range(files):
             check_writer()
             disk.take_room("create")
-            name = working(group, file, suffix)
+            name = place.working(group, file, suffix)
             made.append(Shard(disk.make(name), name))
             yield
         disk.take_room("create")
         check_writer()
-        table = disk.make(journal(group, suffix))
+        table = disk.make(place.journal(group, suffix))
         yield
         table.write(HEADER, reopened)
         disk.call("create", table)
         table.sync()
-        disk.sync_folder("workspace")
+        disk.sync_folder(place.folder)
     except StorageError:
-        for name in (journal(group, suffix), *(shard.name for shard in made)):
+        for name in (place.journal(group, suffix), *(shard.name for shard in made)):
             check_writer()
             disk.delete(name)
         raise
-    return Files(group, list(made), Journal(table, reopened))
+    return Files(place, group, list(made), Journal(table, reopened))
 
 
 def take_names(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
     """Drop the suffix; the journal last."""
     for shard in files.slots:
         check_writer()
-        target = working(files.group, shard.name[2])
+        target = files.place.working(files.group, shard.name[2])
         disk.call("rewrite", shard.file)
         disk.rename(shard.name, target)
         shard.name = target
         yield
     if files.journal.reopened:
-        disk.sync_folder("workspace")
+        disk.sync_folder(files.place.folder)
         yield
     check_writer()
-    disk.rename(journal(files.group, REWRITE), journal(files.group))
+    disk.rename(files.place.journal(files.group, REWRITE), files.place.journal(files.group))
     yield
-    disk.sync_folder("workspace")
+    disk.sync_folder(files.place.folder)
 
 
 def discard_rewrite(disk: Disk, files: Files, check_writer: Callable[[], None]) -> None:
     with suppress(StorageError):
-        for name in (journal(files.group, REWRITE), *(shard.name for shard in files.slots)):
+        for name in (files.place.journal(files.group, REWRITE), *(shard.name for shard in files.slots)):
             if name[0].endswith(REWRITE):
                 check_writer()
                 disk.delete(name)
@@ -245,7 +246,7 @@ def rewrite_files(
 ) -> Steps:
     """(new files, slabs saved in them, records of the frames that are lost), as ``shard.rewrite.rewrite_group``."""
     found = read_back(disk, layout, old)
-    new = yield from make_files(disk, old.group, layout.files_per_group, check_writer, reopened=old.journal.reopened, suffix=REWRITE)
+    new = yield from make_files(disk, old.place, old.group, layout.files_per_group, check_writer, reopened=old.journal.reopened, suffix=REWRITE)
     saved = sorted(found.whole.keys() & stored)
     try:
         for slab in saved:

@@ -28,7 +28,7 @@ from shardwright.pipeline.reports import (
     StoreFinished,
 )
 
-from .disk import ABSENT, REWRITE, Block, final, journal
+from .disk import ABSENT, REWRITE, Block, Place, final
 from .group import (
     NO_RECORDS,
     Files,
@@ -73,6 +73,8 @@ class Keeper:
         self._log_failed = False
         self._layout = layout
         self._epoch = epoch
+        assert disk.manifest is not None, "a writer has one"
+        self._place = Place(disk.manifest.files_epoch)
         self._at_files = at_files
         self._ballast_given = not disk.ballast
 
@@ -288,7 +290,7 @@ class Keeper:
             self._sync_log()
             yield
             self._check_writer()
-            self._disk.delete(journal(group))
+            self._disk.delete(self._place.journal(group))
         except Exception as error:
             return GroupSealed(group, 0, files.renamed, self._explained(error), 0, None)
         del self.files[group]
@@ -300,8 +302,8 @@ class Keeper:
         if files is None:
             return
         self._check_writer()
-        self._disk.delete(journal(command.group))
-        self._disk.sync_folder("workspace")
+        self._disk.delete(self._place.journal(command.group))
+        self._disk.sync_folder(self._place.folder)
         yield
         for shard in files.slots:
             self._check_writer()
@@ -329,6 +331,7 @@ class Keeper:
             self._disk.take_little("grow")
             yield
             self._check_writer()
+            self._disk.check_document(self._epoch)
             self._disk.extent = extent
 
     def _finish(self, command: Finish) -> Steps:
@@ -350,18 +353,20 @@ class Keeper:
         blocks = self._log.counted()
         stored = np.concatenate([NO_RECORDS, *(block.records for block in blocks if block.group is not None)])["sequence"]
         found_again = [(block.records["fate"] == Fate.LOST) & np.isin(block.records["sequence"], stored) for block in blocks]  # stored wins
+        disk.check_document(self._epoch)
         disk.table = [block.records[~again] for block, again in zip(blocks, found_again, strict=True)]
         yield
         if not command.keep_workspace:
             disk.call("finish")
             self._check_writer()
-            disk.manifest = None
+            disk.drop_manifest(self._epoch)
             yield
 
     def _removestore(self, command: RemoveStore) -> Steps:
         try:
             self._check_writer()
-            self._disk.removed, self._disk.manifest = True, None
+            self._disk.drop_manifest(self._epoch)
+            self._disk.removed = True
             yield
         except Exception as error:
             return StoreFinished(self._explained(error))
@@ -386,7 +391,7 @@ class Keeper:
         return ErrorText.of(error)
 
     def _make(self, group: int, *, reopened: bool = False, suffix: str = "") -> Steps:
-        return make_files(self._disk, group, self._layout.files_per_group, self._check_writer, reopened=reopened, suffix=suffix)
+        return make_files(self._disk, self._place, group, self._layout.files_per_group, self._check_writer, reopened=reopened, suffix=suffix)
 
     def _append(self, group: int | None, records: np.ndarray) -> Steps:
         def append() -> Steps:

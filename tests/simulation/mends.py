@@ -17,12 +17,14 @@ from shardwright.recovery import leftovers, table
 from shardwright.recovery.leftovers import FolderAction
 from shardwright.recovery.table import Action, JournalFact
 
-from . import creation
+from . import creation, take_up
 from .story import draw
 from .world import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from .disk import Disk, Manifest
 
     Patch = tuple[Any, str, Any]  # object, attribute, what stands there instead
 
@@ -195,6 +197,18 @@ def _unbegun_stores_are_taken_up() -> list[Patch]:
     return [(leftovers, "FOLDER_TABLE", tuple(rows))]
 
 
+def _taken_files_keep_their_names() -> list[Patch]:
+    def take_files(disk: Disk, manifest: Manifest) -> Manifest:
+        made = take_files_(disk, manifest)
+        for name in [name for name in disk.names if name[3] == made.writer_epoch]:
+            disk.put((*name[:3], manifest.files_epoch), disk.names[name])
+        disk.manifest = replace(made, files_epoch=manifest.files_epoch)
+        return disk.manifest
+
+    take_files_ = take_up._take_files
+    return [(take_up, "_take_files", take_files)]
+
+
 def _split(row: table.Row, working: bool, final: bool, action: Action) -> Iterator[table.Row]:
     for is_working in (False, True) if row.working is None else (row.working,):
         for is_final in (False, True) if row.final is None else (row.final,):
@@ -227,6 +241,8 @@ MENDS = {
         Mend("old-shard-believed", "the successor of a sealed shard is gone on with", _believes(JournalFact.REOPENED, True, True, Action.SEALED)),
         Mend("shard-in-progress-lost", "a shard in progress is gone on with", _believes(JournalFact.VALID, True, False, Action.ALL_FILL)),
         Mend("name-burned", "a store that never got a frame keeps no name from the next one", _unbegun_stores_are_taken_up),
+        Mend("written-once", "what a failed sync may have left in the page cache is written again", lambda: [(take_up, "_write_again", _nothing)]),
+        Mend("same-names", "groups that were taken over have names that their old writer does not know", _taken_files_keep_their_names),
         Mend("final-name-ignored", "a shard that has its final name is complete", _believes(JournalFact.VALID, False, True, Action.LOST)),
     )
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.model.fates import Fate, Reason
 
-from .disk import FINAL, NOTHING
+from .disk import FINAL, NOTHING, final
 from .group import NO_RECORDS, sealed_content
 from .story import FILL
 
@@ -157,7 +157,7 @@ class Oracle:
         files = self._grid.plane_shards[0] * self._grid.plane_shards[1]
         for (group, slab), tokens in expected.items():
             for f in range(files):
-                shard = shards.get((FINAL, group, f), {})
+                shard = shards.get(final(group, f), {})
                 chunk = shard.pop(slab, NOTHING)
                 if slab in disk.spoiled:
                     continue

@@ -17,8 +17,7 @@ from shardwright.recovery.table import Action, FileFacts, JournalFact, action_fo
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 
-from . import known
-from .disk import ABSENT, FINAL, JOURNAL, REWRITE, WORKING, Log, final, journal, working
+from .disk import ABSENT, FINAL, JOURNAL, REWRITE, WORKING, Log, Place, final
 from .group import HEADER, Files, Found, Journal, Shard, read_back
 
 if TYPE_CHECKING:
@@ -27,37 +26,66 @@ if TYPE_CHECKING:
     from shardwright.pipeline.limits import Limits
     from shardwright.recovery.decide import Decisions, GroupDecision
 
-    from .disk import Disk, File, Name
+    from .disk import Disk, File, Manifest, Name
     from .story import Plan
 
 
 def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Restored:
     """An unfinished store is taken up: by a new writer, which is fenced against older ones from then on."""
     assert disk.manifest is not None, "there is something to take up"
-    epoch = disk.manifest.writer_epoch + 1
-    disk.lock = epoch
+    manifest = replace(disk.manifest, writer_epoch=disk.manifest.writer_epoch + 1)
+    disk.lock = manifest.writer_epoch
     if take_over:
         disk.end_intact()
     disk.call("take up")
-    disk.manifest = replace(disk.manifest, writer_epoch=epoch)
+    disk.manifest = manifest
+    _clear_older(disk, manifest)
     if take_over:
-        _leave_old_files(disk)
+        manifest = _take_files(disk, manifest)
+        _clear_older(disk, manifest)
+    if not disk.boot:  # it is not marked as intact
+        _write_again(disk, manifest)
     scan = _Scan(disk, plan)
     decisions = decide(scan.facts(), _blocks(disk.log), plan.encoder.layout, limits)
     return _Executor(disk, scan).run(decisions)
 
 
-def _leave_old_files(disk: Disk) -> None:
-    """The old writer may still write through its descriptors: go on with copies."""
-    for name in sorted(name for name in disk.names if name[0] != FINAL):
+def _take_files(disk: Disk, manifest: Manifest) -> Manifest:
+    """The old writer may still write through its descriptors, and act on the names that it knows: go on with copies in a folder of their own."""
+    source, target = Place(manifest.files_epoch), Place(manifest.writer_epoch)
+    for name in sorted(name for name in disk.names if source.has(name) and not name[0].endswith(REWRITE)):
         disk.call("take up")
         if name in disk.names:
-            disk.names[name] = disk.names[name].copy()
+            disk.put((*name[:3], target.epoch), disk.names[name].copy())
+    disk.sync_folder(target.folder)
     disk.call("take up")
     if disk.staging is not None:
         disk.staging = disk.staging.copy()
     disk.log = Log(list(disk.log.blocks), len(disk.log.blocks))
-    disk.names_are_durable()
+    disk.call("take up")
+    disk.manifest = replace(manifest, files_epoch=target.epoch)
+    return disk.manifest
+
+
+def _clear_older(disk: Disk, manifest: Manifest) -> None:
+    """What earlier writers know of groups in progress, and were about to put in place."""
+    ours = Place(manifest.files_epoch)
+    for name in sorted(disk.names):
+        if name[0] != FINAL and not ours.has(name):
+            disk.call("take up")
+            disk.delete(name)
+    disk.call("take up")
+    disk.cleared = manifest.writer_epoch
+
+
+def _write_again(disk: Disk, manifest: Manifest) -> None:
+    """What a sync that failed may have left in the page cache."""
+    place = Place(manifest.files_epoch)
+    files = [disk.names[name] for name in sorted(disk.names) if place.has(name)]
+    for file in (*files, *([] if disk.staging is None else [disk.staging])):
+        disk.call("take up")
+        file.unsynced[:0] = file.doubtful
+        file.doubtful.clear()
 
 
 def _blocks(log: Log) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
@@ -69,9 +97,6 @@ def _blocks(log: Log) -> Iterator[tuple[BlockKind, int, np.ndarray]]:
 def opened_anew(file: File) -> None:
     """Nobody who opens a file hears of a sync that failed before."""
     file.sync_failed = False
-    if known.RECOVERY_WRITES_AGAIN:
-        file.unsynced[:0] = file.doubtful
-        file.doubtful.clear()
 
 
 class _Scan:
@@ -79,13 +104,16 @@ class _Scan:
 
     def __init__(self, disk: Disk, plan: Plan) -> None:
         self._disk, self._layout, self._grid = disk, plan.encoder.layout, plan.grid
+        assert disk.manifest is not None, "it is ours"
+        self._place = Place(disk.manifest.files_epoch)
         self.useless: list[Name] = []
         self.read_back: dict[int, Found] = {}
 
     def facts(self) -> StoreFacts:
         disk = self._disk
         assert disk.manifest is not None
-        names = sorted(disk.names)
+        place = self._place
+        names = sorted(name for name in disk.names if place.has(name))
         self.useless = [name for name in names if name[0].endswith(REWRITE)]
         empty = [name for name in names if name[0] == JOURNAL and HEADER not in disk.names[name].data]
         begun = [name[1] for name in names if name[0] == JOURNAL and name not in empty]
@@ -93,7 +121,7 @@ class _Scan:
         assert action_for(unnamed) is Action.DELETE
         self.useless += empty + [name for name in names if name[0] == WORKING and name[1] not in begun]
         logged = frozenset(disk.log.groups())
-        shards = sum(name[0] == FINAL for name in names)
+        shards = sum(name[0] == FINAL for name in disk.names)
         return StoreFacts(
             seen_stop=disk.manifest.seen_stop,
             seen_extent=disk.manifest.seen_extent,
@@ -108,21 +136,21 @@ class _Scan:
         )
 
     def _group(self, number: int, logged: frozenset[int]) -> GroupFacts:
-        disk, table = self._disk, self._disk.names[journal(number)]
+        disk, table = self._disk, self._disk.names[self._place.journal(number)]
         reopened = bool(table.data[HEADER])
         fact = JournalFact.REOPENED if reopened else JournalFact.VALID
         count = self._layout.files_per_group
         files = tuple(
-            FileFacts(fact, working=working(number, f) in disk.names, final=final(number, f) in disk.names, holds=_holds(table, f))
+            FileFacts(fact, working=self._place.working(number, f) in disk.names, final=final(number, f) in disk.names, holds=_holds(table, f))
             for f in range(count)
         )
         if number in logged and not reopened:
             return GroupFacts(number, fact, files)
         actions = [action_for(file) for file in files]
-        names = [working(number, f) for f in range(count)]
+        names = [self._place.working(number, f) for f in range(count)]
         shards = [Shard(disk.names[name], name) if action is Action.CONTINUE else None for name, action in zip(names, actions, strict=True)]
         lost = frozenset(f for f, action in enumerate(actions) if action is Action.LOST)
-        found = self.read_back[number] = read_back(disk, self._layout, Files(number, shards, Journal(table, reopened)), lost)
+        found = self.read_back[number] = read_back(disk, self._layout, Files(self._place, number, shards, Journal(table, reopened)), lost)
         whole = [self._slab(slab, records, whole=True, stored=True, told=True) for slab, records in found.whole.items()]
         torn = [
             self._slab(slab, records, whole=False, stored=slab in found.stored, told=slab in found.tells_frames)
@@ -166,11 +194,13 @@ class _Executor:
 
     def __init__(self, disk: Disk, scan: _Scan) -> None:
         self._disk, self._scan = disk, scan
+        assert disk.manifest is not None, "it is ours"
+        self._place = Place(disk.manifest.files_epoch)
 
     def run(self, decisions: Decisions) -> Restored:
         disk, accounts = self._disk, decisions.standing.accounts
         disk.call("take up")
-        disk.sync_folder("workspace")
+        disk.sync_folder(self._place.folder)
         disk.log.synced = len(disk.log.blocks)
         if disk.staging is not None:
             self._sync(disk.staging)
@@ -184,7 +214,7 @@ class _Executor:
         for group in decisions.groups:
             self._settle_files(group)
             if group.standing is None:
-                self._delete(journal(group.number))
+                self._delete(self._place.journal(group.number))
             else:
                 restored.groups.append(RestoredGroup(self._take_up(group), group.standing))  # type: ignore[arg-type]
         disk.call("take up")
@@ -203,12 +233,14 @@ class _Executor:
         for file, action in enumerate(group.actions):
             if action is Action.SEALED:
                 self._disk.sync_folder("final")
-                self._delete(working(group.number, file))
+                self._delete(self._place.working(group.number, file))
 
     def _take_up(self, group: GroupDecision) -> Files:
         disk, found = self._disk, self._scan.read_back[group.number]
-        table = disk.names[journal(group.number)]
-        files = Files(group.number, [self._open(group.number, f, action) for f, action in enumerate(group.actions)], Journal(table, group.reopened))
+        table = disk.names[self._place.journal(group.number)]
+        files = Files(
+            self._place, group.number, [self._open(group.number, f, action) for f, action in enumerate(group.actions)], Journal(table, group.reopened)
+        )
         for slab in found.whole:
             for f, shard in enumerate(files.shards):
                 if shard is not None and (chunk := table.data[("chunk", f, slab)]) != ABSENT:
@@ -225,5 +257,5 @@ class _Executor:
     def _open(self, number: int, file: int, action: Action) -> Shard | None:
         if action not in (Action.CONTINUE, Action.LOST):
             return None
-        name = working(number, file)
+        name = self._place.working(number, file)
         return Shard(self._disk.names[name] if action is Action.CONTINUE else self._disk.make(name), name)

@@ -79,6 +79,8 @@ class World:
                 power = self._lose_power()
             elif ended == "take over":
                 take_over = process.fenced = True
+                if self._rng.random() < 0.5:
+                    self.disk.looked.add(self.disk.lock)
                 self.oracle.failures += 1  # it will fail, and may say so in the log before the other has a copy of that
                 self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
         assert process is not None
@@ -98,6 +100,7 @@ class World:
         self._note("power cut")
         self.disk.lose_power()
         self._zombies.clear()
+        self.disk.looked.clear()
         self.oracle.power_cuts += 1
         return True
 

@@ -33,6 +33,11 @@ def is_intact(workspace: Path) -> bool:
         return False
 
 
+def is_marked(workspace: Path) -> bool:
+    """False: a sync may have failed, so that the page cache, if it is still the same, may hold what the disk does not."""
+    return (workspace / _BOOT).exists()
+
+
 def end_intact(workspace: Path) -> None:
     """From now on something that was acknowledged may leave no trace. Raises ``StorageError``."""
     path = workspace / _BOOT

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError
 from shardwright.pipeline.acquisition import Acquisition
-from shardwright.pipeline.intact import end_intact
+from shardwright.pipeline.intact import end_intact, is_marked
 from shardwright.pipeline.store_folder import StoreFolder
 from shardwright.read.store import read_metadata
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.storage.ballast import Ballast
-from shardwright.storage.files import storage_errors
+from shardwright.storage.files import storage_errors, write_again
 from shardwright.storage.lock import StoreLock
 
 from .decide import Decisions, decide
@@ -92,6 +92,9 @@ def restore(
     try:
         with storage_errors("take up", path):
             store = _fence_off(path, lock, take_over=take_over)
+            if not is_marked(store.workspace):
+                for file in store.files_in_progress():
+                    write_again(file)
             folder = _open_folder(store, lock, settings)
     except BaseException:
         lock.release()

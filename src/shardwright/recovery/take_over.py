@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.shard.group_files import JOURNAL_SUFFIX, REWRITE_SUFFIX, TAKEN_PREFIX, WORKING_SUFFIX
+from shardwright.shard.group_files import REWRITE_SUFFIX, TAKEN_PREFIX, is_of_a_group
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import delete_new_files, make_directories, open_regular, storage_errors, sync_directory
+from shardwright.storage.files import data_ranges, delete_new_files, make_directories, open_regular, storage_errors, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building", r".*\.(\d+)\.copy"))
 """What a writer of that epoch leaves in a workspace when it is killed: groups that it took over, a frame table, a copy."""
+_PIECE_BYTES = 1 << 20
 
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
@@ -57,7 +58,7 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
         for entry in entries:
             number = next((int(found[1]) for pattern in _NUMBERED if (found := pattern.fullmatch(entry.name))), None)
             older = number is not None and number < epoch and entry != placement.files
-            if older or (placement.epoch and _is_groups(entry)):
+            if older or (placement.epoch and is_of_a_group(entry)):
                 still_ours()
                 _remove(entry)
         sync_directory(placement.workspace)
@@ -67,14 +68,10 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
         sync_directory(folder)
 
 
-def _is_groups(path: Path) -> bool:
-    return path.name.removesuffix(REWRITE_SUFFIX).endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
-
-
 def _copy_groups(source: Placement, target: Placement) -> None:
     make_directories(target.files)
     for file in sorted(source.files.iterdir()):
-        if file.is_file() and _is_groups(file) and not file.name.endswith(REWRITE_SUFFIX):
+        if file.is_file() and is_of_a_group(file) and not file.name.endswith(REWRITE_SUFFIX):
             with storage_errors("copy", file):
                 reach("take_over.before_copy")
                 _copy_file(file, target.files / file.name)
@@ -101,15 +98,16 @@ def _remove(path: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Whole blocks, so that the copy is as preallocated as the source."""
+    """As it reads, and written anew: blocks shared by the filesystem would be what has reached the disk, after a sync that failed less than what was
+    acknowledged. As preallocated as the source."""
     with open_regular(source) as reading, target.open("xb") as writing:
         size = os.fstat(reading.fileno()).st_size
         os.posix_fallocate(writing.fileno(), 0, max(size, 1))
         os.ftruncate(writing.fileno(), size)
-        done = 0
-        while done < size:
-            count = os.copy_file_range(reading.fileno(), writing.fileno(), size - done, done, done)
-            if count == 0:
-                break
-            done += count
+        for first, last in data_ranges(reading.fileno(), 0, size):
+            reading.seek(first)
+            writing.seek(first)
+            while (left := last - reading.tell()) > 0 and (piece := reading.read(min(left, _PIECE_BYTES))):
+                writing.write(piece)
+        writing.flush()
         os.fsync(writing.fileno())

@@ -13,7 +13,7 @@ from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, placements_of
+from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, is_of_a_group, placements_of
 from shardwright.shard.layout import page_aligned
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
@@ -88,6 +88,12 @@ class Unfinished:
             if placement.spill is not None and not placement.workspace.is_dir():
                 hint = "Mount the second root, then try again"
                 raise ResumeError(f"shards of {self.path} may lie in {placement.workspace}, which is not there", hint=hint)
+
+    def files_in_progress(self) -> list[Path]:
+        """Frame log, staging area, and all of the groups that are not sealed."""
+        folders = [placement.files for placement in self.placements if placement.files.is_dir()]
+        groups = [path for folder in folders for path in sorted(folder.iterdir()) if is_of_a_group(path)]
+        return [path for path in (self.workspace / "frames.log", self.workspace / "staging") if path.exists()] + groups
 
     def open_log(self, *, read_only: bool = False) -> FrameLog:
         """Raises ``ShardFormatError``, ``StorageError``."""

@@ -83,6 +83,11 @@ class Placement:
         return None if self.spill is None else self.store / IMAGE_FOLDER / key
 
 
+def is_of_a_group(path: Path) -> bool:
+    """Whether a file of a workspace is a shard in progress, a journal, or one that is to replace either."""
+    return path.name.removesuffix(REWRITE_SUFFIX).endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
+
+
 def placements_of(store: Path, manifest: Manifest) -> list[Placement]:
     """All places where files of a store may lie: itself and, where it has one, its folder below the second root."""
     roots = [None] if manifest.spill_root is None else [None, type(store)(manifest.spill_root) / store.name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import struct
@@ -31,6 +32,7 @@ FLOCK = "@hhqqi4x"  # struct flock
 WHOLE_FILE = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # a lock on all of it; its pid must be 0
 HELD_TIMEOUT_S = 30.0  # what is done under the lock of a file is a rename
 _HELD_RETRY_S = 0.01
+_PIECE_BYTES = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -107,6 +109,33 @@ def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, i
         last = min(stop, os.lseek(descriptor, first, os.SEEK_HOLE))
         yield first, last
         start = last
+
+
+def write_again(path: Path) -> None:
+    """Everything that a file holds is dirty again, for the next sync to write. After a sync that failed the kernel may hold for clean what never
+    reached the disk, and a later one that says all is well has written none of it (PostgreSQL's "fsyncgate"). What cannot be read stays as it is.
+    Raises ``StorageError``."""
+    with storage_errors("write again", path), path.open("r+b", buffering=0) as file:
+        descriptor = file.fileno()
+        for first, last in data_ranges(descriptor, 0, os.fstat(descriptor).st_size):
+            for start in range(first, last, _PIECE_BYTES):
+                _piece_again(descriptor, start, min(last, start + _PIECE_BYTES))
+
+
+def _piece_again(descriptor: int, start: int, stop: int) -> None:
+    """Page by page where some of it cannot be read."""
+    try:
+        piece = os.pread(descriptor, stop - start, start)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        for page in range(start, stop, mmap.PAGESIZE) if stop - start > mmap.PAGESIZE else ():
+            _piece_again(descriptor, page, min(stop, page + mmap.PAGESIZE))
+        return
+    reach("files.before_write_again")
+    while piece:
+        done = os.pwrite(descriptor, piece, start)
+        piece, start = piece[done:], start + done
 
 
 def set_direct(descriptor: int, *, on: bool) -> None:
