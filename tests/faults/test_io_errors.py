@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardwright.model.errors import StorageError
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import has_manifest
+from shardwright.storage.files import sync_file, write_again, write_file
 
 from .disks import FaultyDisk, need_tools
 from .judge import judge, judge_account, leftovers
@@ -154,6 +156,27 @@ def break_system_call(folder: Path, call: str, when: str) -> None:
 @pytest.mark.parametrize("io", IO_MODES)
 def test_a_disk_that_fails_for_a_while(rig, faulty_disk, io):
     fail_for_a_while(rig, faulty_disk, io=io, frames_before=10, seconds=0.3)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("format_name", ["ext4", "xfs"])
+def test_the_page_cache_after_a_failed_sync_is_written_again(format_name, again):
+    """The kernel tells of a failed sync once, holds what it could not write for clean, and writes it no more: but for ``write_again``."""
+    old, new = b"o" * (3 << 20), b"n" * (3 << 20)
+    with FaultyDisk(format_name, 512 << 20) as disk:
+        path = disk.path / "a"
+        write_file(path, old)
+        with path.open("r+b") as file:
+            file.write(new)
+            file.flush()
+            with disk.failing(), pytest.raises(StorageError, match="Input/output error"):
+                sync_file(path)
+        assert path.read_bytes() == new, "as the kernel has it"
+        if again:
+            write_again(path)
+        sync_file(path)
+        disk.remount()
+        assert path.read_bytes() == (new if again else old)
 
 
 @pytest.mark.slow

@@ -81,6 +81,32 @@ def test_recovery_seals_every_stored_frame(crash, shared_pool, count, index_loca
     assert recovery.to_dict()["receipt"]["frames_durable"] == count
 
 
+@pytest.mark.parametrize("what", ["nothing", "no mark", "a sync that fails"])
+def test_the_page_cache_is_written_again_once_a_sync_has_failed(crash, shared_pool, what):
+    """Whether the writer heard of it, or recovery is the first to."""
+    drive, left = crash(range(7), chunk=4)
+    workspace, again, synced = left / ".shardwright", [], []
+    if what == "no mark":
+        (workspace / "boot").unlink()
+
+    def sync() -> None:
+        synced.append(None)
+        if what == "a sync that fails" and len(synced) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    failpoints.set_hook("files.before_sync", sync)
+    failpoints.set_hook("files.before_write_again", lambda: again.append(None))
+    try:
+        recover_store(left, shared_pool, threads=2)
+    finally:
+        failpoints.set_hook("files.before_sync", None)
+        failpoints.set_hook("files.before_write_again", None)
+    files = {"nothing": 0, "no mark": len(synced), "a sync that fails": 1}[what]
+    assert len(synced) >= 5, "log, staging area, journal, two shards or more"
+    assert len(again) >= files if files else not again
+    assert np.array_equal(read(left), drive.expected(range(7)))
+
+
 def test_a_dry_run_says_what_recovery_does_and_changes_nothing(crash, shared_pool):
     _, left = crash(range(7), chunk=4)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in left.rglob("*")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from shardwright.storage.files import (
     rename_without_replacing,
     replace_file,
     storage_errors,
+    write_again,
 )
 
 
@@ -218,3 +220,36 @@ def test_an_append_that_the_disk_cut_short_is_whole_behind_its_part(tmp_path, mo
     monkeypatch.setattr(files.os, "write", lambda descriptor, data: real(descriptor, data[: next(lengths)]))
     append_file(tmp_path / "record", b"\nwhole", "sums")
     assert (tmp_path / "record").read_bytes() == b"\nwh\n\nwhole"
+
+
+def test_writing_again_leaves_out_holes_and_what_cannot_be_read(tmp_path, monkeypatch):
+    page, path = mmap.PAGESIZE, tmp_path / "a"
+    content = os.urandom(8 * page) + bytes(64 * page) + os.urandom(page // 2)
+    with path.open("wb") as file:
+        file.write(content[: 8 * page])
+        file.seek(72 * page)
+        file.write(content[72 * page :])
+        file.flush()
+        os.fsync(file.fileno())
+    blocks, written = path.stat().st_blocks, []
+    pread, pwrite = os.pread, os.pwrite
+
+    def read(descriptor: int, nbytes: int, offset: int) -> bytes:
+        if offset < 4 * page < offset + nbytes or offset == 4 * page:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, nbytes, offset)
+
+    def write(descriptor: int, data: bytes, offset: int) -> int:
+        done = pwrite(descriptor, data[: page + 100], offset)  # a short one, as they may be
+        written.append((offset, done))
+        return done
+
+    monkeypatch.setattr(os, "pread", read)
+    monkeypatch.setattr(os, "pwrite", write)
+    write_again(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == content
+    assert path.stat().st_blocks == blocks, "holes stay holes"
+    covered = {byte // page for offset, done in written for byte in range(offset, offset + done, 64)}
+    assert covered == {0, 1, 2, 3, 5, 6, 7, 72}
+    assert sum(done for _, done in written) == 7 * page + page // 2

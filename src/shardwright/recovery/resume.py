@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.model.errors import FencedError, ResumeError, ShardFormatError
+from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageError
 from shardwright.pipeline.acquisition import Acquisition
 from shardwright.pipeline.intact import end_intact, is_marked
 from shardwright.pipeline.store_folder import StoreFolder
@@ -17,7 +17,7 @@ from shardwright.read.store import read_metadata
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.storage.ballast import Ballast
-from shardwright.storage.files import storage_errors, write_again
+from shardwright.storage.files import storage_errors, sync_file, write_again
 from shardwright.storage.lock import StoreLock
 
 from .decide import Decisions, decide
@@ -92,9 +92,7 @@ def restore(
     try:
         with storage_errors("take up", path):
             store = _fence_off(path, lock, take_over=take_over)
-            if not is_marked(store.workspace):
-                for file in store.files_in_progress():
-                    write_again(file)
+            _renew_page_cache(store)
             folder = _open_folder(store, lock, settings)
     except BaseException:
         lock.release()
@@ -143,6 +141,20 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
         store = take_files(store, still_ours)
         clear_older(store, still_ours)
     return store
+
+
+def _renew_page_cache(store: Unfinished) -> None:
+    """What is read from here on is also what the next sync writes, though one has failed before: the writer heard of that, or we do now."""
+    doubtful = not is_marked(store.workspace)
+    for file in store.files_in_progress():
+        try:
+            sync_file(file)
+        except StorageError:
+            end_intact(store.workspace)
+            write_again(file)
+        else:
+            if doubtful:
+                write_again(file)
 
 
 def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) -> StoreFolder:

@@ -111,6 +111,13 @@ def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, i
         start = last
 
 
+def sync_file(path: Path) -> None:
+    """All that anybody has written to a file. Raises ``StorageError``: also for what the kernel could not write since somebody was last told."""
+    with storage_errors("sync", path), open_regular(path) as file:
+        reach("files.before_sync")
+        os.fsync(file.fileno())
+
+
 def write_again(path: Path) -> None:
     """Everything that a file holds is dirty again, for the next sync to write. After a sync that failed the kernel may hold for clean what never
     reached the disk, and a later one that says all is well has written none of it (PostgreSQL's "fsyncgate"). What cannot be read stays as it is.
