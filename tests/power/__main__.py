@@ -19,6 +19,7 @@ from . import JOBS
 from .requirements import FILESYSTEMS, tool, why_not
 
 _EVERY_PREFIX_EACH = 4  # rounds: one of so many judges every prefix of its log, however many images these are
+_HANG_EVERY = 5  # rounds: in one of so many a writer hangs and is taken over, unless the command says how writers end
 _MOST_FAILED = 20  # recordings; then there is nothing to judge
 _INSIDE = "SHARDWRIGHT_POWER_NAMESPACE"  # set in the process that runs in namespaces of its own
 _REPOSITORY = Path(__file__).parents[2]
@@ -31,7 +32,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--filesystem", choices=FILESYSTEMS, action="append", help="only this one (may be repeated)")
     parser.add_argument("--no-every-prefix", action="store_true", help="do not judge every prefix of the log in one of four rounds")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (default: %(default)s)")
-    parser.add_argument("--interruption", choices=("none", "kill", "power"), help="the same in every round, instead of one drawn from the seed")
+    parser.add_argument(
+        "--interruption", choices=("none", "kill", "power", "hang"), help="the same in every round, instead of one drawn from the seed"
+    )
     parser.add_argument("--compaction", action="store_true", help="cut the power while a sealed store is packed, instead of while it is written")
     parser.add_argument("--job", choices=JOBS, action="append", help="cut it while a sealed store is moved, ... (may be repeated: in turn)")
     parser.add_argument("--mutant", help="break the writer in this way (see mutants.py): the proof must fail then")
@@ -108,6 +111,8 @@ def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any)
     scenario = Scenario.draw(seed, filesystems[len(state.rounds) % len(filesystems)])
     if given.interruption:
         scenario = replace(scenario, interruption=given.interruption)
+    elif not given.mutant and len(state.rounds) % _HANG_EVERY == _HANG_EVERY - 1:
+        scenario = replace(scenario, interruption="hang")
     if given.compaction:
         how = "pack" if scenario.codec == "none" else HOW[seed // len(FILESYSTEMS) % len(HOW)]
     if given.job:

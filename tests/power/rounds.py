@@ -5,12 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from shardwright.shard.group_files import WORKSPACE
 
 from . import JOBS, machine
 from .images import WITHOUT_TEARS, Cut, DiskImage, draw_cut
@@ -18,6 +23,7 @@ from .jobs import JobJudge
 from .judge import Judge, UnmountableError
 from .pressure import write_back
 from .recording import Promised, Recording, draw_cuts
+from .scenario import STORE
 from .write_log import WriteLog
 
 if TYPE_CHECKING:
@@ -77,7 +83,9 @@ def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Re
     if scenario.interruption == "power":
         first = _record(scenario, ("write",), folder, Promised(), mutant)
         return _record(scenario, (scenario.then,), folder, _cut_power(scenario, first, folder), mutant)
-    acts = ("write",) if scenario.interruption == "none" else ("write-and-die", scenario.then)
+    again = ("take-over-and-hang",) if scenario.then == "recover" else ()
+    hung = ("write-and-hang", *again, "take-over")
+    acts = {"none": ("write",), "kill": ("write-and-die", scenario.then), "hang": hung}[scenario.interruption]
     return _record(scenario, acts, folder, Promised(), mutant)
 
 
@@ -90,8 +98,8 @@ def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Pro
     try:
         machine.mount(recorded.loop.device, mounted, scenario.filesystem, scenario.mount_options)
         try:
-            with write_back(mounted, scenario.seed) if scenario.pressure else nullcontext():
-                lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant)]
+            with write_back(mounted, scenario.seed) if scenario.pressure else nullcontext(), ExitStack() as hung:
+                lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant, hung)]
         finally:
             machine.unmount(mounted)
     finally:
@@ -124,12 +132,48 @@ def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promis
     return recording.promised_at(cut.cut)
 
 
-def _child(act: str, scenario: Scenario, root: Path, log: Path, mutant: str | None) -> list[str]:
+def _child(act: str, scenario: Scenario, root: Path, log: Path, mutant: str | None, hung: ExitStack) -> list[str]:
+    """What one process told. One that stops itself goes on while the next one takes the store over, and is killed when ``hung`` ends."""
     command = [sys.executable, "-m", "tests.power.workload", act, str(root), str(log), *(["--mutant", mutant] if mutant else [])]
-    done = subprocess.run(command, input=scenario.to_json(), capture_output=True, text=True, cwd=_REPOSITORY, timeout=_CHILD_S, check=False)
-    if done.returncode != (-signal.SIGKILL if act == "write-and-die" else 0):
-        raise RecordingError(f"{act} of seed {scenario.seed} on {scenario.filesystem} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout.splitlines()
+    with tempfile.TemporaryFile("w+") as told, tempfile.TemporaryFile("w+") as why, tempfile.TemporaryFile("w+") as given:
+        given.write(scenario.to_json())
+        given.seek(0)
+        process = subprocess.Popen(command, stdin=given, stdout=told, stderr=why, cwd=_REPOSITORY)
+        status = _ended_or_stopped(process)
+        told.seek(0)
+        lines = told.read().splitlines()
+        if status == -signal.SIGSTOP:
+            over = threading.Event()
+            goes_on = threading.Thread(target=_go_on, args=(process, root / STORE / WORKSPACE / "lock", scenario.seed % 7 / 100, over))
+            goes_on.start()
+            for end in (process.wait, process.kill, goes_on.join, over.set):  # the last one first
+                hung.callback(end)
+        elif status != (-signal.SIGKILL if act == "write-and-die" else 0):
+            why.seek(0)
+            raise RecordingError(f"{act} of seed {scenario.seed} on {scenario.filesystem} ended with {status}:\n{why.read()}")
+    return lines
+
+
+def _go_on(process: subprocess.Popen[bytes], lock: Path, delay_s: float, over: threading.Event) -> None:
+    """Once another writer has the lock: it makes a file of its own."""
+    before = lock.stat().st_ino
+    while not over.is_set() and lock.exists() and lock.stat().st_ino == before:
+        time.sleep(0.001)
+    over.wait(delay_s)
+    process.send_signal(signal.SIGCONT)
+
+
+def _ended_or_stopped(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code, or minus the signal that ended or (SIGSTOP) stopped it."""
+    end = time.monotonic() + _CHILD_S
+    while (code := process.poll()) is None:
+        if Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "T":
+            return -signal.SIGSTOP
+        if time.monotonic() > end:
+            process.kill()
+            raise RecordingError(f"process {process.pid} does not end")
+        time.sleep(0.005)
+    return code
 
 
 def run_round(

@@ -20,13 +20,15 @@ FRAMES_PER_CHUNK, CHUNKS_PER_SHARD = 4, 2  # along t: three groups of shards, of
 FRAME_SHAPE, CHUNK_SHAPE = (48, 64), (24, 32)
 BLANK_FRAMES = range(12, 16)  # of the fill value: their chunks are not stored at all
 
-Interruption = Literal["none", "kill", "power"]
+Interruption = Literal["none", "kill", "power", "hang"]
 
 
 @dataclass(frozen=True)
 class Scenario:
     """``interruption``: the writer is killed after ``killed_after`` frames, or its power is cut at some moment, and another process goes on with
-    the store (``then``: resume) or brings it to an end (recover), while the log is written. The cuts that are judged hit that process, too.
+    the store (``then``: resume) or brings it to an end (recover), while the log is written. The cuts that are judged hit that process, too. Or the
+    writer hangs there, another takes the store over, hangs somewhere on its way (``then``: recover) and is taken over itself; the stopped ones go on
+    meanwhile.
     ``compaction``: they hit one that packs the store instead, which has been written to its end by then; see
     ``compaction.HOW``. Or one of ``tests.power.JOBS``, on a store of its own."""
 

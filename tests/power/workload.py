@@ -16,12 +16,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
 import shardwright as sw
+from shardwright.storage import failpoints
 
 from .mutants import MUTANTS
 from .scenario import FRAMES, STORE, Scenario
 
 _WATCH_S = 0.002
+_STORAGE_CALLS = 120  # of a take-over and what it writes then, at one of which it hangs
 
 
 class Promises:
@@ -68,7 +72,9 @@ def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, fi
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("act", choices=("write", "write-and-die", "resume", "recover", "pack", "lay", "do"))
+    arguments.add_argument(
+        "act", choices=("write", "write-and-die", "write-and-hang", "take-over-and-hang", "take-over", "resume", "recover", "pack", "lay", "do")
+    )
     arguments.add_argument("root", type=Path)
     arguments.add_argument("log", type=Path)
     arguments.add_argument("--mutant", choices=sorted(MUTANTS))
@@ -89,15 +95,28 @@ def main() -> None:
     elif given.act == "recover":
         recover(store)
         promises.say({"sealed": True})
-    elif given.act == "resume":
-        writer = sw.resume(store, **settings)
+    elif given.act in ("resume", "take-over", "take-over-and-hang"):
+        if given.act == "take-over-and-hang":
+            moment = int(np.random.default_rng((scenario.seed, 4)).integers(1, _STORAGE_CALLS))
+            failpoints.watch_all(lambda _: hang())
+            hang = failpoints.at_time(moment, stop)
+        writer = sw.resume(store, take_over=given.act != "resume", **settings)
         promises.watch(writer)
         run_to_the_end(writer, scenario, promises, writer.frames)
-    elif given.act == "write-and-die":
-        write_frames(sw.create(store, scenario.spec, io=scenario.io, **settings), scenario, promises, first=0, stop=scenario.killed_after)
-        os.kill(os.getpid(), signal.SIGKILL)
+    elif given.act in ("write-and-die", "write-and-hang"):
+        writer = sw.create(store, scenario.spec, io=scenario.io, **settings)
+        write_frames(writer, scenario, promises, first=0, stop=scenario.killed_after)
+        if given.act == "write-and-die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        stop()
+        run_to_the_end(writer, scenario, promises, scenario.killed_after)
     else:
         run_to_the_end(sw.create(store, scenario.spec, io=scenario.io, **settings), scenario, promises, 0)
+
+
+def stop() -> None:
+    """All threads, until somebody lets them go on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def lay_or_do(act: str, root: Path, scenario: Scenario, promises: Promises) -> None:

@@ -27,6 +27,7 @@ class Camera:
         self.next = 0
         self.finished = False
         self._released: set[int] = set()
+        self._dropped: set[int] = set()  # their pixels are not held
         self._oracle, self._rng, self._trace = oracle, rng, trace
         self._drops = story.settings.overload == "drop"
         self._descriptors = np.zeros(len(story.frames), DESCRIPTOR)
@@ -61,11 +62,11 @@ class Camera:
         """Whether it has something to do now: it does not wait for time, a flush or credit."""
         if self.finished or self._goal is not None or now_ns < self._pause_until_ns:
             return False
-        return self._next_needs_no_slot() or self._process.ring.free > 0 or self._drops
+        return self._next_needs_no_slot() or self._process.ring.free > 0 or (self._drops and not self._again)
 
     def _next_needs_no_slot(self) -> bool:
         if self._again:
-            return self._again[0] in self._released
+            return self._again[0] in self._released | self._dropped
         n = self.next
         return n >= self._life.frames or n in self._flushes or n in self._pauses or n == self._new_client
 
@@ -113,6 +114,9 @@ class Camera:
         if n in self._released:
             self._again.pop(0)
             self._send([n], flag=FRAME_NOT_HELD)
+        elif n in self._dropped:
+            self._again.pop(0)
+            self._send([n], flag=FRAME_DROPPED)
         elif self._process.ring.free:
             self._again.pop(0)
             self._send([n])
@@ -124,12 +128,15 @@ class Camera:
         addresses = np.zeros(len(sequences), np.int64)
         if flag:
             oracle.told.update(sequences)
-            if flag == FRAME_NOT_HELD:
+            if flag == FRAME_DROPPED:
+                self._dropped.update(sequences)
+            else:
                 descriptors["position"] = -1
         else:
             addresses[:] = [process.ring.put(n, oracle.token(n)) for n in sequences]
             oracle.told.difference_update(sequences)
             self._released.difference_update(sequences)
+            self._dropped.difference_update(sequences)
         oracle.sent.update(sequences)
         oracle.sent_now.update(sequences)
         self._say(f"frames {sequences} at {descriptors['position'].tolist()}" + (f", flags {flag}" if flag else ""))

@@ -53,17 +53,17 @@ def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Resto
 def _take_files(disk: Disk, manifest: Manifest) -> Manifest:
     """The old writer may still write through its descriptors, and act on the names that it knows: go on with copies in a folder of their own."""
     source, target = Place(manifest.files_epoch), Place(manifest.writer_epoch)
-    for name in sorted(name for name in disk.names if source.has(name) and not name[0].endswith(REWRITE)):
+    disk.call("take up")
+    staging = None if disk.staging is None else disk.staging.copy()
+    for name in sorted(name for name in disk.names if source.has(name) and not name[0].endswith(REWRITE)):  # journals first
         disk.call("take up")
         if name in disk.names:
             disk.put((*name[:3], target.epoch), disk.names[name].copy())
     disk.sync_folder(target.folder)
     disk.call("take up")
-    if disk.staging is not None:
-        disk.staging = disk.staging.copy()
-    disk.log = Log(list(disk.log.blocks), len(disk.log.blocks))
+    log = Log(list(disk.log.blocks), len(disk.log.blocks))
     disk.call("take up")
-    disk.manifest = replace(manifest, files_epoch=target.epoch)
+    disk.manifest, disk.staging, disk.log = replace(manifest, files_epoch=target.epoch), staging, log
     return disk.manifest
 
 

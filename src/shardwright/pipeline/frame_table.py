@@ -17,6 +17,7 @@ from shardwright.array.frame_table import ROWS_PER_CHUNK, TABLE_PATH, column_doc
 from shardwright.model.fates import Fate
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
+from shardwright.shard.group_files import WORKSPACE
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import publish_folder, storage_errors, sync_directory, write_file
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
     from shardwright.shard.frame_log import FrameLog
 
-_BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders beside the log
+_BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
 
 
 def write_frame_table(store: Path, spec: ArraySpec, log: FrameLog, *, writer: int = 0, may_publish: Callable[[], None] = lambda: None) -> None:
@@ -36,7 +37,7 @@ def write_frame_table(store: Path, spec: ArraySpec, log: FrameLog, *, writer: in
     ``writer`` sets the folder it is built in apart from another writer's; ``may_publish`` is asked right before readers see it. Raises
     ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what ``may_publish`` does. It may be called again then.
     """
-    workspace = log.path.parent
+    workspace = store / WORKSPACE
     built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
     _remove(built)
     _remove(workspace / _REPLACED)

@@ -40,7 +40,7 @@ from shardwright.model.errors import (
 from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import WORKSPACE, Placement, placements_of
+from shardwright.shard.group_files import LOG_NAME, STAGING_NAME, WORKSPACE, Placement, placements_of
 from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, manifest_path, read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
@@ -137,11 +137,11 @@ class StoreFolder:
     def _open_new(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings, manifest: Manifest, lock: StoreLock) -> StoreFolder:
         """A store that has just been made. Raises ``StorageError``; ``lock`` is then still the caller's."""
         workspace, dtype = path / WORKSPACE, record_dtype(len(spec.frame_fields))
-        log = FrameLog.open(workspace / "frames.log", dtype, manifest.identity_bytes)
+        log = FrameLog.open(workspace / LOG_NAME, dtype, manifest.identity_bytes)
         try:
             staging = None
             if limits.staging_frames:
-                staging = StagingArea.open(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, manifest.identity_bytes)
+                staging = StagingArea.open(workspace / STAGING_NAME, limits.staging_frames, limits.frame_bytes, dtype, manifest.identity_bytes)
         except BaseException:
             log.close()
             raise
@@ -307,9 +307,9 @@ def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings
         created_ns=time.time_ns(),
         spill_root=None if settings.spill_root is None else str(settings.spill_root),
     )
-    FrameLog.create(workspace / "frames.log", dtype, identity).close()
+    FrameLog.create(workspace / LOG_NAME, dtype, identity).close()
     if limits.staging_frames:
-        StagingArea.create(workspace / "staging", limits.staging_frames, limits.frame_bytes, dtype, identity).close()
+        StagingArea.create(workspace / STAGING_NAME, limits.staging_frames, limits.frame_bytes, dtype, identity).close()
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
     replace_file(store / IMAGE_PATH / "zarr.json", array_metadata(spec, 0, codec_metadata(spec)))
     replace_file(store / "zarr.json", group_metadata(spec, store.name.split(".")[0]))

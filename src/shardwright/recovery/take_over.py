@@ -1,10 +1,9 @@
 """Taking a store over from a writer that hangs: it may wake up and go on where it was, with what it has open, and with the one call that it was about
 to make when it looked at the fence for the last time.
 
-The lock file has been replaced and the writer epoch raised before this. What it has open: log and staging area are replaced by copies, so that it
-writes into files that have no name any more. What it may still rename or delete: the groups in progress are copied into a folder of their
-own, ``taken-EPOCH``, that counts once the manifest names it, and the names that the old writer knows are deleted, as are the documents that it was
-about to put in place.
+The lock file has been replaced and the writer epoch raised before this. All that is in progress is copied into a folder of its own, ``taken-EPOCH``,
+that counts, as a whole, once the manifest names it. Then the names that the old writer knows are deleted, so that it writes into files that have none
+and finds nothing to rename, and the documents that it was about to put in place.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.shard.group_files import REWRITE_SUFFIX, TAKEN_PREFIX, is_of_a_group
+from shardwright.shard.group_files import JOURNAL_SUFFIX, LOG_NAME, REWRITE_SUFFIX, STAGING_NAME, TAKEN_PREFIX, WORKING_SUFFIX, is_in_progress
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import data_ranges, delete_new_files, make_directories, open_regular, storage_errors, sync_directory
 
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardwright.shard.group_files import Placement
-
     from .unfinished import Unfinished
 
-_NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building", r".*\.(\d+)\.copy"))
-"""What a writer of that epoch leaves in a workspace when it is killed: groups that it took over, a frame table, a copy."""
+_NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building"))
+"""What a writer of that epoch leaves in a workspace when it is killed: what it took over, a frame table."""
 _PIECE_BYTES = 1 << 20
 
 
@@ -38,11 +36,7 @@ def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
     Raises ``StorageError``; the next try clears what this one has copied, unless the manifest names it, and begins again."""
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
-        _copy_groups(placement, replace(placement, epoch=epoch))
-    for name in ("frames.log", "staging"):
-        if (store.workspace / name).exists():
-            _replace_by_copy(store.workspace / name, epoch, still_ours)
-    sync_directory(store.workspace)
+        _copy_files(placement.files, replace(placement, epoch=epoch).files)
     return store.write(replace(store.manifest, files_epoch=epoch), still_ours)
 
 
@@ -58,7 +52,7 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
         for entry in entries:
             number = next((int(found[1]) for pattern in _NUMBERED if (found := pattern.fullmatch(entry.name))), None)
             older = number is not None and number < epoch and entry != placement.files
-            if older or (placement.epoch and is_of_a_group(entry)):
+            if older or (placement.epoch and is_in_progress(entry)):
                 still_ours()
                 _remove(entry)
         sync_directory(placement.workspace)
@@ -68,24 +62,21 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
         sync_directory(folder)
 
 
-def _copy_groups(source: Placement, target: Placement) -> None:
-    make_directories(target.files)
-    for file in sorted(source.files.iterdir()):
-        if file.is_file() and is_of_a_group(file) and not file.name.endswith(REWRITE_SUFFIX):
-            with storage_errors("copy", file):
-                reach("take_over.before_copy")
-                _copy_file(file, target.files / file.name)
-    sync_directory(target.files)
+def _copy_files(source: Path, target: Path) -> None:
+    """In the order in which the old writer hands frames on while they are copied, so that none is missed: it uses a staging slot again once a journal
+    has the slab, journals what is in a shard, and deletes a journal once the log has its frames."""
+    make_directories(target)
+    files = [file for file in source.iterdir() if file.is_file() and is_in_progress(file) and not file.name.endswith(REWRITE_SUFFIX)]
+    for file in sorted(files, key=_hands_on):
+        with storage_errors("copy", file), suppress(FileNotFoundError):  # then it has got its final name since, or the log has all of it
+            reach("take_over.before_copy")
+            _copy_file(file, target / file.name)
+    sync_directory(target)
 
 
-def _replace_by_copy(file: Path, epoch: int, still_ours: Callable[[], None]) -> None:
-    copy = file.with_name(f"{file.name}.{epoch}.copy")
-    with storage_errors("copy", file):
-        copy.unlink(missing_ok=True)
-        _copy_file(file, copy)
-        reach("take_over.before_rename")
-        still_ours()
-        copy.replace(file)
+def _hands_on(file: Path) -> tuple[int, str]:
+    kind = [file.name == STAGING_NAME, file.name.endswith(JOURNAL_SUFFIX), file.name.endswith(WORKING_SUFFIX), file.name == LOG_NAME].index(True)
+    return kind, file.name
 
 
 def _remove(path: Path) -> None:

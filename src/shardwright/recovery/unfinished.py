@@ -13,7 +13,7 @@ from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import JOURNAL_SUFFIX, WORKSPACE, is_of_a_group, placements_of
+from shardwright.shard.group_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, WORKSPACE, is_in_progress, placements_of
 from shardwright.shard.layout import page_aligned
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
@@ -92,16 +92,15 @@ class Unfinished:
     def files_in_progress(self) -> list[Path]:
         """Frame log, staging area, and all of the groups that are not sealed."""
         folders = [placement.files for placement in self.placements if placement.files.is_dir()]
-        groups = [path for folder in folders for path in sorted(folder.iterdir()) if is_of_a_group(path)]
-        return [path for path in (self.workspace / "frames.log", self.workspace / "staging") if path.exists()] + groups
+        return [path for folder in folders for path in sorted(folder.iterdir()) if is_in_progress(path)]
 
     def open_log(self, *, read_only: bool = False) -> FrameLog:
         """Raises ``ShardFormatError``, ``StorageError``."""
-        return FrameLog.open(self.workspace / "frames.log", self.record_dtype, self.manifest.identity_bytes, read_only=read_only)
+        return FrameLog.open(self.placements[0].files / LOG_NAME, self.record_dtype, self.manifest.identity_bytes, read_only=read_only)
 
     def open_staging(self) -> StagingArea | None:
         """None where there is none. Its number of slots follows from its length. Raises ``ShardFormatError``, ``StorageError``."""
-        path, frame_bytes, record_bytes = self.workspace / "staging", self.spec.frame_bytes, self.record_dtype.itemsize
+        path, frame_bytes, record_bytes = self.placements[0].files / STAGING_NAME, self.spec.frame_bytes, self.record_dtype.itemsize
         if not path.exists():
             return None
         room = path.stat().st_size - page_aligned(1)

@@ -37,6 +37,7 @@ T = TypeVar("T")
 WORKSPACE = ".shardwright"
 IMAGE_FOLDER = "0"
 WORKING_SUFFIX, JOURNAL_SUFFIX = ".partial", ".journal"
+LOG_NAME, STAGING_NAME = "frames.log", "staging"
 TAKEN_PREFIX = "taken-"  # folders of a workspace, followed by the epoch of whoever took the store over
 REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace failed ones
 
@@ -44,7 +45,7 @@ REWRITE_SUFFIX = ".rewrite"  # behind the names of files that are to replace fai
 @dataclass(frozen=True)
 class Placement:
     """Where the files of groups lie: the store itself, or (``spill``) the folder of the same name below the second root. ``epoch``: of the writer
-    that took the store over last, 0 if none did. It has the groups in progress in a folder of its own: whatever the other one was about to rename
+    that took the store over last, 0 if none did. It has what is in progress in a folder of its own: whatever the other one was about to rename
     or delete, and does after its last look at the fence, it does not to these."""
 
     store: Path
@@ -61,7 +62,7 @@ class Placement:
 
     @property
     def files(self) -> Path:
-        """Where its groups in progress are."""
+        """Where what is in progress is: groups and, of the store itself, frame log and staging area."""
         return self.workspace / f"{TAKEN_PREFIX}{self.epoch}" if self.epoch else self.workspace
 
     def working(self, key: str) -> Path:
@@ -83,9 +84,9 @@ class Placement:
         return None if self.spill is None else self.store / IMAGE_FOLDER / key
 
 
-def is_of_a_group(path: Path) -> bool:
-    """Whether a file of a workspace is a shard in progress, a journal, or one that is to replace either."""
-    return path.name.removesuffix(REWRITE_SUFFIX).endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
+def is_in_progress(path: Path) -> bool:
+    """Whether a file of a workspace is a shard in progress, a journal, one that is to replace either, the frame log or the staging area."""
+    return path.name in (LOG_NAME, STAGING_NAME) or path.name.removesuffix(REWRITE_SUFFIX).endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
 
 
 def placements_of(store: Path, manifest: Manifest) -> list[Placement]:

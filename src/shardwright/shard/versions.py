@@ -14,7 +14,7 @@ from shardwright.storage.files import storage_errors
 
 from . import frame_log, journal, staging
 from .file_header import version_of
-from .group_files import JOURNAL_SUFFIX
+from .group_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME
 from .layout import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def refuse_other_versions(workspace: Path, identity: bytes) -> None:
     for name in names:
         if name.endswith(JOURNAL_SUFFIX):
             _check(workspace / name, journal.MAGIC, journal.VERSION)
-        elif name == "staging":
+        elif name == STAGING_NAME:
             _check(workspace / name, staging.MAGIC, staging.VERSION)
-        elif name == "frames.log":
+        elif name == LOG_NAME:
             _check(workspace / name, frame_log.FILE_MAGIC, frame_log.FORMAT, crc32c.crc32c(identity))
 
 
