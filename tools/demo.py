@@ -29,7 +29,7 @@ from rich.table import Table
 import shardwright as sw
 from shardwright.config.load import load_config
 from shardwright.model.names import store_name
-from shardwright.testing.photons import PhotonFrames
+from shardwright.simulate.photons import PhotonFrames
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "configs" / "demo.yaml"

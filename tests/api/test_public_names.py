@@ -16,7 +16,7 @@ HEAVY = (
     "numba",
     "zmq",
     "shardwright.kernels",
-    "shardwright.pipeline",
+    "shardwright.acquire",
     "shardwright.client",
     "shardwright.codecs",
     "shardwright.storage",

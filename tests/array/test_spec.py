@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from shardwright.acquire.assembly import SlabTable
 from shardwright.array.grid import Grid
 from shardwright.array.parse import parse_spec
 from shardwright.array.spec import (
@@ -25,7 +26,6 @@ from shardwright.array.spec import (
 )
 from shardwright.kernels.place import slabs_and_places
 from shardwright.model.errors import SpecError
-from shardwright.pipeline.assembly import SlabTable
 from shardwright.shard.frame_record import record_dtype
 
 T = {"name": "t", "count": None, "chunk_size": 4}

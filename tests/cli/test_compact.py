@@ -22,8 +22,8 @@ import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.cli.compact import parse_recompress
 from shardwright.cli.worker_options import parse_rate
-from shardwright.compact.pausing import RigPause
 from shardwright.model.errors import ConfigError
+from shardwright.repack.pausing import RigPause
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "shardwright.cli"]
@@ -157,7 +157,7 @@ def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> N
 def test_an_interrupt_before_anything_is_sent_is_told(store: Path) -> None:
     interrupted = """
 import signal, sys
-import shardwright.compact.move_store as move_store
+import shardwright.repack.move_store as move_store
 from shardwright.cli.app import main
 move_store.plan_move = lambda *_: signal.raise_signal(signal.SIGTERM)
 sys.exit(main(sys.argv[1:]))

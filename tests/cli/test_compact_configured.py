@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.compact.work_folder import WorkFolder
 from shardwright.read.store import open_store
+from shardwright.repack.work_folder import WorkFolder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shardwright
 
-FORBIDDEN = ("numba", "llvmlite", "blosc2", "fcntl", "crc32c", "yaml", "zarr", "shardwright.ingest", "shardwright.pipeline", "shardwright.storage")
+FORBIDDEN = ("numba", "llvmlite", "blosc2", "fcntl", "crc32c", "yaml", "zarr", "shardwright.ingest", "shardwright.acquire", "shardwright.storage")
 
 
 def run(script: str) -> str:

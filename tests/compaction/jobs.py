@@ -6,15 +6,15 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from shardwright.compact.job import Options, plan, run
-from shardwright.compact.manners import Manners
-from shardwright.compact.move_report import MoveOptions
-from shardwright.compact.move_store import move_store
-from shardwright.compact.pyramid_job import PyramidOptions, add_levels
-from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store, write_new_store
-from shardwright.compact.tasks import run_task
 from shardwright.model.errors import OutputExistsError, ShardwrightError
 from shardwright.read.store import open_store
+from shardwright.repack.job import Options, plan, run
+from shardwright.repack.manners import Manners
+from shardwright.repack.move_report import MoveOptions
+from shardwright.repack.move_store import move_store
+from shardwright.repack.pyramid_job import PyramidOptions, add_levels
+from shardwright.repack.rechunk_job import RechunkOptions, plan_new_store, write_new_store
+from shardwright.repack.tasks import run_task
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:

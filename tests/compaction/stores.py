@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import zarr
-from tests.compact.images import write_image
+from tests.repack.images import write_image
 
 from .jobs import JOBS, MOVED, RECHUNKED, STORE, run_job
 

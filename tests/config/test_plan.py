@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.config import plan as plan_module
 from shardwright.config.load import load_config, parse_config
 from shardwright.config.plan import make_plan, shard_files_per_frame
 from shardwright.model.errors import ConfigError
-from shardwright.pipeline.limits import RUNTIME_BYTES
 
 CONFIGS = sorted(file for file in (Path(__file__).parents[2] / "configs").glob("*.yaml") if not file.stem.startswith("prometheus"))
 

@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import shardwright as sw
-from shardwright.pipeline.workers import WorkerPool
+from shardwright.acquire.workers import WorkerPool
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import shardwright as sw
-from shardwright.testing.photons import PhotonFrames
+from shardwright.simulate.photons import PhotonFrames
 
 SHAPE = (32, 48)
 SLAB_FRAMES = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.service.daemon_process import run_cli
+from tests.daemon.daemon_process import run_cli
 
+from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import ShardwrightError
-from shardwright.pipeline.workers import WorkerPool
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
 

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
+from shardwright.acquire.acquisition import Acquisition, AcquisitionState
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import ShardwrightError
-from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
-from shardwright.pipeline.limits import Limits
-from shardwright.pipeline.settings import WriteSettings
-from shardwright.pipeline.workers import WorkerPool
 from shardwright.recovery.resume import resume
 from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD

@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.service.daemon_process import DaemonProcess
+from tests.daemon.daemon_process import DaemonProcess
 
 from shardwright.model.fates import Fate, Reason
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.service.daemon_process import DaemonProcess, bring_back
+from tests.daemon.daemon_process import DaemonProcess, bring_back
 
 from shardwright.storage import failpoints
 

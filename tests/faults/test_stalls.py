@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
-from tests.service.daemon_process import DaemonProcess
+from tests.daemon.daemon_process import DaemonProcess
 
 from shardwright.model.fates import Fate
 

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zmq
 
+from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.measures import Measures
+from shardwright.acquire.settings import WriteSettings
 from shardwright.array.grid import Grid
 from shardwright.array.parse import parse_spec
 from shardwright.array.spec import ArraySpec, Dimension
@@ -25,10 +29,6 @@ from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import LostFramesError, ShardwrightError
 from shardwright.model.receipt import Receipt
-from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.limits import Limits
-from shardwright.pipeline.measures import Measures
-from shardwright.pipeline.settings import WriteSettings
 from shardwright.wire import handover
 from shardwright.wire.controls import Hello, Open, Opened, Problem, Resume, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD, descriptor_dtype

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 import zmq
 
+from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.measures import Measures
+from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
@@ -20,9 +23,6 @@ from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import OutputExistsError, ResumeError, ShardwrightError
 from shardwright.model.receipt import Receipt
-from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.measures import Measures
-from shardwright.pipeline.workers import WorkerPool
 from shardwright.wire.controls import Hello
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD, not_held
 from shardwright.wire.in_flight import ranges_of, without

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamPolicy
-from shardwright.pipeline.settings import WriteSettings
 
 HISTORIES = int(os.environ.get("SHARDWRIGHT_CHAOS", "12"))
 FRAMES = 240

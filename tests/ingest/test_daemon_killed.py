@@ -29,8 +29,8 @@ import json, os, signal, sys, threading
 from pathlib import Path
 from shardwright.ingest import IngestServer, IngestSettings
 from shardwright.recovery.leftovers import unfinished_stores
-from shardwright.pipeline.settings import WriteSettings
-from shardwright.pipeline.workers import WorkerPool
+from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.workers import WorkerPool
 from shardwright.storage import failpoints
 
 root, facts = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -11,10 +11,10 @@ import pytest
 import zarr
 
 import shardwright as sw
+from shardwright.acquire import overload_level
+from shardwright.acquire.settings import WriteSettings
 from shardwright.array.spec import Zstd
 from shardwright.ingest import StreamPolicy
-from shardwright.pipeline import overload_level
-from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import failpoints
 
 if TYPE_CHECKING:

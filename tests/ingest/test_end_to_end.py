@@ -15,9 +15,9 @@ import zarr
 import zmq
 
 import shardwright as sw
+from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
-from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage import ring
 from shardwright.wire import messages
 from shardwright.wire.messages import Kind

@@ -16,12 +16,12 @@ import pytest
 import zmq
 
 import shardwright as sw
+from shardwright.acquire.acquisition import Acquisition
+from shardwright.acquire.keeper import ShardKeeper
+from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest.pending import Pending
 from shardwright.ingest.session import Session
 from shardwright.model.errors import ShardwrightError
-from shardwright.pipeline.acquisition import Acquisition
-from shardwright.pipeline.keeper import ShardKeeper
-from shardwright.pipeline.settings import WriteSettings
 from shardwright.shard.group_files import GroupFiles
 from shardwright.storage import failpoints
 from shardwright.storage.ring import Ring

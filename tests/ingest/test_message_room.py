@@ -8,11 +8,11 @@ import weakref
 import pytest
 
 import shardwright as sw
+from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.ingest import message_room
 from shardwright.ingest.endless import FURTHER_BYTES
 from shardwright.ingest.message_room import MessageRoom
 from shardwright.model.promise import Promise
-from shardwright.pipeline.limits import RUNTIME_BYTES
 from shardwright.storage.message_memory import give_back, trim
 
 A, B = object(), object()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.pipeline import acquisition, core
-from shardwright.pipeline.new_store import abandoned, remove_abandoned
+from shardwright.acquire import acquisition, core
+from shardwright.acquire.new_store import abandoned, remove_abandoned
 from shardwright.storage import failpoints
 
 CAN_DO_WITHOUT = {"ballast.before_fill", "ballast.before_open", "log.before_preallocate", "store.before_remove"}

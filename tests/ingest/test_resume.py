@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.acquire.limits import RUNTIME_BYTES, Limits
+from shardwright.acquire.settings import WriteSettings
 from shardwright.ingest import StreamPolicy, message_room
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
 from shardwright.model.watermark import Watermark
-from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
-from shardwright.pipeline.settings import WriteSettings
 from shardwright.wire import messages
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, FRAME_NOT_HELD
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.limits import Limits
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
 from shardwright.model.error_text import ErrorText
-from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.limits import Limits
 
 if TYPE_CHECKING:
     from shardwright.client import Stream

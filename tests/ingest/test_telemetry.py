@@ -11,12 +11,12 @@ from dataclasses import fields
 import pytest
 
 import shardwright as sw
+from shardwright.acquire.settings import WriteSettings
 from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.daemon.events import level_of
 from shardwright.ingest import StreamPolicy
 from shardwright.model import errors
 from shardwright.model.receipt import Receipt
-from shardwright.pipeline.settings import WriteSettings
-from shardwright.service.events import level_of
 from shardwright.storage import failpoints
 
 COUNTS = [f.name for f in fields(Receipt) if f.name != "path"]

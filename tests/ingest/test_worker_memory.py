@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import shardwright as sw
+from shardwright.acquire.limits import RUNTIME_BYTES, Limits
 from shardwright.ingest import message_room
-from shardwright.pipeline.limits import RUNTIME_BYTES, Limits
 
 SHAPE, DEEP = (512, 512), 16
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from shardwright.acquire.workers import WorkerPool
 from shardwright.kernels import cache, warm_up
-from shardwright.pipeline.workers import WorkerPool
 
 
 def test_a_clock_that_was_set_back_does_not_cost_the_newest_folder(tmp_path):

@@ -10,7 +10,7 @@ _CLASS = re.compile(r"\btype\[[^\]]*\]")
 
 # (file, what): why this one is harmless.
 ARGUED = {
-    ("compact/job.py", "failures"): "a plan of one command, which prints it and ends",
+    ("repack/job.py", "failures"): "a plan of one command, which prints it and ends",
 }
 
 

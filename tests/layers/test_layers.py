@@ -15,15 +15,15 @@ OWNERS = {
     "blosc2": {"codecs", "kernels"},
     "pydantic": {"array", "config"},
     "yaml": {"config"},
-    "distributed": {"compact"},
+    "distributed": {"repack"},
     "mmap": {"storage", "client"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "structlog": {"service"},
-    "starlette": {"service"},
-    "uvicorn": {"service"},
-    "prometheus_client": {"service"},
-    "PIL": {"service"},
+    "structlog": {"daemon"},
+    "starlette": {"web"},
+    "uvicorn": {"web"},
+    "prometheus_client": {"web"},
+    "PIL": {"web"},
 }
 
 

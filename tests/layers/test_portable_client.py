@@ -16,7 +16,7 @@ for module, names in ((os, ("memfd_create", "sched_getaffinity", "posix_fallocat
             delattr(module, name)
 import shardwright as sw
 sw.connect, sw.ArraySpec, sw.Receipt, sw.errors
-import shardwright.testing.camera, shardwright.testing.photons
+import shardwright.simulate.camera, shardwright.simulate.photons
 loaded = [name for name in sys.modules if name.startswith("shardwright.")]
 rooms = sorted({{name.split(".")[1] for name in loaded}})
 print(" ".join(rooms))
@@ -26,4 +26,4 @@ print(" ".join(rooms))
 def test_the_client_imports_without_linux_and_without_compilers():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) <= {"array", "client", "model", "testing", "wire"}
+    assert set(done.stdout.split()) <= {"array", "client", "model", "simulate", "wire"}

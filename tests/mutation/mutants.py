@@ -14,12 +14,12 @@ SUITES: dict[str, tuple[str, ...]] = {
     "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
     "power-compaction": ("-m", "tests.power", "--compaction", "--images", "300", "--images-per-round", "100", "--until-violation"),
     "power-move": ("-m", "tests.power", "--job", "move", "--images", "180", "--images-per-round", "60", "--no-every-prefix", "--until-violation"),
-    "move": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compact", "-k", "test_move", "-m", "not slow"),
+    "move": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/repack", "-k", "test_move", "-m", "not slow"),
     "compaction": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compaction"),
     "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
     "formats": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/shard", "tests/read", "-m", "not slow"),
-    "take-over": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pipeline/test_resume.py", "-k", "taken_over"),
-    "recovery": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pipeline/test_resume.py", "-k", "chunk"),
+    "take-over": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/acquire/test_resume.py", "-k", "taken_over"),
+    "recovery": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/acquire/test_resume.py", "-k", "chunk"),
 }
 
 
@@ -72,7 +72,7 @@ KILLS = [
         "kills",
         """
 import time
-import shardwright.pipeline.encoding as m
+import shardwright.acquire.encoding as m
 def run(self, state):
     job, command = self.job, self.job.command
     job.task_ended(m.TaskTimes(0, 0, job.overload.level, 0), 0, None)
@@ -87,7 +87,7 @@ m.SlabTask.run = run
         "kills",
         """
 import time
-import shardwright.pipeline.encoding as m
+import shardwright.acquire.encoding as m
 stage = m.StageTask.run
 def run(self, state):
     told = []
@@ -158,7 +158,7 @@ m.GroupFiles.delete_journal = lambda self: self.journal.close()
         "ordering: the manifest outlives what it describes",
         "kills",
         """
-import shardwright.pipeline.store_folder as m
+import shardwright.acquire.store_folder as m
 def remove(self):
     for placement in reversed(self.placements()):
         m.shutil.rmtree(placement.workspace, ignore_errors=True)
@@ -182,7 +182,7 @@ FENCING = [
         "epoch check, and the look at the lock beside it, before every act that shows or destroys",
         "fencing",
         """
-import shardwright.pipeline.store_folder as m
+import shardwright.acquire.store_folder as m
 m.StoreFolder.may_rename = m.StoreFolder._may_remove = lambda self: None
 """,
     ),
@@ -264,7 +264,7 @@ FAULTS = [
         "write-errors-swallowed",
         "error of a kernel's system call",
         "faults",
-        "import shardwright.pipeline.encoding as m\nm.raise_errno = lambda number: None",
+        "import shardwright.acquire.encoding as m\nm.raise_errno = lambda number: None",
     ),
     Mutant(
         "sync-errors-swallowed",
@@ -373,7 +373,7 @@ m.WorkingFile.finish = unsynced
         "compact-no-verification",
         "compaction: what the disk gives back is not compared",
         "compaction",
-        _NOTHING + "import shardwright.compact.pack_shard as m\nm.check_copy = nothing",
+        _NOTHING + "import shardwright.repack.pack_shard as m\nm.check_copy = nothing",
         ("-k", "back_wrong"),
     ),
     Mutant(
@@ -402,14 +402,14 @@ m.WorkingFile.replace = write_over
         "compact-no-source-check",
         "compaction: whether the source was written to meanwhile is not looked at",
         "compaction",
-        _NOTHING + "import shardwright.compact.pack_shard as m\nm._check_untouched = nothing",
+        _NOTHING + "import shardwright.repack.pack_shard as m\nm._check_untouched = nothing",
         ("-k", "written_to"),
     ),
     Mutant(
         "compact-leftovers-stay",
         "compaction: working files of a job that died are not cleared",
         "compaction",
-        "import shardwright.compact.work_folder as m\nm.WorkFolder.clear_leftovers = lambda self: []",
+        "import shardwright.repack.work_folder as m\nm.WorkFolder.clear_leftovers = lambda self: []",
         ("-k", "kill and pack"),
     ),
 ]
@@ -425,38 +425,38 @@ MOVES = [
         "move-no-directory-sync",
         "move: sync of the folder in which a file got its name at the destination",
         "power-move",
-        "import shardwright.compact.local_folder as m\nm.sync_directory = lambda path: None",
+        "import shardwright.repack.local_folder as m\nm.sync_directory = lambda path: None",
     ),
     Mutant(
         "move-no-deletion-sync",
         "move: the steps in which the source is deleted are not made durable one after another",
         "power-move",
-        "import shardwright.compact.delete_source as m\nm._sync_what_is_left = lambda folders: list(folders) and None",
+        "import shardwright.repack.delete_source as m\nm._sync_what_is_left = lambda folders: list(folders) and None",
         ("--filesystem", "btrfs"),
     ),
     Mutant(
         "move-no-read-back",
         "move: what the destination gives back is not compared",
         "move",
-        "import shardwright.compact.move as m\nm._first_wrong = lambda *a: None",
+        "import shardwright.repack.move as m\nm._first_wrong = lambda *a: None",
     ),
     Mutant(
         "move-no-check-of-earlier-runs",
         "move: what earlier runs have sent is not read back before the source goes",
         "move",
-        "import shardwright.compact.move_store as m\nm.check_sent = lambda *a: set()",
+        "import shardwright.repack.move_store as m\nm.check_sent = lambda *a: set()",
     ),
     Mutant(
         "move-deletion-not-recorded",
         "move: that deletion has begun is not written down before the first file goes",
         "move",
-        "from shardwright.compact.move_record import MoveRecord\nMoveRecord.begin_deleting = lambda self: None",
+        "from shardwright.repack.move_record import MoveRecord\nMoveRecord.begin_deleting = lambda self: None",
     ),
     Mutant(
         "move-changed-source",
         "move: files that were changed after they were sent are deleted nevertheless",
         "move",
-        "import shardwright.compact.delete_source as m\nm.is_as_sent = lambda *a: True",
+        "import shardwright.repack.delete_source as m\nm.is_as_sent = lambda *a: True",
     ),
 ]
 

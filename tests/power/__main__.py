@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def run(given: argparse.Namespace) -> int:
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.acquire.workers import WorkerPool
 
     from . import machine
 
@@ -92,8 +92,8 @@ def run(given: argparse.Namespace) -> int:
 
 def spare_work() -> None:
     """Take out of recovery, in the judging process only, what costs most of its time there and decides nothing."""
+    from shardwright.acquire import frame_table as written
     from shardwright.array import frame_table as described
-    from shardwright.pipeline import frame_table as written
 
     os.fsync = os.fdatasync = lambda _: None  # what recovery writes to an image is read from memory and thrown away
     described.ROWS_PER_CHUNK = written.ROWS_PER_CHUNK = 256  # the table is always made anew, and has 24 rows

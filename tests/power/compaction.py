@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from shardwright.compact.job import Options, plan, run
-from shardwright.compact.tasks import run_task
 from shardwright.read.store import open_store
+from shardwright.repack.job import Options, plan, run
+from shardwright.repack.tasks import run_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -29,7 +29,7 @@ from .scenario import FRAME_SHAPE, FRAMES, STORE, Scenario
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.acquire.workers import WorkerPool
 
     from .compaction import Shards
     from .recording import Promised

@@ -29,7 +29,7 @@ from .write_log import WriteLog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.acquire.workers import WorkerPool
 
     from .scenario import Scenario
 

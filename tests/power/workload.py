@@ -133,7 +133,7 @@ def lay_or_do(act: str, root: Path, scenario: Scenario, promises: Promises) -> N
 
 
 def recover(store: Path) -> None:
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.acquire.workers import WorkerPool
     from shardwright.recovery.recover import recover_store
 
     pool = WorkerPool(1)

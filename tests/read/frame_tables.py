@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.acquire.frame_table import write_frame_table
 from shardwright.array.grid import Grid
 from shardwright.array.metadata import array_metadata, group_metadata
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.codecs.parameters import codec_metadata
-from shardwright.pipeline.frame_table import write_frame_table
 from shardwright.shard.frame_log import BlockKind, FrameLog
 from shardwright.shard.frame_record import record_dtype
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.acquire import frame_table as table_writer
 from shardwright.array import frame_table as table_format
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.cli.app import main
 from shardwright.model.errors import ShardFormatError
 from shardwright.model.fates import Fate, Reason
-from shardwright.pipeline import frame_table as table_writer
 from shardwright.read import missing
 from shardwright.read.frame_table import open_frame_table
 from shardwright.read.missing import MissingFrames

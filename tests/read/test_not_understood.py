@@ -13,7 +13,7 @@ import shardwright as sw
 from shardwright.cli.app import main
 from shardwright.model.errors import ShardFormatError
 from shardwright.read.store import open_store
-from shardwright.service.web.finished import FinishedStores, NotShownError
+from shardwright.web.finished import FinishedStores, NotShownError
 
 from .stores import Layout, edit_json, write_with_zarr_python
 

@@ -15,14 +15,14 @@ import pytest
 
 import shardwright as sw
 from shardwright.cli.app import main
-from shardwright.compact.manners import Manners
-from shardwright.compact.pack_shard import pack_shard
-from shardwright.compact.pyramid_job import PyramidOptions, add_levels
-from shardwright.compact.rechunk_job import RechunkOptions, plan_new_store, write_new_store
-from shardwright.compact.tasks import run_task
 from shardwright.model.errors import FormatVersionError
 from shardwright.read.store import open_store
 from shardwright.read.verify import VerifyReport, verify_store
+from shardwright.repack.manners import Manners
+from shardwright.repack.pack_shard import pack_shard
+from shardwright.repack.pyramid_job import PyramidOptions, add_levels
+from shardwright.repack.rechunk_job import RechunkOptions, plan_new_store, write_new_store
+from shardwright.repack.tasks import run_task
 from shardwright.shard.shard_sums import SUMS_NAME, ShardSums
 from shardwright.storage.failpoints import at_time, set_hook, watch_all
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import shardwright.recovery
+from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.limits import Limits
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.fates import Fate, Reason
-from shardwright.pipeline.encoding import SlabEncoder
-from shardwright.pipeline.limits import Limits
 from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
 from shardwright.recovery.table import Action, FileFacts, JournalFact

@@ -1,6 +1,6 @@
 """How a store is made, simulated: processes that want one name, one after the other, each killed, failing or without power at some step, around the
 real table of what a folder tells (``recovery.leftovers``). No death may burn the name, take a frame that was acknowledged, or leave anything behind
-once a creation goes well. As ``pipeline.new_store`` and ``pipeline.store_folder`` do; each ``yield`` is a call of the disk."""
+once a creation goes well. As ``acquire.new_store`` and ``acquire.store_folder`` do; each ``yield`` is a call of the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shard keeper's commands on the simulated disk, step by step, as ``pipeline.keeper`` carries them out; and whether each is legal."""
+"""The shard keeper's commands on the simulated disk, step by step, as ``acquire.keeper`` carries them out; and whether each is legal."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageError, StorageFullError, WorkerError
-from shardwright.model.fates import Fate, Reason
-from shardwright.pipeline.assembly import grid_tables
-from shardwright.pipeline.commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
-from shardwright.pipeline.commit_ledger import LOGGED, STAGED
-from shardwright.pipeline.earlier_row import split_by_slab
-from shardwright.pipeline.reopen import ReopenedRow
-from shardwright.pipeline.reports import (
+from shardwright.acquire.assembly import grid_tables
+from shardwright.acquire.commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
+from shardwright.acquire.commit_ledger import LOGGED, STAGED
+from shardwright.acquire.earlier_row import split_by_slab
+from shardwright.acquire.reopen import ReopenedRow
+from shardwright.acquire.reports import (
     Committed,
     GroupPrepared,
     GroupReopened,
@@ -27,6 +24,9 @@ from shardwright.pipeline.reports import (
     Recorded,
     StoreFinished,
 )
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageError, StorageFullError, WorkerError
+from shardwright.model.fates import Fate, Reason
 
 from .disk import ABSENT, REWRITE, Block, Place, final
 from .group import (
@@ -49,8 +49,8 @@ from .workers import STAGING
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from shardwright.pipeline.commands import KeeperCommand
-    from shardwright.pipeline.reports import KeeperReport
+    from shardwright.acquire.commands import KeeperCommand
+    from shardwright.acquire.reports import KeeperReport
     from shardwright.shard.layout import ArrayLayout
 
     from .disk import Disk

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.pipeline.commit_ledger import LOGGED, CommitLedger
-from shardwright.pipeline.core import Core
-from shardwright.pipeline.groups import Groups
-from shardwright.pipeline.holes import HoleMemory
-from shardwright.pipeline.staging_desk import StagingDesk
+from shardwright.acquire.commit_ledger import LOGGED, CommitLedger
+from shardwright.acquire.core import Core
+from shardwright.acquire.groups import Groups
+from shardwright.acquire.holes import HoleMemory
+from shardwright.acquire.staging_desk import StagingDesk
 from shardwright.recovery import leftovers, table
 from shardwright.recovery.leftovers import FolderAction
 from shardwright.recovery.table import Action, JournalFact

@@ -16,10 +16,10 @@ from .story import FILL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shardwright.acquire.accounts import Accounts
+    from shardwright.acquire.core import Core
     from shardwright.array.grid import Grid
     from shardwright.model.receipt import Receipt
-    from shardwright.pipeline.accounts import Accounts
-    from shardwright.pipeline.core import Core
 
     from .disk import Disk
     from .story import Frame

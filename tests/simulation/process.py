@@ -1,4 +1,4 @@
-"""One life of an acquisition: the real core, driven as ``pipeline.acquisition`` does, with a simulated ring, keeper and workers."""
+"""One life of an acquisition: the real core, driven as ``acquire.acquisition`` does, with a simulated ring, keeper and workers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardwright.pipeline.commands import Discard, Encode, Stage
-from shardwright.pipeline.core import AcquisitionState, Core, Now
+from shardwright.acquire.commands import Discard, Encode, Stage
+from shardwright.acquire.core import AcquisitionState, Core, Now
 
 from .keeper import Keeper
 from .oracle import Oracle, ViolationError
@@ -17,9 +17,9 @@ from .workers import STAGING, Workers, tokens_at
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.pipeline.limits import Limits
-    from shardwright.pipeline.reports import Report
-    from shardwright.pipeline.restored import Restored
+    from shardwright.acquire.limits import Limits
+    from shardwright.acquire.reports import Report
+    from shardwright.acquire.restored import Restored
 
     from .disk import Disk
     from .story import Life, Plan, Story

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Literal
 
 import shardwright as sw
+from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.limits import Limits, least_ring_frames
+from shardwright.acquire.settings import WriteSettings
 from shardwright.array.grid import Grid
-from shardwright.pipeline.encoding import SlabEncoder
-from shardwright.pipeline.limits import Limits, least_ring_frames
-from shardwright.pipeline.settings import WriteSettings
 
 FILL = -1  # pixels of a frame that is all fill value
 FOREVER = 1 << 30

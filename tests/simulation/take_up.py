@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.acquire.assembly import grid_tables
+from shardwright.acquire.restored import Restored, RestoredGroup
 from shardwright.kernels.place import slabs_and_places
-from shardwright.pipeline.assembly import grid_tables
-from shardwright.pipeline.restored import Restored, RestoredGroup
 from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
 from shardwright.recovery.table import Action, FileFacts, JournalFact, action_for
@@ -23,7 +23,7 @@ from .group import HEADER, Files, Found, Journal, Shard, read_back
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardwright.pipeline.limits import Limits
+    from shardwright.acquire.limits import Limits
     from shardwright.recovery.decide import Decisions, GroupDecision
 
     from .disk import Disk, File, Manifest, Name

@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardwright.acquire.reports import FramesStaged, SlabEncoded, TaskTimes
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import StorageError, WorkerError
-from shardwright.pipeline.reports import FramesStaged, SlabEncoded, TaskTimes
 
 from .disk import ABSENT, TORN
 from .oracle import ViolationError
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from shardwright.pipeline.commands import Encode, Stage
-    from shardwright.pipeline.reports import WorkerReport
+    from shardwright.acquire.commands import Encode, Stage
+    from shardwright.acquire.reports import WorkerReport
 
     from .disk import Disk, File
     from .group import Files

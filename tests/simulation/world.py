@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from shardwright.pipeline.core import AcquisitionState, Now
+from shardwright.acquire.core import AcquisitionState, Now
 
 from .camera import Camera
 from .disk import Disk, File
@@ -17,7 +17,7 @@ from .take_up import take_up
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwright.pipeline.restored import Restored
+    from shardwright.acquire.restored import Restored
 
     from .story import Life, Story
 

@@ -25,7 +25,7 @@ import numpy as np
 
 import shardwright as sw
 from shardwright.model import errors
-from shardwright.testing.photons import PhotonFrames
+from shardwright.simulate.photons import PhotonFrames
 
 from .ledger import Ledger
 from .settings import SHAPE

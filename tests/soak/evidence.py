@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardwright.testing.photons import PhotonFrames
+    from shardwright.simulate.photons import PhotonFrames
 
 EMPTY, RIGHT, WRONG = 0, 1, 2  # what a place of the image holds: fill value, the frame that was sent there, or anything else
 FRAMES_AT_ONCE = 16

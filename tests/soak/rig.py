@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import SessionLostError, TimedOutError
-from shardwright.service.control_client import ControlClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

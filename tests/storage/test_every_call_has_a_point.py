@@ -30,13 +30,13 @@ EXCEPTIONS = {
     "storage/measured_file.py:MeasuredFile.sync": "a file without a name, to measure with; its failure is an answer",
     "shard/frame_log.py:FrameLog._write": "its callers have the point",
     "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
-    "compact/pack_shard.py:_pack": "replace is WorkingFile.replace",
-    "compact/new_shard.py:_write_all": "its caller has the point",
+    "repack/pack_shard.py:_pack": "replace is WorkingFile.replace",
+    "repack/new_shard.py:_write_all": "its caller has the point",
     "recovery/resume.py:restore": "replace is StoreLock.replace",
     # Only kills at system calls (strace) come here; errors here are not injected by name.
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
-    "pipeline/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
+    "acquire/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
     "recovery/take_over.py:_replace_by_copy": "deletes its own leftover first; the rename has a point",
     "recovery/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a point",
 }

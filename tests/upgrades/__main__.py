@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 import zmq
-from tests.service.daemon_process import DaemonProcess
+from tests.daemon.daemon_process import DaemonProcess
 
 import shardwright as sw
 from shardwright.config.load import parse_config
@@ -99,7 +99,7 @@ def make_compaction(place: Path, made: Path) -> None:
         assert daemon.stop() == 0
     store, destination = place / "data/cells.ome.zarr", place / "archive/cells.ome.zarr"
     destination.parent.mkdir()
-    from shardwright.compact.queued import QueuedStore
+    from shardwright.repack.queued import QueuedStore
 
     QueuedStore(store).add(failures=1)
     options = ("--workers", "1", "--no-idle")

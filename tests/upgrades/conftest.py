@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.service.daemon_process import run_cli
+from tests.daemon.daemon_process import run_cli
 
-from shardwright.pipeline.workers import WorkerPool
+from shardwright.acquire.workers import WorkerPool
 
 from .states import CONFIG, RELEASES
 

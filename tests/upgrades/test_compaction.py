@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.properties.readers import with_zarr_python
 
-from shardwright.compact.claim import Claim
-from shardwright.compact.finished import FinishedShards
-from shardwright.compact.move_record import MoveRecord
-from shardwright.compact.queued import QueuedStore, queued_stores
 from shardwright.read.verify import verify_store
+from shardwright.repack.claim import Claim
+from shardwright.repack.finished import FinishedShards
+from shardwright.repack.move_record import MoveRecord
+from shardwright.repack.queued import QueuedStore, queued_stores
 
 from .states import FINISHED_FRAMES, SENT_TWICE, all_pixels
 

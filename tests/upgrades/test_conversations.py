@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import zmq
+from tests.daemon.daemon_process import DaemonProcess
 from tests.properties.readers import with_zarr_python
-from tests.service.daemon_process import DaemonProcess
 
+from shardwright.daemon.control_protocol import decode_reply, decode_request
 from shardwright.model.errors import ProtocolError
-from shardwright.service.control_protocol import decode_reply, decode_request
 from shardwright.wire import controls, handover, messages
 from shardwright.wire.messages import Kind
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import crc32c
 import pytest
 import zmq
-from tests.service.daemon_process import DaemonProcess, run_cli
+from tests.daemon.daemon_process import DaemonProcess, run_cli
 
-from shardwright.compact.claim import Claim
-from shardwright.compact.finished import FinishedShards
-from shardwright.compact.move_record import MoveRecord
-from shardwright.compact.queued import QueuedStore
 from shardwright.config.load import load_config
+from shardwright.daemon.compaction import CompactionService
+from shardwright.daemon.control_client import ControlClient
 from shardwright.model.errors import ConfigError, FormatVersionError, ShardFormatError, VersionError
 from shardwright.read.verify import verify_store
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.table import Action
-from shardwright.service.compaction import CompactionService
-from shardwright.service.control_client import ControlClient
+from shardwright.repack.claim import Claim
+from shardwright.repack.finished import FinishedShards
+from shardwright.repack.move_record import MoveRecord
+from shardwright.repack.queued import QueuedStore
 from shardwright.shard import journal, manifest
 from shardwright.shard.manifest import read_manifest
 from shardwright.wire import handover, messages

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zarr
+from tests.daemon.daemon_process import DaemonProcess
 from tests.properties.readers import with_zarr_python
-from tests.service.daemon_process import DaemonProcess
 
 import shardwright as sw
 from shardwright.model.fates import Fate

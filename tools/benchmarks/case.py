@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright import ArraySpec, Blosc, Dimension
-from shardwright.testing.photons import PhotonFrames
+from shardwright.simulate.photons import PhotonFrames
 
 Frames = npt.NDArray[np.uint16]
 SCENES = ("spots", "camera")

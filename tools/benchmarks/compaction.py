@@ -28,13 +28,13 @@ import numpy as np
 import shardwright as sw
 from benchmarks.case import Case, Frames
 from benchmarks.contender import Contender, check_last_shard, sync_one, sync_tree
-from shardwright.compact.executors import LocalProcesses
-from shardwright.compact.job import Options, Report, plan, run
-from shardwright.compact.manners import Manners
-from shardwright.compact.pack_shard import copy_chunks, finish_copy
-from shardwright.compact.source import PackedBytes, SourceShard
-from shardwright.compact.tasks import run_task
 from shardwright.read.store import open_store
+from shardwright.repack.executors import LocalProcesses
+from shardwright.repack.job import Options, Report, plan, run
+from shardwright.repack.manners import Manners
+from shardwright.repack.pack_shard import copy_chunks, finish_copy
+from shardwright.repack.source import PackedBytes, SourceShard
+from shardwright.repack.tasks import run_task
 from shardwright.storage.working_file import WorkingFile
 
 _PIECE_BYTES = 16 << 20

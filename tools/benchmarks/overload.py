@@ -23,8 +23,8 @@ import numpy.typing as npt
 import zarr
 
 import shardwright as sw
-from shardwright.testing.photons import POOL_FRAMES as EXPOSURES
-from shardwright.testing.photons import PhotonFrames
+from shardwright.simulate.photons import POOL_FRAMES as EXPOSURES
+from shardwright.simulate.photons import PhotonFrames
 
 from .rig import Places
 

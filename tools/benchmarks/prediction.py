@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from shardwright.pipeline.limits import Limits, default_threads
+from shardwright.acquire.limits import Limits, default_threads
 
 from .case import Case, Frames
 from .json_process import ANSWER_LIMIT_S, ProcessFailedError

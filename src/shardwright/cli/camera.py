@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardwright.model.receipt import Receipt
-    from shardwright.testing.camera import CameraRun
+    from shardwright.simulate.camera import CameraRun
 
 CHUNK_GOAL_BYTES = 2 << 20
 SHARD_GOAL_BYTES = 256 << 20
@@ -64,8 +64,8 @@ def command(
 
     from shardwright.client import Curve
     from shardwright.client import connect as connect_daemon
-    from shardwright.testing.camera import run_camera
-    from shardwright.testing.photons import PhotonFrames
+    from shardwright.simulate.camera import run_camera
+    from shardwright.simulate.photons import PhotonFrames
 
     curve = None if secret_key is None or daemon_key is None else Curve(secret_key, daemon_key)
     with connect_daemon(connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms, curve=curve) as daemon:

@@ -20,8 +20,8 @@ from .worker_options import AsJson, NoIdle, Rate, Scheduler, Workers, parse_rate
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardwright.compact.executors import Executor
-    from shardwright.compact.job import JobPlan, Options, Report
+    from shardwright.repack.executors import Executor
+    from shardwright.repack.job import JobPlan, Options, Report
 
     Outcome = tuple[Path, JobPlan | Report | ShardwrightError]
 
@@ -72,9 +72,9 @@ def command(
     bytes of unknown meaning are sent whole and named, which is no failure. S3 needs
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL in the environment.
     """
-    from shardwright.compact.job import Options
-    from shardwright.compact.manners import Manners
-    from shardwright.compact.order import ORDERS
+    from shardwright.repack.job import Options
+    from shardwright.repack.manners import Manners
+    from shardwright.repack.order import ORDERS
 
     stores, bytes_per_s = stores or [], parse_rate(rate)
     if config is not None:
@@ -129,9 +129,9 @@ def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) ->
 
 
 def _send(store: Path, to: str, options: Options, workers: int | None, scheduler: str | None, *, delete_source: bool, as_json: bool) -> None:
-    from shardwright.compact.executors import open_executor
-    from shardwright.compact.manners import Manners
-    from shardwright.compact.move_report import MoveOptions
+    from shardwright.repack.executors import open_executor
+    from shardwright.repack.manners import Manners
+    from shardwright.repack.move_report import MoveOptions
 
     wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
     with told_of_interrupts("compact --to", "what has arrived is kept"), closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
@@ -141,7 +141,7 @@ def _send(store: Path, to: str, options: Options, workers: int | None, scheduler
 
 def parse_recompress(text: str | None) -> dict[str, Any] | None:
     """``zstd:5`` as ``pack_shard`` takes it; without a level, the usual one. Raises ``ConfigError``."""
-    from shardwright.compact.recode import AS_CONFIGURED
+    from shardwright.repack.recode import AS_CONFIGURED
 
     if text is None:
         return None
@@ -153,9 +153,9 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
 
 def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
     """The error of one store keeps no other from being compacted."""
-    from shardwright.compact.job import plan
-    from shardwright.compact.pausing import pause_note, rig_pause_files
     from shardwright.read.store import open_store
+    from shardwright.repack.job import plan
+    from shardwright.repack.pausing import pause_note, rig_pause_files
 
     files = rig_pause_files(store)
     try:
@@ -169,8 +169,8 @@ def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
 
 def _run_all(plans: Mapping[Path, JobPlan | ShardwrightError], workers: int | None, scheduler: str | None, *, quiet: bool) -> list[Outcome]:
     """An interrupt ends it: what was not begun is then not in the list, and the last report says so. No store is begun when one has no room."""
-    from shardwright.compact.executors import open_executor
-    from shardwright.compact.job import Report, check_room
+    from shardwright.repack.executors import open_executor
+    from shardwright.repack.job import Report, check_room
 
     outcomes: list[Outcome] = []
     with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
@@ -186,8 +186,8 @@ def _run_all(plans: Mapping[Path, JobPlan | ShardwrightError], workers: int | No
 
 
 def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
-    from shardwright.compact.job import run
-    from shardwright.compact.pausing import pause_note
+    from shardwright.repack.job import run
+    from shardwright.repack.pausing import pause_note
 
     files = plan.pause_files
     try:
@@ -210,7 +210,7 @@ def _facts(store: Path, result: JobPlan | Report | ShardwrightError) -> dict[str
 
 def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
     """What was done to one store, or would be, for people."""
-    from shardwright.compact.job import JobPlan
+    from shardwright.repack.job import JobPlan
 
     if isinstance(result, ShardwrightError):
         return f"{store}: not compacted: {' '.join(str(result).split())}"

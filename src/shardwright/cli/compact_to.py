@@ -16,8 +16,8 @@ from .progress import show_progress
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from shardwright.compact.executors import Executor
-    from shardwright.compact.move_report import MoveOptions, MoveReport
+    from shardwright.repack.executors import Executor
+    from shardwright.repack.move_report import MoveOptions, MoveReport
 
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
 
@@ -43,11 +43,11 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
     """Send one store and print what became of it. Whether all of it is there (and, if that was asked for, gone here)."""
     from dataclasses import replace
 
-    from shardwright.compact.manners import Manners
-    from shardwright.compact.move_plan import METADATA_NAME
-    from shardwright.compact.move_store import bytes_to_move, move_store
-    from shardwright.compact.pausing import pause_files, pause_note
     from shardwright.read.store import open_store
+    from shardwright.repack.manners import Manners
+    from shardwright.repack.move_plan import METADATA_NAME
+    from shardwright.repack.move_store import bytes_to_move, move_store
+    from shardwright.repack.pausing import pause_files, pause_note
 
     sizes = bytes_to_move(store, options)
     here = [] if "://" in options.destination else [Path(options.destination)]
@@ -63,7 +63,7 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
 
 def counted(executor: Executor, sizes: dict[str, int], on_bytes: Any) -> Any:
     """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest of its file. ``sizes``: by key."""
-    from shardwright.compact.job import ByteCount
+    from shardwright.repack.job import ByteCount
 
     progress = ByteCount(sizes, on_bytes)
 

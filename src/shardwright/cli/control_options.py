@@ -12,7 +12,7 @@ from shardwright.model.extras import naming_missing_extra
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.service.control_client import ControlClient
+    from shardwright.daemon.control_client import ControlClient
 
 CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", metavar="CONFIG")
 # Not looked at before it is used: who may not use it is told how he may.
@@ -22,7 +22,7 @@ NO_WAIT = typer.Option(False, "--no-wait", help="Return at once.")
 
 def control_client(config: Path | None, socket: Path | None) -> ControlClient:
     """For the daemon that the user means. Raises ``ConfigError`` where that cannot be told."""
-    from shardwright.service.control_client import ControlClient
+    from shardwright.daemon.control_client import ControlClient
 
     if socket is not None:
         return ControlClient(socket)
@@ -41,7 +41,7 @@ def _socket_of(config: Path) -> str:
 
 def _default_socket() -> Path:
     """The one where a daemon has it that nobody told otherwise; else the only one in a folder below, as several daemons of one machine have."""
-    from shardwright.service.control_client import RUN_FOLDER, SOCKET_NAME
+    from shardwright.daemon.control_client import RUN_FOLDER, SOCKET_NAME
 
     usual = RUN_FOLDER / SOCKET_NAME
     if _is_there(usual) is not False:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from shardwright.service.doctor.finding import Finding
+    from shardwright.diagnose.finding import Finding
 
 _STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
@@ -24,8 +24,8 @@ def command(
     something is bad, and 2 when the configuration cannot be read.
     """
     from shardwright.config.load import load_config
-    from shardwright.service.doctor.checks import examine
-    from shardwright.service.doctor.facts import gather
+    from shardwright.diagnose.checks import examine
+    from shardwright.diagnose.facts import gather
 
     findings = list(examine(gather(load_config(config))))
     bad = sum(finding.result == "bad" for finding in findings)

@@ -13,7 +13,7 @@ from shardwright.model.errors import SessionLostError, TimedOutError
 from .control_options import CONFIG, NO_WAIT, SOCKET, control_client
 
 if TYPE_CHECKING:
-    from shardwright.service.control_client import ControlClient
+    from shardwright.daemon.control_client import ControlClient
 
 LOOK_S = 0.2
 

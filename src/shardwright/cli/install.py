@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from shardwright.service.installation import PlannedFile
-    from shardwright.service.instance import Instance
+    from shardwright.daemon.installation import PlannedFile
+    from shardwright.daemon.instance import Instance
 
 
 def command(
@@ -32,8 +32,8 @@ def command(
     never touched: edit it, and run the same command again. Folders that it names are made for the daemon's user, and drop-ins let the
     services write to them.
     """
-    from shardwright.service.installation import install, plan_installation, this_program
-    from shardwright.service.instance import make_folders, plan_instance
+    from shardwright.daemon.installation import install, plan_installation, this_program
+    from shardwright.daemon.instance import make_folders, plan_instance
 
     prefix, root = prefix.absolute(), root.absolute() if root else None
     planned = plan_installation(prefix, program.absolute() if program else this_program(), root)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from shardwright.compact.executors import Executor
-    from shardwright.compact.new_array import MakingReport, Progress
+    from shardwright.repack.executors import Executor
+    from shardwright.repack.new_array import MakingReport, Progress
 
 _FAILURES_SHOWN = 20
 
@@ -25,8 +25,8 @@ _FAILURES_SHOWN = 20
 @contextlib.contextmanager
 def making(name: str, workers: int | None, scheduler: str | None, image: Path, *folders: Path) -> Iterator[tuple[Executor, Progress]]:
     """An executor, and where to tell how far it is. ``image``, ``folders``: see ``manners_of``."""
-    from shardwright.compact.executors import open_executor
-    from shardwright.compact.pausing import pause_files, pause_note
+    from shardwright.repack.executors import open_executor
+    from shardwright.repack.pausing import pause_files, pause_note
 
     files = pause_files(image, *folders)
     interrupt_on_signals()
@@ -47,7 +47,7 @@ def making(name: str, workers: int | None, scheduler: str | None, image: Path, *
 def manners_of(rate: str | None, workers: int, *, no_idle: bool, image: Path, folders: Sequence[Path] = ()) -> dict[str, Any]:
     """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). It waits while somebody holds up jobs on the
     array ``image``, or in one of the ``folders``."""
-    from shardwright.compact.pausing import pause_files
+    from shardwright.repack.pausing import pause_files
 
     return {"bytes_per_s": parse_rate(rate), "workers": workers, "pause_files": pause_files(image, *folders), "idle": not no_idle}
 

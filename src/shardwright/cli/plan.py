@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from shardwright.config.load import LoadedConfig
     from shardwright.config.plan import Plan
-    from shardwright.service.measure.results import Measured
-    from shardwright.service.measure.verdict import StreamVerdict, Verdict
+    from shardwright.diagnose.measure.results import Measured
+    from shardwright.diagnose.measure.verdict import StreamVerdict, Verdict
 
 DEFAULT_SECONDS = 20.0
 _STYLES = {"yes": "green", "barely": "yellow", "no": "bold red", "unknown": "dim"}
@@ -45,7 +45,7 @@ def command(
     """
     from shardwright.config.load import load_config
     from shardwright.config.plan import make_plan
-    from shardwright.service.measure.verdict import judge
+    from shardwright.diagnose.measure.verdict import judge
 
     if frames is not None and not measured:
         raise typer.BadParameter("says nothing without --measure", param_hint="--frames")
@@ -71,8 +71,8 @@ def command(
 
 
 def _measure(loaded: LoadedConfig, plan: Plan, frames: Path | None, seconds: float, *, beside: bool) -> Measured:
-    from shardwright.service.measure.run import measure
-    from shardwright.service.measure.sample import OwnFrames
+    from shardwright.diagnose.measure.run import measure
+    from shardwright.diagnose.measure.sample import OwnFrames
 
     from .progress import show_steps
 
@@ -100,8 +100,8 @@ def _measure(loaded: LoadedConfig, plan: Plan, frames: Path | None, seconds: flo
 
 def _refuse_to_disturb(loaded: LoadedConfig) -> None:
     """Raises ``ConfigError`` while the configuration's own daemon has acquisitions open."""
+    from shardwright.daemon.control_client import ControlClient
     from shardwright.model.errors import SessionLostError
-    from shardwright.service.control_client import ControlClient
 
     path = loaded.config.control_socket_path
     if path is None:

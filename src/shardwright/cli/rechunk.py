@@ -16,8 +16,8 @@ from .progress import show_progress
 from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # noqa: TC001  (as above)
 
 if TYPE_CHECKING:
-    from shardwright.compact.new_array import MakingReport
-    from shardwright.compact.rechunk_job import RechunkOptions, RechunkPlan
+    from shardwright.repack.new_array import MakingReport
+    from shardwright.repack.rechunk_job import RechunkOptions, RechunkPlan
 
 
 def command(
@@ -49,8 +49,8 @@ def command(
     folder lies beside STORE, and needs room for the whole new store until all of it is sent and verified; the environment is that of
     `shardwright compact --to`. Exits with 1 when something could not be made, and 2 for usage.
     """
-    from shardwright.compact.pyramid_job import PyramidOptions
-    from shardwright.compact.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, write_new_store
+    from shardwright.repack.pyramid_job import PyramidOptions
+    from shardwright.repack.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, write_new_store
 
     memory_bytes = parse_size("--memory", memory)
     options = RechunkOptions(
@@ -74,11 +74,11 @@ def command(
 def _make_and_send(
     plan: RechunkPlan, url: str, options: RechunkOptions, workers: int | None, scheduler: str | None, rate: str | None, *, no_idle: bool
 ) -> MakingReport:
-    from shardwright.compact.executors import open_executor
-    from shardwright.compact.manners import Manners
-    from shardwright.compact.new_array import of_one_worker
-    from shardwright.compact.pausing import pause_files, pause_note
-    from shardwright.compact.rechunk_to import RechunkTo
+    from shardwright.repack.executors import open_executor
+    from shardwright.repack.manners import Manners
+    from shardwright.repack.new_array import of_one_worker
+    from shardwright.repack.pausing import pause_files, pause_note
+    from shardwright.repack.rechunk_to import RechunkTo
 
     image = plan.store.arrays[0].path
     heeded = pause_files(image)

@@ -35,8 +35,8 @@ def command(
     May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing had to be, with 1 when a store could not be
     recovered or frames were lost that were, or may have been, acknowledged, and 2 for usage.
     """
-    from shardwright.pipeline.limits import default_threads
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.acquire.limits import default_threads
+    from shardwright.acquire.workers import WorkerPool
     from shardwright.recovery.leftovers import unfinished_stores
 
     stores, outcomes = unfinished_stores(path.absolute()), []

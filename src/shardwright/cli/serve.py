@@ -30,10 +30,10 @@ def command(
 
     loaded = load_config(config)
 
-    from shardwright.service.assemble import Daemon
-    from shardwright.service.events import EventLog
-    from shardwright.service.lifecycle import Lifecycle
-    from shardwright.service.notify import take_manager
+    from shardwright.daemon.assemble import Daemon
+    from shardwright.daemon.events import EventLog
+    from shardwright.daemon.lifecycle import Lifecycle
+    from shardwright.daemon.notify import take_manager
 
     faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
     log = loaded.config.log

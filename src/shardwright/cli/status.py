@@ -14,7 +14,7 @@ from shardwright.model.errors import SessionLostError, TimedOutError
 from .control_options import CONFIG, SOCKET, control_client
 
 if TYPE_CHECKING:
-    from shardwright.service.control_client import ControlClient
+    from shardwright.daemon.control_client import ControlClient
 
 
 def command(

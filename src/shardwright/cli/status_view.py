@@ -1,4 +1,4 @@
-"""What a daemon says about itself (service/snapshot.py), laid out for a terminal. Numbers never wrap; what clients brought is shown as plain text."""
+"""What a daemon says about itself (daemon/snapshot.py), laid out for a terminal. Numbers never wrap; what clients brought is shown as plain text."""
 
 from __future__ import annotations
 

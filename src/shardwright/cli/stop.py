@@ -15,7 +15,7 @@ from shardwright.model.names import store_name
 from .control_options import CONFIG, NO_WAIT, SOCKET, control_client
 
 if TYPE_CHECKING:
-    from shardwright.service.control_client import ControlClient
+    from shardwright.daemon.control_client import ControlClient
 
 LOOK_S = 0.1
 LOOKS_FOR_EVENT = 10  # it is told right after the acquisition has left the list

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.pipeline.limits import SPARE_DESCRIPTORS, most_descriptors
+from shardwright.acquire.limits import SPARE_DESCRIPTORS, most_descriptors
 
 if TYPE_CHECKING:
     from .model import Ingest

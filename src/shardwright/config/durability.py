@@ -17,9 +17,9 @@ from .quantities import format_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardwright.acquire.limits import Limits
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.limits import Limits
 
     from .model import Compaction, Output, Reliability
 

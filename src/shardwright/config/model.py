@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from shardwright.acquire.limits import MAX_RING_FRAMES, default_threads
+from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload  # noqa: TC001
 from shardwright.array.spec import ArraySpec  # noqa: TC001  (pydantic reads the annotation)
-from shardwright.compact.order import Order  # noqa: TC001
 from shardwright.model.names import NAME_PATTERN
-from shardwright.pipeline.limits import MAX_RING_FRAMES, default_threads
-from shardwright.pipeline.settings import Durability, OnDuplicate, OnFull, Overload  # noqa: TC001
+from shardwright.repack.order import Order  # noqa: TC001
 from shardwright.storage.slot_file import IoMode  # noqa: TC001
 
 from .quantities import (

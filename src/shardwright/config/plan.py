@@ -14,10 +14,10 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.limits import RUNTIME_BYTES, Limits, machine_memory_bytes
 from shardwright.array.grid import Grid
 from shardwright.array.ome import layout_warnings
 from shardwright.model.errors import BudgetError, StorageError
-from shardwright.pipeline.limits import RUNTIME_BYTES, Limits, machine_memory_bytes
 from shardwright.storage.choose_io import resolve_io
 from shardwright.storage.filesystems import nearest_folder
 

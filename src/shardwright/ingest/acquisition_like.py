@@ -1,4 +1,4 @@
-"""What the daemon asks of an acquisition: what sessions, openings and telemetry touch of ``pipeline.Acquisition``. Tests have a double of it."""
+"""What the daemon asks of an acquisition: what sessions, openings and telemetry touch of ``acquire.Acquisition``. Tests have a double of it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from shardwright.acquire.acquisition import AcquisitionState
+    from shardwright.acquire.limits import Limits
+    from shardwright.acquire.measures import Measures
     from shardwright.array.grid import Grid
     from shardwright.array.spec import ArraySpec
     from shardwright.model.degrade_level import DegradeLevel
     from shardwright.model.error_text import ErrorText
     from shardwright.model.receipt import Receipt
-    from shardwright.pipeline.acquisition import AcquisitionState
-    from shardwright.pipeline.limits import Limits
-    from shardwright.pipeline.measures import Measures
 
 
 class AcquisitionLike(Protocol):
-    """As ``pipeline.Acquisition`` describes each of them."""
+    """As ``acquire.Acquisition`` describes each of them."""
 
     @property
     def path(self) -> Path: ...

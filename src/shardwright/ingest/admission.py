@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import BudgetError, SpecError, UnknownStreamError
 from shardwright.model.names import store_name
-from shardwright.pipeline.limits import RUNTIME_BYTES
 
 from .totals import CLIENT_STREAM
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from shardwright.acquire.limits import Limits
+    from shardwright.acquire.settings import WriteSettings
     from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.limits import Limits
-    from shardwright.pipeline.settings import WriteSettings
     from shardwright.wire.controls import Open
 
     from .settings import IngestSettings, StreamPolicy

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardwright.acquire.workers import WorkerPool
     from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.workers import WorkerPool
     from shardwright.storage.ring import Ring, SpareRing
 
     from .acquisition_like import AcquisitionLike

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.pipeline.limits import RUNTIME_BYTES
+from shardwright.acquire.limits import RUNTIME_BYTES
 from shardwright.storage.message_memory import give_back, resident_bytes, trim
 
 from .endless import FURTHER_BYTES

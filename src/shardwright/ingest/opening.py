@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from shardwright.acquire.limits import Limits
     from shardwright.model.promise import Promise
-    from shardwright.pipeline.limits import Limits
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open, Resume
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from shardwright.acquire.acquisition import Acquisition, AcquisitionState
+from shardwright.acquire.limits import Limits
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, StoreGoneError, UnknownAcquisitionError
 from shardwright.model.names import store_name
-from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
-from shardwright.pipeline.limits import Limits
 from shardwright.recovery.resume import resume
 from shardwright.storage.ring import Ring, SpareRing
 from shardwright.wire.controls import Open, Problem
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from shardwright.acquire.workers import WorkerPool
     from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.workers import WorkerPool
 
     from .acquisition_like import AcquisitionLike
     from .connection import Client

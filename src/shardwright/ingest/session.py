@@ -10,10 +10,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.limits import message_overhead_bytes
 from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError
-from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.limits import message_overhead_bytes
 from shardwright.wire.controls import Finish, Opened, Problem
 from shardwright.wire.messages import Header, Kind, decode_batch, decode_control
 from shardwright.wire.session import DAEMON_TABLE, DaemonEvent, DaemonState, Verdict, step
@@ -28,8 +28,8 @@ from .totals import Totals
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from shardwright.pipeline.limits import Limits
-    from shardwright.pipeline.settings import WriteSettings
+    from shardwright.acquire.limits import Limits
+    from shardwright.acquire.settings import WriteSettings
     from shardwright.storage.ring import Ring
     from shardwright.wire.controls import Open
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shardwright.pipeline.settings import WriteSettings
+from shardwright.acquire.settings import WriteSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

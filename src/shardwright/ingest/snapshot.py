@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.limits import RUNTIME_BYTES
+from shardwright.acquire.measures import BusyClock
 from shardwright.model.errors import UnknownStreamError
 from shardwright.model.names import STORE_SUFFIX, store_name
-from shardwright.pipeline.limits import RUNTIME_BYTES
-from shardwright.pipeline.measures import BusyClock
 
 from .totals import CLIENT_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardwright.pipeline.workers import WorkerPool
+    from shardwright.acquire.workers import WorkerPool
 
     from .book import Book
     from .registry import Sessions

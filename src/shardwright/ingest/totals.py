@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.measures import Measures
 from shardwright.model.receipt import Receipt
-from shardwright.pipeline.measures import Measures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

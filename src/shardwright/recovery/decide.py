@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.acquire.accounts import Accounts
+from shardwright.acquire.assembly import grid_tables
+from shardwright.acquire.earlier_row import EarlierRow
+from shardwright.acquire.restored import GroupStanding, Standing
 from shardwright.model.fates import Fate, Reason
-from shardwright.pipeline.accounts import Accounts
-from shardwright.pipeline.assembly import grid_tables
-from shardwright.pipeline.earlier_row import EarlierRow
-from shardwright.pipeline.restored import GroupStanding, Standing
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import PASSED_OVER
 from shardwright.shard.slab_map import frames_of_group, slabs_of_group
@@ -25,7 +25,7 @@ from .table import Action, JournalFact, action_for
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardwright.pipeline.limits import Limits
+    from shardwright.acquire.limits import Limits
     from shardwright.shard.layout import ArrayLayout
 
     from .facts import GroupFacts, SlabFacts, StoreFacts

@@ -8,7 +8,7 @@ missing frame was
                     or the frame log tells of it, and its row was opened again
     never           its slab is not journaled whole, or nothing tells of it: it was only in memory
 
-as long as nothing worse than kills has come over the store (``pipeline.intact``). Of a store that is not intact, or
+as long as nothing worse than kills has come over the store (``acquire.intact``). Of a store that is not intact, or
 whose bookkeeping shows damage, every missing frame may have been acknowledged.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from shardwright.shard.frame_log import BLOCK_HEADER_BYTES
 
 if TYPE_CHECKING:
-    from shardwright.pipeline.accounts import Accounts
+    from shardwright.acquire.accounts import Accounts
 
     from .facts import SlabFacts, StagedFacts, StoreFacts
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.pipeline.restored import Restored, RestoredGroup
+from shardwright.acquire.restored import Restored, RestoredGroup
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import GroupFiles
 from shardwright.shard.journal import GroupJournal, JournalLayout
@@ -21,7 +21,7 @@ from .unfinished import DAMAGED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardwright.pipeline.store_folder import StoreFolder
+    from shardwright.acquire.store_folder import StoreFolder
     from shardwright.shard.group_files import Placement
     from shardwright.shard.layout import ArrayLayout
     from shardwright.shard.read_back import ReadBack

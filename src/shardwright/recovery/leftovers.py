@@ -1,6 +1,6 @@
 """Folders of which nothing is of use: what a creation, or an end, that was cut short has left. Their facts, the table, and who acts.
 
-A store is made beside its name (``pipeline.new_store``) and loses its manifest first when it ends, so that a folder tells how far it was.
+A store is made beside its name (``acquire.new_store``) and loses its manifest first when it ends, so that a folder tells how far it was.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from shardwright.acquire.intact import is_intact
+from shardwright.acquire.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import LockedError, ShardFormatError
-from shardwright.pipeline.intact import is_intact
-from shardwright.pipeline.new_store import abandoned, is_making_folder, remove_abandoned, withdraw
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.layout import PAGE_BYTES
 from shardwright.shard.manifest import has_manifest

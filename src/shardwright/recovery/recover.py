@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.settings import WriteSettings
 from shardwright.model.fates import Fate
-from shardwright.pipeline.acquisition import AcquisitionState
-from shardwright.pipeline.limits import Limits
-from shardwright.pipeline.settings import WriteSettings
 from shardwright.storage.files import storage_errors
 
 from .leftovers import FolderAction, is_leftover, look_at, remove, row_for
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardwright.acquire.workers import WorkerPool
     from shardwright.array.spec import ArraySpec
     from shardwright.model.receipt import Receipt
-    from shardwright.pipeline.workers import WorkerPool
 
     from .decide import GroupDecision
     from .resume import Found

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shardwright.acquire.acquisition import Acquisition
+from shardwright.acquire.intact import end_intact, is_marked
+from shardwright.acquire.store_folder import StoreFolder
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageError
-from shardwright.pipeline.acquisition import Acquisition
-from shardwright.pipeline.intact import end_intact, is_marked
-from shardwright.pipeline.store_folder import StoreFolder
 from shardwright.read.store import read_metadata
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardwright.acquire.limits import Limits
+    from shardwright.acquire.restored import Restored
+    from shardwright.acquire.settings import WriteSettings
+    from shardwright.acquire.workers import WorkerPool
     from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.limits import Limits
-    from shardwright.pipeline.restored import Restored
-    from shardwright.pipeline.settings import WriteSettings
-    from shardwright.pipeline.workers import WorkerPool
     from shardwright.shard.frame_log import FrameLog
     from shardwright.shard.staging import StagingArea
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardwright.acquire.intact import is_intact
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.model.errors import ShardFormatError
-from shardwright.pipeline.intact import is_intact
 from shardwright.shard.group_files import REWRITE_SUFFIX, WORKING_SUFFIX
 from shardwright.shard.index import EMPTY as ABSENT
 from shardwright.shard.journal import VALID, GroupJournal, JournalLayout, was_never_begun

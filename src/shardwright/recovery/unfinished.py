@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shardwright.acquire.encoding import SlabEncoder
 from shardwright.array.grid import Grid
 from shardwright.array.ome import IMAGE_PATH
 from shardwright.array.parse import parse_spec
 from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullError
-from shardwright.pipeline.encoding import SlabEncoder
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype

@@ -19,8 +19,8 @@ from shardwright.storage.spare_memory import spare_memory
 if TYPE_CHECKING:
     import os
 
+    from shardwright.acquire.settings import Durability, OnDuplicate, OnFull, Overload
     from shardwright.array.spec import ArraySpec
-    from shardwright.pipeline.settings import Durability, OnDuplicate, OnFull, Overload
     from shardwright.storage.slot_file import IoMode
 
     from .writer import Writer
@@ -50,13 +50,13 @@ def create(
     ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (whoever truncates a working file then ends this process by SIGBUS), or
     ``auto``, which is never ``mmap`` (see ``storage.choose_io``: the first time on a filesystem it measures, a few tenths of a second).
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``), or with ``count`` only a number in the
-    receipt. The others are those of ``pipeline.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
+    receipt. The others are those of ``acquire.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
     Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.create"):
-        from shardwright.pipeline.acquisition import Acquisition
-        from shardwright.pipeline.limits import Limits, default_threads, machine_memory_bytes
-        from shardwright.pipeline.settings import WriteSettings
+        from shardwright.acquire.acquisition import Acquisition
+        from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
+        from shardwright.acquire.settings import WriteSettings
         from shardwright.recovery.leftovers import free_name
 
         from .writer import Writer
@@ -102,8 +102,8 @@ def resume(
     Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.resume"):
-        from shardwright.pipeline.limits import Limits, default_threads, machine_memory_bytes
-        from shardwright.pipeline.settings import WriteSettings
+        from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
+        from shardwright.acquire.settings import WriteSettings
         from shardwright.recovery.resume import resume as take_up
 
         from .writer import Writer

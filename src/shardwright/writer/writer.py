@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.acquire.acquisition import Acquisition, AcquisitionState
+from shardwright.acquire.workers import WorkerPool
 from shardwright.array.describe import checked_stack, described
 from shardwright.model.errors import (
     ClosedError,
@@ -24,8 +26,6 @@ from shardwright.model.errors import (
     TimedOutError,
 )
 from shardwright.model.watermark import Watermark
-from shardwright.pipeline.acquisition import Acquisition, AcquisitionState
-from shardwright.pipeline.workers import WorkerPool
 from shardwright.wire.descriptor import FRAME_DROPPED, METADATA_FIELDS, descriptor_dtype
 from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from shardwright.acquire.workers import WorkerPool
 from shardwright.model.errors import LayoutWarning, ResumeError
-from shardwright.pipeline.workers import WorkerPool
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
 from shardwright.storage import failpoints

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.contender import Contender
-from shardwright.pipeline.limits import default_threads
+from shardwright.acquire.limits import default_threads
 
 from .encoder import SlabKernel
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import shardwright as sw
 from benchmarks.contender import Contender, check_last_shard
-from shardwright.pipeline.limits import Limits, default_threads
+from shardwright.acquire.limits import Limits, default_threads
 from shardwright.storage.slot_file import IoMode
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.case import Case, Frames
 from benchmarks.contender import Contender
+from shardwright.acquire.limits import Limits, default_threads
 from shardwright.kernels.copy import copy_streaming
-from shardwright.pipeline.limits import Limits, default_threads
 
 from .disk_floor import Direct
 from .kernel_floor import Kernel

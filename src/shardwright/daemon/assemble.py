@@ -1,0 +1,350 @@
+"""The floor plan of the daemon: which rooms are built from a configuration, in which order they open and close, and who runs in which thread.
+
+    main thread        signals, supervision                      daemon/lifecycle.py
+    events thread      lines to standard output                  daemon/events.py
+    ingest thread      sockets, sessions, every Acquisition      ingest/server.py, acquire/acquisition.py
+    opener thread      stores and rings of new acquisitions      ingest/opening.py
+    recovery thread    what an earlier daemon left unfinished    ingest/opening.py, recovery/resume.py
+    worker threads     slabs to encoded chunks in their slots    acquire/workers.py
+    keeper threads     one for each acquisition: shards are preallocated, synced, sealed
+    disks thread       how much room there is                   daemon/disk_space.py
+    keys thread        whether client keys have changed         daemon/folder_watch.py
+    control thread     what other processes ask                  daemon/control.py
+    web thread         the process that serves HTTP              daemon/web_child.py
+    reload thread      a configuration that is read again        daemon/reload.py
+    service-manager    what systemd is told, where it is there   daemon/service_manager.py
+    compaction thread  when which sealed store is repacked      daemon/compaction.py (the work is done by a process of its own)
+                       what holds up everybody's repacking     daemon/camera_needs.py
+
+Opened in the order plan, output roots, sockets, ingest, kernels, threads: what can be refused is refused before anything of a later step exists.
+Closed the other way round. Clients are welcomed while kernels are compiled; what they ask to open waits. Unfinished stores are handed over before
+`ready` and taken up behind it, one after another: a client that comes back waits for its own store and those before it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shardwright.acquire.limits import raise_descriptor_limit
+from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.workers import WorkerPool
+from shardwright.config.access import load_access
+from shardwright.config.descriptors import descriptors_for_acquisitions
+from shardwright.config.plan import make_plan
+from shardwright.ingest import IngestServer, IngestSettings, StreamPolicy
+from shardwright.ingest.endpoints import is_tcp
+from shardwright.kernels.warm_up import COMPILING, compiles, warm_up
+from shardwright.model.errors import AddressError, ConfigError, ShardwrightError
+from shardwright.recovery.leftovers import is_leftover, look_at, remove, row_for, unfinished_stores
+from shardwright.storage.choose_io import resolve_io
+
+from .camera_needs import CameraNeeds
+from .compaction import STOP_TIMEOUT_S, CompactionService
+from .control import ControlServer
+from .disk_space import DiskSpace
+from .folder_watch import FolderWatch
+from .lifecycle import has_terminal
+from .places import prepare_output_root
+from .reload import Reloader
+from .requests import Requests
+from .service_manager import ServiceManager
+from .snapshot import SnapshotTaker
+from .web_child import STOP_TIMEOUT_S as WEB_STOP_TIMEOUT_S
+from .web_child import WebService, check_packages, web_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shardwright.config.load import LoadedConfig
+    from shardwright.config.model import Config, Reliability
+    from shardwright.ingest.settings import Access
+
+    from .events import EventLog, LogFormat
+    from .lifecycle import Lifecycle
+    from .notify import Manager
+
+T = TypeVar("T")
+CONTROL_STOP_TIMEOUT_S = 2.0
+LEFT_TO_RECOVERY = 3  # exit code: a good end, but not all that was open could be sealed
+
+
+class Daemon:
+    """One daemon from one configuration. Owned by the main thread. Raises ``ConfigError`` for a plan that cannot work."""
+
+    def __init__(self, loaded: LoadedConfig, events: EventLog, manager: Manager | None = None, log_format: LogFormat | None = None) -> None:
+        """``manager``: who has started this process as a service. ``log_format``: in place of the configuration's."""
+        self._loaded = loaded
+        self._events = events
+        self._log_format = log_format
+        self._emit = events.emit
+        self.plan = make_plan(loaded)
+        config = loaded.config
+        self._pool = WorkerPool(config.workers.count)
+        self._access = load_access(loaded)
+        self._server = IngestServer(ingest_settings(config, self._access), stream_policies(config), self._pool, on_event=self._tell)
+        self._needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
+        self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
+        self._disks = DiskSpace(written_folders(config), config.output.low_water)
+        self._web = self._web_service(config)
+        self._snapshots = SnapshotTaker(loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events)
+        self._manager = ServiceManager(manager, self.snapshot, self._emit) if manager is not None else None
+        self._reloader = Reloader(loaded, self._take_over, self._emit, self._manager)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The daemon at one glance (``daemon/snapshot.py``). From any thread, at any time."""
+        return self._snapshots.take()
+
+    def reload_clients(self) -> None:
+        """Reads the folder of client keys again; an event says what is new. Where it cannot be used nobody is added. From any thread."""
+        try:
+            changes = self._server.reload_clients()
+        except ConfigError as error:
+            self._emit("client_keys_refused", error.to_dict())
+        else:
+            self._emit("client_keys_reloaded", changes)
+
+    def run(self, life: Lifecycle) -> int:
+        """Open, serve until told to stop, drain, close; returns the exit code. Raises ``AddressError`` or ``StorageError`` when it cannot start."""
+        output = self._loaded.config.output
+        raise_descriptor_limit()
+        for folder, _ in written_folders(self._loaded.config):
+            prepare_output_root(folder, create=output.create, in_memory=output.in_memory)
+        unfinished = self._unfinished(output.root)
+        self._bind("ingest", "endpoints", self._server.bind)
+        with ExitStack() as opened:
+            try:
+                self._open_control(life, opened)
+                if self._web is not None:
+                    self._bind("http", "listen", self._web.bind)
+                    opened.callback(self._web.unbind)
+                resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])  # measured before the first camera comes
+            except BaseException:
+                self._server.close()
+                raise
+            return self._serve(life, unfinished, opened)
+
+    def _serve(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> int:
+        self._server.adopt(unfinished)
+        self._server.hold()
+        ingest = life.spawn("ingest", partial(self._server.run, life.stop))
+        try:
+            self._prepare()
+        except BaseException:
+            life.stop.set()
+            ingest.join()
+            raise
+        life.take_signals(None if has_terminal() else self._reloader.ask)
+        life.watch_uncaught()
+        self._snapshots.serve(self._server.endpoints, life.stop)
+        compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
+        ended = threading.Event()
+        if self._manager is not None:
+            self._manager.ready()  # also when there is nothing but the end to come: to systemd, who ends without it has failed, and is started again
+            life.spawn("service-manager", partial(self._manager.run, life.stop, ended))
+        code = life.supervise(ingest, self._dead_threads)
+        if self._pool.alive():
+            self._pool.stop()
+        self._compaction.close()
+        if compaction is not None:
+            compaction.join(STOP_TIMEOUT_S + 2.0)
+        self._reloader.close()
+        ended.set()
+        if left := self._server.left_to_recovery:
+            hint = "What is stored is kept: the next start takes these up, or `shardwright recover`, once there is room"
+            self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
+            code = code or LEFT_TO_RECOVERY
+        self._emit("stopped", {"exit_code": code, **self._server_totals()})
+        return code
+
+    def _begin(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> threading.Thread:
+        """From now on frames are taken. Returns the thread of compaction."""
+        self._server.let_go()
+        life.spawn("disks", partial(self._disks.run, life.stop))
+        config = self._loaded.config.ingest
+        if self._access is not None:
+            clients = self._access.clients
+            watch = FolderWatch(clients.folder, clients.state, self.reload_clients)
+            life.spawn("keys", partial(watch.run, life.stop))
+        compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
+        life.spawn("reload", self._reloader.run)
+        if config.insecure and (open_endpoints := [endpoint for endpoint in self._server.endpoints if is_tcp(endpoint)]):
+            hint = "Use ingest.curve, unless nobody else is on this network"
+            self._emit("insecure_warning", {"endpoints": open_endpoints, "meaning": "whoever reaches these may write", "hint": hint})
+        self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
+        self._start_web(life, opened)
+        return compaction
+
+    def _prepare(self) -> None:
+        """Kernels and workers. Until then clients are welcomed and wait: at a first start for half a minute, which is said to everybody who looks."""
+        first, begun_s = compiles(), time.monotonic()
+        what = COMPILING if first else "kernels are loaded from their cache"
+        self._snapshots.starting(what)
+        if self._manager is not None:
+            self._manager.starting(what)
+        if first:
+            self._emit("kernels_compiling", {"meaning": what})
+        warm_up()
+        if first:
+            self._emit("kernels_compiled", {"took_s": round(time.monotonic() - begun_s, 1)})
+        self._pool.start()
+
+    def _open_control(self, life: Lifecycle, opened: ExitStack) -> None:
+        """Other processes may ask from now on, until ``opened`` is closed: last of all, so that an end can be watched."""
+        path = self._loaded.config.control_socket_path
+        if path is None:
+            return
+        group = self._loaded.config.ingest.group
+        requests = Requests(self._server, self._events.recent, status=self.snapshot, drain=life.drain)
+        control = self._bind("control", "socket", lambda: ControlServer(Path(path), requests.answers, self._emit, group=group))
+        thread = life.spawn("control", control.run)
+        opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)
+        opened.callback(control.close)
+
+    def _web_service(self, config: Config) -> WebService | None:
+        if not config.http.enabled:
+            return None
+        self._as_configured("http", "enabled", check_packages)
+        return WebService(config.http, self._as_configured("http", "enabled", lambda: web_settings(config)), self._emit)
+
+    def _start_web(self, life: Lifecycle, opened: ExitStack) -> None:
+        """The web process, which ends before the control socket that it asks."""
+        if self._web is not None:
+            thread = life.spawn("web", self._web.run)
+            opened.callback(thread.join, WEB_STOP_TIMEOUT_S + 2.0)
+            opened.callback(self._web.close)
+
+    def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
+        """An event of ingest, for whoever reads the lines and for compaction."""
+        self._emit(event, facts)
+        self._compaction.notice(event, facts)
+
+    def _take_over(self, config: Config) -> None:
+        """What can change while cameras send (``reload.LIVE``)."""
+        log = config.log
+        form = self._log_format or log.format
+        self._events.configure(form=form, level=log.level, repeat_lines=log.repeat_lines, repeat_every_s=log.repeat_every_s)
+        self._needs.configure(config.output, config.compaction.pause_above)
+        self._compaction.configure(config.compaction)
+        self._server.set_low_water(config.output.low_water)
+        self._disks.set_low_water(config.output.low_water)
+        if config.ingest.curve is not None:
+            self.reload_clients()
+
+    def _dead_threads(self) -> list[str]:
+        return [*([] if self._pool.alive() else ["worker"]), *self._server.dead_threads()]
+
+    def _unfinished(self, root: Path) -> list[Path]:
+        """Stores to take up; what an end or a beginning that was cut short has left behind goes at once."""
+        stores = []
+        for path in unfinished_stores(root):
+            try:
+                if is_leftover(path):
+                    remove(path, row_for(look_at(path)))
+                else:
+                    stores.append(path)
+            except ShardwrightError as error:
+                self._emit("leftovers_not_removed_warning", {"path": str(path), **error.to_dict()})
+        return stores
+
+    def _bind(self, section: str, field: str, bind: Callable[[], T]) -> T:
+        """Bind a socket. Raises ``AddressError`` that names the field."""
+        try:
+            return self._as_configured(section, field, bind)
+        except ConfigError as error:
+            raise AddressError(error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+
+    def _as_configured(self, section: str, field: str, make: Callable[[], T]) -> T:
+        """An error names the field that brought it."""
+        try:
+            return make()
+        except ConfigError as error:
+            raise self._loaded.source.error((section, field), error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+
+    def _facts(self) -> dict[str, Any]:
+        config = self._loaded.config
+        return {
+            "endpoints": list(self._server.endpoints),
+            "ring_socket": config.ingest.ring_socket_path,
+            "control_socket": config.control_socket_path,
+            "output_root": str(config.output.root),
+            "streams": [stream.name for stream in config.streams],
+            "threads": self._pool.threads,
+            "memory_peak_bytes": self.plan.memory_peak_bytes,
+            "memory_budget_bytes": config.memory.budget,
+            "pid": os.getpid(),
+            **({} if self._web is None else {"status_page": self._web.url}),
+            **({"warnings": list(self.plan.warnings)} if self.plan.warnings else {}),
+        }
+
+    def _server_totals(self) -> dict[str, Any]:
+        snapshot = self._server.snapshot()
+        frames = sum(stream["frames_received"] for stream in snapshot["streams"].values())
+        return {"frames_received": frames, "foreign_messages": snapshot["foreign_messages"]}
+
+
+def written_folders(config: Config) -> list[tuple[Path, str]]:
+    """(folder, role) of each place that frames are written to."""
+    spill_root = config.output.spill_root
+    return [(config.output.root, "root"), *([] if spill_root is None else [(spill_root, "spill")])]
+
+
+def ingest_settings(config: Config, access: Access | None) -> IngestSettings:
+    """What ingest may do, out of the configuration and the keys that it names."""
+    ingest = config.ingest
+    ring_socket = ingest.ring_socket_path
+    return IngestSettings(
+        access=access,
+        group=ingest.group,
+        max_descriptors=descriptors_for_acquisitions(ingest),
+        max_sessions_per_client=ingest.max_sessions_per_client,
+        handshake_timeout_ms=ingest.handshake_timeout_ms,
+        endpoints=ingest.endpoints,
+        output_root=config.output.root,
+        memory_budget_bytes=config.memory.budget,
+        ring_socket=None if ring_socket is None else Path(ring_socket),
+        heartbeat_ms=ingest.heartbeat_ms,
+        session_timeout_ms=ingest.session_timeout_ms,
+        max_message_bytes=ingest.max_message_bytes,
+        max_sessions=ingest.max_sessions,
+        max_connections=ingest.max_connections,
+        allow_client_specs=ingest.allow_client_specs,
+        resume_timeout_ms=config.reliability.resume_timeout_ms,
+        write=write_settings(config, config.reliability),
+    )
+
+
+def stream_policies(config: Config) -> list[StreamPolicy]:
+    """The cameras that ingest knows by name."""
+    return [
+        StreamPolicy(
+            name=stream.name,
+            spec=stream.array,
+            output_root=config.output.root,
+            ring_frames=None if stream.ring_frames == "auto" else stream.ring_frames,
+            write=write_settings(config, config.reliability_of(stream)),
+        )
+        for stream in config.streams
+    ]
+
+
+def write_settings(config: Config, reliability: Reliability) -> WriteSettings:
+    """How acquisitions with these promises treat their frames."""
+    output = config.output
+    return WriteSettings(
+        io=output.io,
+        durability=reliability.durability,
+        store_within_ms=reliability.store_within_ms,
+        sync_interval_ms=reliability.sync_interval_ms,
+        overload=reliability.overload,
+        on_full=reliability.on_full,
+        on_duplicate=reliability.on_duplicate,
+        spill_root=output.spill_root if reliability.on_full == "spill" else None,
+        ballast_bytes=output.ballast,
+        low_water_bytes=output.low_water,
+    )

@@ -1,0 +1,238 @@
+"""The daemon compacts what it has sealed: one store after another, in a process of its own, whenever the cameras leave it room.
+
+    acquisition_ended ──▶ queued (a file in the store, so that it outlives the daemon) ──after_s──▶ child ──▶ done: the file goes
+                                                                                          │ ▲
+                                                           the cameras need the machine: it waits, as every other job does
+
+    failed           tried again after 4 and 16 times after_s, then given up; how often it has failed stands in the file
+    disk low         the child is ended, so that its copies go, and its store is taken up again after_s later
+    stop             the child is ended, and its store stays queued
+    the next start   takes up every store that is queued
+
+The thread here only looks ten times a second, also where nothing is to be compacted: other jobs wait for the cameras as well (camera_needs.py).
+Nothing that goes wrong in it or in the child reaches the cameras.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwright.config.model import Compaction
+from shardwright.model.errors import ShardwrightError
+from shardwright.repack.queued import QueuedStore, queued_stores
+
+from .compaction_child import USAGE, CompactionChild, compact_command
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+
+    from .camera_needs import CameraNeeds
+
+MAX_ATTEMPTS = 3
+STOP_TIMEOUT_S = 15.0  # for the child to end its workers and clear up
+_LOOK_S = 0.1
+_REPORTED = ("packed", "skipped", "left", "bytes_read", "bytes_written", "gain_bytes", "chunks_recoded", "seconds")
+
+
+class CompactionService:
+    """``run`` is the compaction thread; ``notice``, ``configure`` and ``close`` may be called from any."""
+
+    def __init__(self, options: Compaction, root: Path, needs: CameraNeeds, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._options = options
+        self._root = root
+        self._needs = needs
+        self._emit = emit
+        self._sealed: queue.SimpleQueue[Path | Compaction | None] = queue.SimpleQueue()  # options: they have changed; None: no more will come
+        self._due_s: dict[QueuedStore, float] = {}  # in the order in which they were sealed
+        self._job: _Job | None = None
+        self._done = self._failures = 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """How it stands: stores that are ``done``, and attempts that ``failed``, since the start. From any thread."""
+        job = self._job
+        return {
+            "enabled": self._options.enabled,
+            "queued": len(self._due_s) + self._sealed.qsize(),
+            "running": None if job is None else str(job.store.root),
+            "paused": job is not None and job.paused,
+            "done": self._done,
+            "failed": self._failures,
+        }
+
+    def notice(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Hears every event of ingest; never waits."""
+        if event == "acquisition_ended" and facts["frames_stored"] and self._options.enabled:
+            self._sealed.put(Path(facts["path"]))
+
+    def configure(self, options: Compaction) -> None:
+        """From now on; a store that is being worked on keeps its command. Disabled, that one is interrupted, and all stay queued."""
+        self._options = options
+        self._sealed.put(options)
+
+    def close(self) -> None:
+        """Nothing more will be sealed: what is known is noted, and ``run`` ends."""
+        self._sealed.put(None)
+
+    def run(self, stop: threading.Event) -> None:
+        """Until ``close``. From ``stop`` on no store is worked on. Whatever breaks here costs compaction, and nothing else."""
+        try:
+            self._tell_errors(self._needs.begin)
+            if self._options.enabled:
+                self._take_up()
+            while self._hear():
+                self._tell_errors(self._needs.look)
+                if stop.is_set() or not self._options.enabled:
+                    self._interrupt()
+                else:
+                    self._work()
+        except Exception as error:  # noqa: BLE001  (the cameras must not suffer for it)
+            self._emit("compaction_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error})
+        finally:
+            self._interrupt()
+            self._tell_errors(self._needs.end)
+
+    def _tell_errors(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except ShardwrightError as error:
+            self._emit("compaction_pause_failed", {"path": str(self._root), **error.to_dict()})
+
+    def _take_up(self) -> None:
+        """What an earlier daemon has left."""
+        try:
+            stores = queued_stores(self._root)
+        except ShardwrightError as error:
+            self._emit("compaction_take_up_failed", {"path": str(self._root), **error.to_dict()})
+            return
+        for store in stores:
+            try:
+                store.check_version()
+            except ShardwrightError as error:
+                self._emit("compaction_failed", {"path": str(store.root), **error.to_dict(), "again": False})
+            else:
+                self._due_s.setdefault(store, time.monotonic() + self._options.after_s)
+
+    def _hear(self) -> bool:
+        """Note what was sealed, for a moment; False once nothing more will be."""
+        try:
+            path = self._sealed.get(timeout=_LOOK_S)
+        except queue.Empty:
+            return True
+        if path is None:
+            return False
+        if isinstance(path, Compaction):
+            if path.enabled and self._job is None:
+                self._take_up()  # what was left when it was disabled
+            return True
+        store = QueuedStore(path)
+        try:
+            store.add()
+            self._due_s[store] = time.monotonic() + self._options.after_s
+        except ShardwrightError as error:
+            self._failures += 1
+            self._emit("compaction_failed", {"path": str(path), **error.to_dict(), "again": False})
+        return True
+
+    def _work(self) -> None:
+        if self._job is not None:
+            self._look_after(self._job)
+        elif self._needs.calm:
+            now_s = time.monotonic()
+            due = next((store for store, due_s in self._due_s.items() if due_s <= now_s), None)
+            if due is not None:
+                del self._due_s[due]
+                self._begin(due)
+
+    def _begin(self, store: QueuedStore) -> None:
+        try:
+            store.add(store.failures)  # an earlier job, which another one was queued behind, has removed it
+            self._job = _Job(store, CompactionChild(compact_command(store.root, self._options)))
+        except (ShardwrightError, OSError) as error:
+            self._failed(store, str(error), again=store.queued_file.exists())
+            return
+        self._emit("compaction_begun", {"path": str(store.root), "pid": self._job.child.pid})
+
+    def _look_after(self, job: _Job) -> None:
+        path, needs = str(job.store.root), self._needs
+        if (code := job.child.poll()) is not None:
+            self._ended(job, code)
+        elif needs.disk_low or not (needs.calm or needs.jobs_wait):
+            self._end(job)
+            self._due_s[job.store] = time.monotonic() + self._options.after_s
+            why = "its copies take up disk that the cameras need" if needs.disk_low else "it could not be held up while the cameras need the machine"
+            self._emit("compaction_interrupted", {"path": path, **needs.facts, "hint": f"{why}; it is taken up again later"})
+        elif not needs.calm and not job.paused:
+            job.paused = True
+            self._emit("compaction_paused", {"path": path, **needs.facts})
+        elif needs.calm and job.paused:
+            job.paused = False
+            self._emit("compaction_resumed", {"path": path})
+
+    def _ended(self, job: _Job, code: int) -> None:
+        self._end(job)
+        if code == 0:
+            self._done += 1
+            self._forget(job.store)
+            report = job.child.report()
+            self._emit("compaction_done", {"path": str(job.store.root), **{name: report[name] for name in _REPORTED if name in report}})
+        else:
+            self._failed(job.store, job.child.why(code), again=code != USAGE)
+
+    def _failed(self, store: QueuedStore, error: str, *, again: bool) -> None:
+        """Try again later, a few times, or never."""
+        self._failures += 1
+        failures = store.failures + 1
+        again = again and failures < MAX_ATTEMPTS
+        facts: dict[str, Any] = {"path": str(store.root), "error": error, "attempt": failures, "again": again}
+        if again:
+            wait_s = self._options.after_s * 4**failures
+            self._due_s.setdefault(store, time.monotonic() + wait_s)
+            facts["again_in_s"] = wait_s
+            try:
+                store.add(failures)
+            except ShardwrightError as unrecorded:
+                facts["unrecorded"] = str(unrecorded)
+        else:
+            self._forget(store)
+            facts["hint"] = f"shardwright compact {store.root}"
+        self._emit("compaction_failed", facts)
+
+    def _forget(self, store: QueuedStore) -> None:
+        """Unless it was sealed once more meanwhile."""
+        if store in self._due_s:
+            return
+        try:
+            store.remove()
+        except ShardwrightError as error:
+            self._emit("compaction_record_failed", {"path": str(store.root), **error.to_dict()})
+
+    def _end(self, job: _Job) -> None:
+        """The child is gone after this."""
+        self._job = None
+        if job.child.poll() is None:
+            job.child.stop(STOP_TIMEOUT_S)
+        job.child.close()
+
+    def _interrupt(self) -> None:
+        """The daemon ends: what is being compacted stays queued."""
+        job = self._job
+        if job is None:
+            return
+        if (code := job.child.poll()) is not None:
+            self._ended(job, code)
+        else:
+            self._end(job)
+            self._emit("compaction_interrupted", {"path": str(job.store.root), "hint": "the next start goes on with it"})
+
+
+class _Job:
+    """The store that is worked on, and the process that does it."""
+
+    def __init__(self, store: QueuedStore, child: CompactionChild) -> None:
+        self.store = store
+        self.child = child
+        self.paused = False

@@ -1,0 +1,206 @@
+"""The web process beside the daemon: its socket, its start, its restarts and its end.
+
+    Daemon (main thread)   bind    the address is taken before anything opens: one that is in use is a refusal
+    web thread             run     starts the process, looks after it, starts it anew after a while, ends it with the daemon
+
+The process inherits the listening socket, so that connections wait while it restarts. It asks the daemon over the control socket like anybody else;
+whatever happens to it costs the page and nothing else. That it lives is known from a byte that it writes every second: one that hangs is killed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import socket
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from shardwright.model.errors import ConfigError
+from shardwright.model.extras import install_line
+
+from .child import end_child, start_child, take
+from .web_settings import WebSettings
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping
+
+    from shardwright.config.model import Config, Http
+
+PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client", "PIL": "pillow"}
+BACKLOG = 64
+STOP_TIMEOUT_S = 3.0
+_LOOK_S = 0.2
+_SILENCE_S = 30.0  # without a sign of life: far longer than a busy machine keeps a process of low priority waiting
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_STEADY_S = 60.0  # a process that lived so long starts the waits over
+_LAST_WORDS_BYTES = 2000
+
+
+def check_packages() -> None:
+    """Raises ``ConfigError`` where the extra ``web`` is not installed."""
+    missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ConfigError(f"needs packages that are not installed: {', '.join(missing)}", hint=f"{install_line('web')}, or http.enabled: false.")
+
+
+def web_settings(config: Config) -> WebSettings:
+    """What the web process may serve to whom, out of the configuration. Raises ``ConfigError`` where it could not ask the daemon."""
+    if config.control_socket_path is None:
+        raise ConfigError("needs the control socket, which this configuration does not have", expected="a path for control.socket")
+    http, output = config.http, config.output
+    address = http.address[0]
+    # Not 0.0.0.0: no browser of ours asks for it, and foreign pages have tried to.
+    own = () if address != "localhost" and ipaddress.ip_address(address).is_unspecified else (address,)
+    return WebSettings(
+        control_socket=config.control_socket_path,
+        descriptor=-1,
+        hosts=(*own, *http.allowed_hosts),
+        origins=http.allowed_origins,
+        preview_hz=http.preview_hz,
+        output_root=str(output.root),
+        spill_root=None if output.spill_root is None else str(output.spill_root),
+    )
+
+
+class WebService:
+    """``bind`` in the main thread, then ``run`` in one of its own, which ends after ``close``."""
+
+    def __init__(self, http: Http, settings: WebSettings, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._http = http
+        self._settings = settings
+        self._emit = emit
+        self._closing = threading.Event()
+        self._listener: socket.socket | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people of this machine. After ``bind``."""
+        assert self._listener is not None
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+    def bind(self) -> None:
+        """Raises ``ConfigError`` for an address that is taken or not this machine's."""
+        host, port = self._http.address
+        try:
+            self._listener = socket.create_server(
+                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG, reuse_port=False
+            )
+        except OSError as error:
+            hint = "Is another daemon, or another program, serving it?" if port else None
+            raise ConfigError(f"cannot listen on {self._http.listen}", got=error.strerror or str(error), hint=hint) from None
+
+    def unbind(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def run(self) -> None:
+        """Until ``close``. Whatever breaks here costs the page, and nothing else."""
+        try:
+            self._warn()
+            self._look_after_children()
+        except Exception as error:  # noqa: BLE001  (the cameras must not suffer for it)
+            self._emit("web_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error, "again": False})
+        finally:
+            self.unbind()
+
+    def _warn(self) -> None:
+        if not self._http.local:
+            hint = "whoever can connect can see everything; http.listen: 127.0.0.1:8790 keeps it to this machine"
+            self._emit("web_open_to_the_network_warning", {"url": self.url, "hint": hint})
+
+    def _look_after_children(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while not self._closing.is_set():
+            begin_s = time.monotonic()
+            why = self._one_child()
+            if why is None:
+                return
+            wait_s = _FIRST_WAIT_S if time.monotonic() - begin_s > _STEADY_S else wait_s
+            self._emit("web_died", {"url": self.url, "error": why, "again_in_s": wait_s})
+            self._closing.wait(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _one_child(self) -> str | None:
+        """From its start to its end; returns why it ended, None when we ended it."""
+        assert self._listener is not None
+        descriptor = self._listener.fileno()
+        command = [sys.executable, "-m", "shardwright.web", replace(self._settings, descriptor=descriptor).to_json()]
+        try:
+            child = _WebChild(start_child(command, descriptors=[descriptor]))
+        except OSError as error:
+            return f"it could not be started: {error.strerror}"
+        try:
+            return self._until_it_ends(child)
+        finally:
+            child.end()
+
+    def _until_it_ends(self, child: _WebChild) -> str | None:
+        told = False
+        while not self._closing.wait(_LOOK_S):
+            code = child.poll()
+            if child.serves and not told:
+                told = True
+                self._emit("web_ready", {"url": self.url, "pid": child.pid})
+            if code is not None:
+                return child.why(code)
+            if child.silence_s > _SILENCE_S:
+                return f"no sign of life for {_SILENCE_S:.0f} s"
+            if words := child.words():
+                self._emit("web_error", {"error": words})
+        return None
+
+
+class _WebChild:
+    """One process, and what it has said. Owned by the web thread."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._errors = b""
+        self._last_line = ""
+        self._heard_s = time.monotonic()
+        self.serves = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def silence_s(self) -> float:
+        return time.monotonic() - self._heard_s
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended. Takes what it has written so far."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        code = self._process.poll()
+        if take(self._process.stdout):
+            self.serves, self._heard_s = True, time.monotonic()
+        self._errors = (self._errors + take(self._process.stderr))[-_LAST_WORDS_BYTES:]
+        return code
+
+    def words(self) -> str:
+        """What it has written to standard error since the last call."""
+        words, self._errors = self._errors.decode(errors="replace").strip(), b""
+        self._last_line = words.splitlines()[-1] if words else self._last_line
+        return words
+
+    def why(self, code: int) -> str:
+        """Its last line, which may have been told already when the process was still ending."""
+        self.words()
+        return self._last_line if self._last_line and code > 0 else f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            end_child(self._process, STOP_TIMEOUT_S)
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()

@@ -1,0 +1,224 @@
+"""The order of measuring, and its bounds: a budget of seconds, memory for a few frames, and no byte of disk below ``output.low_water``.
+
+First each stage alone, then rounds of acquisitions, all kinds in each round, so that a slow moment of the disk meets every kind. The first round
+warms up and does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shardwright.acquire.limits import Limits
+from shardwright.array.spec import Blosc, Codec, Gzip, Zstd
+from shardwright.config.quantities import format_bytes
+from shardwright.daemon.places import prepare_output_root
+from shardwright.kernels.warm_up import warm_up
+from shardwright.model.errors import StorageError
+from shardwright.storage.choose_io import offered_io, resolve_io
+from shardwright.storage.files import sync_directory
+from shardwright.writer.in_process import create
+
+from . import stages
+from .acquisition import extent_of, run
+from .private_daemon import PrivateDaemon
+from .results import Acquisitions, Measured, StreamRates, Transport
+from .sample import OwnFrames, Sample, simulated_sample
+from .scratch import free_bytes, scratch_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardwright.array.spec import ArraySpec
+    from shardwright.config.load import LoadedConfig
+    from shardwright.config.model import Config
+    from shardwright.config.plan import Plan, StreamPlan
+    from shardwright.storage.slot_file import IoMode
+
+    from .acquisition import Target
+    from .results import AcquisitionRun, KernelRate, Rate
+
+ROUNDS, LEAST_ROUNDS = 3, 2  # fewer where the machine is so slow that time runs out
+MOST_ROUND_BYTES = 16 << 30  # raw, of one acquisition
+_STAGE_PART, _ACQUISITION_PART = 0.25, 0.55  # of the seconds; the rest is for opening, sealing and deleting
+_STAGES = 6  # kernel, three ways of writing, two transports: about as long each
+OTHER_CODECS: tuple[Codec | None, ...] = (Blosc(cname="lz4", clevel=1, shuffle="shuffle"), Blosc(cname="zstd", clevel=1, shuffle="shuffle"), None)
+
+
+@dataclass
+class _Steps:
+    """Counts what is done for whoever watches: (what comes now, how many steps are done, of how many)."""
+
+    tell: Callable[[str, int, int], None]
+    total: int
+    done: int = 0
+
+    def begin(self, what: str) -> None:
+        self.tell(what, self.done, self.total)
+        self.done += 1
+
+
+def measure(
+    loaded: LoadedConfig, plan: Plan, own_frames: OwnFrames | None, seconds: float, tell: Callable[[str, int, int], None] = lambda *_: None
+) -> Measured:
+    """Measure this machine for every stream of the plan, in about ``seconds``. Raises ``StorageError`` without room, or what broke a measurement."""
+    config = loaded.config
+    assert plan.streams, "a plan without streams has nothing to measure"
+    if own_frames is not None and not any(own_frames.fits(stream.spec) for stream in plan.streams):
+        raise own_frames.misfit()
+    root = config.output.root
+    prepare_output_root(root, create=False, in_memory=config.output.in_memory)
+    begin_s = time.monotonic()
+    streams = [_with_small_ring(stream, plan.threads) for stream in plan.streams]
+    kinds = _kinds(streams)
+    modes = tuple(mode for mode in offered_io(root))
+    transport: Transport = "shm" if config.ingest.ring_socket_path is not None else "message"
+    steps = _Steps(tell, 3 + len(kinds) * (len(modes) + 3 + (ROUNDS + 1) * 2))
+    steps.begin("loading kernels")
+    warm_up()
+    with scratch_folder(root) as folder, ExitStack() as opened:
+        io = resolve_io(config.output.io, [folder])
+        bench = _Bench(config, plan, folder, io, modes, transport, seconds / len(kinds), steps)
+        steps.begin("copying memory")
+        copy = stages.memory_copy(min(0.3, seconds / 20))
+        steps.begin("starting a daemon")
+        daemon = opened.enter_context(PrivateDaemon(config, bench.daemon_root(), io, {s.name: s.limits.ring_frames for s in streams}))
+        found = {names[0]: bench.stream(stream, _sample(own_frames, stream.spec), daemon) for stream, names in kinds}
+    rates = {name: found[names[0]] for _, names in kinds for name in names}
+    return Measured(stages.cores(), copy, transport, rates, time.monotonic() - begin_s)
+
+
+def _with_small_ring(stream: StreamPlan, threads: int) -> StreamPlan:
+    """A ring as small as works: it is full, and the rate steady, all the sooner."""
+    least = Limits.derive(stream.spec, threads=threads)
+    return stream if stream.limits.ring_frames <= least.ring_frames else replace(stream, limits=least)
+
+
+def _kinds(streams: list[StreamPlan]) -> list[tuple[StreamPlan, list[str]]]:
+    """Streams that are written alike are measured once: (one of them, the names of all)."""
+    kinds: list[tuple[StreamPlan, list[str]]] = []
+    for stream in streams:
+        same = (names for other, names in kinds if (other.spec, other.limits, other.reliability) == (stream.spec, stream.limits, stream.reliability))
+        if (names := next(same, None)) is not None:
+            names.append(stream.name)
+        else:
+            kinds.append((stream, [stream.name]))
+    return kinds
+
+
+def _sample(own_frames: OwnFrames | None, spec: ArraySpec) -> Sample:
+    if own_frames is not None and own_frames.fits(spec):
+        return own_frames.sample(spec)
+    return simulated_sample(spec)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What the measurements of all streams share. ``seconds``: of one stream."""
+
+    config: Config
+    plan: Plan
+    folder: Path
+    io: IoMode
+    modes: tuple[IoMode, ...]
+    transport: Transport
+    seconds: float
+    steps: _Steps
+
+    def daemon_root(self) -> Path:
+        root = self.folder / "daemon"
+        root.mkdir()
+        return root
+
+    def stream(self, stream: StreamPlan, sample: Sample, daemon: PrivateDaemon) -> StreamRates:
+        room_bytes = self._room_bytes(stream)
+        stage_s = self.seconds * _STAGE_PART / _STAGES
+        self.steps.begin(f"{stream.name}: kernel")
+        kernel = stages.kernel(stream.spec, sample.frames, stage_s)
+        disk: dict[IoMode, Rate] = {}
+        for mode in self.modes:
+            self.steps.begin(f"{stream.name}: disk, {mode}")
+            disk[mode] = stages.disk(self.folder, mode, kernel.encoded_bytes, stream.limits.slot_bytes, self.plan.threads, stage_s, room_bytes)
+        self.steps.begin(f"{stream.name}: shared memory")
+        transport: dict[Transport, Rate] = {"shm": stages.shared_memory(sample.frames, stage_s)}
+        self.steps.begin(f"{stream.name}: messages")
+        transport["message"] = stages.messages(sample.frames, stage_s)
+        acquisitions = self._acquisitions(stream, sample, daemon, room_bytes)
+        others = self._other_codecs(stream, sample, stage_s, acquisitions)
+        return StreamRates(sample.source, kernel, disk, self.io, transport, acquisitions, others)
+
+    def _room_bytes(self, stream: StreamPlan) -> int:
+        """What one acquisition may write beside what it reserves. Raises ``StorageError`` when that is not even a slab."""
+        low_water = self.config.output.low_water
+        needed = stream.disk_reserved_bytes + low_water + stream.limits.slab_bytes
+        free = free_bytes(self.folder)
+        if free < needed:
+            raise StorageError(
+                f"not enough room below {self.folder.parent} to measure stream {stream.name}",
+                expected=f"{format_bytes(needed)} free, output.low_water included",
+                got=format_bytes(free),
+                hint="Free some space, or leave --measure out.",
+            )
+        return min(free - stream.disk_reserved_bytes - low_water, MOST_ROUND_BYTES)
+
+    def _acquisitions(self, stream: StreamPlan, sample: Sample, daemon: PrivateDaemon, room_bytes: int) -> dict[Transport, Acquisitions]:
+        runs: dict[Transport, list[AcquisitionRun]] = {"in-process": [], self.transport: []}
+        seconds = self.seconds * _ACQUISITION_PART / (len(runs) * (ROUNDS + 0.5))
+        until_s = time.monotonic() + 1.5 * self.seconds * _ACQUISITION_PART
+        with daemon.connect(self.transport) as connection:
+            for number in range(ROUNDS + 1):
+                if number > LEAST_ROUNDS and time.monotonic() > until_s:
+                    break
+                extent = extent_of(stream, seconds if number else seconds / 2, room_bytes, self.config.output.low_water)
+                for transport, done in runs.items():
+                    self.steps.begin(f"{stream.name}: acquisition {transport}, " + (f"round {number} of {ROUNDS}" if number else "warming up"))
+                    name = f"{stream.name}-{number}"
+                    if transport == "in-process":
+                        opening: Callable[[], Target] = partial(self._create, self.folder / f"{name}.ome.zarr", stream)
+                        pids: tuple[int, ...] = (os.getpid(),)
+                    else:
+                        opening, pids = partial(connection.acquire, name, stream=stream.name), (os.getpid(), daemon.pid)
+                    done.append(run(opening, sample.frames, stream, extent, self.folder, pids, deferred=self.io != "direct"))
+                    self._clear(name)
+        return {transport: Acquisitions(transport, tuple(done[1:])) for transport, done in runs.items()}
+
+    def _create(self, path: Path, stream: StreamPlan) -> Target:
+        rules = stream.reliability
+        return create(
+            path,
+            stream.spec,
+            threads=self.plan.threads,
+            io=self.io,
+            durability=rules.durability,
+            store_within_ms=rules.store_within_ms,
+            sync_interval_ms=rules.sync_interval_ms,
+        )
+
+    def _clear(self, name: str) -> None:
+        """Give the disk back, and let it be done with that, before the next acquisition."""
+        for store in (*self.folder.glob(f"{name}.*"), *(self.folder / "daemon").glob(f"{name}.*")):
+            shutil.rmtree(store)
+        sync_directory(self.folder)
+
+    def _other_codecs(self, stream: StreamPlan, sample: Sample, seconds: float, acquisitions: dict[Transport, Acquisitions]) -> dict[str, KernelRate]:
+        """Only where the camera is too fast for what it has."""
+        needed = stream.data_rate_bytes_per_s
+        if needed is None or acquisitions[self.transport].sustained_bytes_per_s > needed:
+            return {}
+        others: dict[str, Codec | None] = {codec_text(codec): codec for codec in OTHER_CODECS if codec != stream.spec.codec}
+        return {text: stages.kernel(stream.spec.model_copy(update={"codec": codec}), sample.frames, seconds / 2) for text, codec in others.items()}
+
+
+def codec_text(codec: Codec | None) -> str:
+    """As ``shardwright camera --codec`` takes it."""
+    if isinstance(codec, Blosc):
+        return f"blosc:{codec.cname}:{codec.clevel}:{codec.shuffle}"
+    if isinstance(codec, Zstd | Gzip):
+        return f"{'zstd' if isinstance(codec, Zstd) else 'gzip'}:{codec.level}"
+    return "none"

@@ -1,0 +1,64 @@
+"""The web process: ``python -m shardwright.web SETTINGS``, started by the daemon (web_child.py) and by nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import sys
+from pathlib import Path
+
+from shardwright.daemon.web_settings import WebSettings
+
+from .app import make_app
+from .connections import DESCRIPTORS, serve
+from .daemon_link import DaemonLink
+
+NICE = 5  # behind the daemon's threads
+OOM_SCORE = 500  # where memory runs out, this process goes first
+STDOUT = 1
+PULSE_S = 1.0
+
+
+def take_second_place() -> None:
+    """Whatever is short - time, memory, descriptors - is the daemon's before it is ours."""
+    os.nice(NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most), most))
+
+
+async def pulse() -> None:
+    """Tells the daemon that the loop turns."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            os.write(STDOUT, b".")
+        await asyncio.sleep(PULSE_S)
+
+
+async def run(settings: WebSettings, listener: socket.socket) -> None:
+    link = DaemonLink(settings.control_socket, settings.preview_hz)
+    beside = [asyncio.create_task(work) for work in (pulse(), link.keep_watching())]
+    try:
+        await serve(make_app(settings, link), listener)
+    finally:
+        for task in beside:
+            task.cancel()
+
+
+def main() -> None:
+    take_second_place()
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to standard error, which the daemon reads
+    settings = WebSettings.from_json(sys.argv[1])
+    listener = socket.socket(fileno=settings.descriptor)
+    listener.setblocking(False)
+    os.set_blocking(STDOUT, False)
+    asyncio.run(run(settings, listener))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Questions to the daemon: one thread, one connection to its control socket, no question twice in a moment and no picture twice, however many ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from shardwright.daemon.control_client import ControlClient
+from shardwright.model.errors import ShardwrightError
+
+from .forecast import Forecast
+from .preview import PreviewPicture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+STATUS_FRESH_S = 0.2
+EVENTS_FRESH_S = 0.5
+MOST_EVENTS = 1000
+WATCH_S = 10.0
+
+
+class Recent(Generic[T]):
+    """What ``ask``, called in the link's thread, returned or raised within the last ``fresh_s``: the same for everybody who wants it meanwhile."""
+
+    def __init__(self, ask: Callable[[], T], fresh_s: float, executor: ThreadPoolExecutor) -> None:
+        self._ask = ask
+        self._fresh_s = fresh_s
+        self._executor = executor
+        self._answer: asyncio.Future[T] | None = None
+        self._answered_s = 0.0
+
+    async def get(self) -> T:
+        answer = self._answer
+        if answer is None or (answer.done() and time.monotonic() - self._answered_s >= self._fresh_s):
+            answer = self._answer = asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
+            answer.add_done_callback(self._note)
+        return await asyncio.shield(answer)
+
+    def _note(self, answer: asyncio.Future[T]) -> None:
+        self._answered_s = time.monotonic()
+        if not answer.cancelled():
+            answer.exception()  # whoever asked may be gone; nobody need be told then
+
+
+class DaemonLink:
+    """Owned by the event loop. Raises what ``ControlClient`` raises."""
+
+    def __init__(self, socket_path: str, preview_hz: float) -> None:
+        self._client = ControlClient(socket_path)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="control")
+        self._status = Recent(lambda: self._ask_for("status"), STATUS_FRESH_S, self._executor)
+        self._forecast = Forecast()
+        self._known_events: tuple[dict[str, Any], ...] = ()
+        self._events = Recent(self._take_new_events, EVENTS_FRESH_S, self._executor)
+        self._preview_fresh_s = 1 / preview_hz
+        self._previews: dict[str, Recent[PreviewPicture | None]] = {}
+
+    async def status(self) -> dict[str, Any]:
+        """The daemon's snapshot, and ``full_in_s`` for each of its disks."""
+        return self._forecast.added_to(await self._status.get())
+
+    async def keep_watching(self) -> None:
+        """Asks now and then, so that a forecast does not begin with the first who wants it."""
+        while True:
+            with contextlib.suppress(ShardwrightError):
+                await self.status()
+            await asyncio.sleep(WATCH_S)
+
+    async def events(self, after: int) -> list[dict[str, Any]]:
+        """Those with a higher number, oldest first."""
+        return [event for event in await self._events.get() if event["number"] > after]
+
+    async def preview(self, name: str) -> PreviewPicture | None:
+        """The newest frame of a running acquisition, made small; None while there is none. Drawn once, however many want to see it."""
+        running = {acquisition["name"] for acquisition in (await self.status())["acquisitions"]}
+        self._previews = {known: recent for known, recent in self._previews.items() if known in running}
+        if name not in running:
+            return None
+        if name not in self._previews:
+            self._previews[name] = Recent(lambda: self._take_preview(name), self._preview_fresh_s, self._executor)
+        return await self._previews[name].get()
+
+    def _ask_for(self, what: str) -> Any:
+        return self._client.ask(what)[what]
+
+    def _take_preview(self, name: str) -> PreviewPicture | None:
+        preview = self._client.ask("preview", name=name)["preview"]
+        return None if preview is None else PreviewPicture.of(preview)
+
+    def _take_new_events(self) -> tuple[dict[str, Any], ...]:
+        """All that are known. The link's thread is the only one that binds ``_known_events``, to a new tuple each time."""
+        while new := self._client.ask("events", after=self._known_events[-1]["number"] if self._known_events else 0)["events"]:
+            self._known_events = (*self._known_events, *new)[-MOST_EVENTS:]
+        return self._known_events

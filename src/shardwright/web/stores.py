@@ -1,0 +1,138 @@
+"""The stores below the output root, file by file: what a zarr reader over HTTP asks for, and nothing else.
+
+GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag and 304, CORS. No listing, no hidden files (a store's workspace), no
+links out of the root. Files are opened and read in a few threads: a disk that is stuck holds up those, and soon refuses more, while the page goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+
+import anyio
+import anyio.to_thread
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from .confined import NotServedError, open_in_store
+from .ranges import UnsatisfiableRangeError, is_unchanged, wanted_range
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from starlette.requests import Request
+
+    from shardwright.daemon.web_settings import WebSettings
+
+T = TypeVar("T")
+A = TypeVarTuple("A")
+PREFIX = "/stores/"
+THREADS = 8
+MOST_WAITING = 64  # well below the connections that are allowed, so that a stuck disk leaves some for the page
+PIECE_BYTES = 256 << 10
+PREFLIGHT_SECONDS = 86_400
+POLICY = "sandbox; default-src 'none'"  # whatever lies in a store, no browser runs it as ours
+REQUEST_HEADERS = "Range, If-Range, If-None-Match"
+ANSWER_HEADERS = "Accept-Ranges, Content-Range, Content-Length, ETag"
+
+
+@dataclass(frozen=True)
+class _OpenFile:
+    """A file that somebody asked for. Owns its descriptor."""
+
+    descriptor: int
+    size: int
+    etag: str
+
+    def read(self, start: int, stop: int) -> bytes:
+        data = os.pread(self.descriptor, min(stop - start, PIECE_BYTES), start)
+        if not data:
+            raise OSError(f"the file ended at {start}, expected {stop} bytes")
+        return data
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class Stores:
+    """The endpoint below ``PREFIX``."""
+
+    def __init__(self, settings: WebSettings) -> None:
+        self._settings = settings
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._reads = 0  # in a thread, or waiting for one
+
+    async def respond(self, request: Request) -> Response:
+        response = await self._answer(request)
+        response.headers.update({"Content-Security-Policy": POLICY, "Accept-Ranges": "bytes", **self._cors(request)})
+        return response
+
+    def _cors(self, request: Request) -> dict[str, str]:
+        """Which pages elsewhere may read the answer."""
+        allowed, origin = self._settings.origins, request.headers.get("origin")
+        shared = {"Access-Control-Expose-Headers": ANSWER_HEADERS, "Cross-Origin-Resource-Policy": "cross-origin"}
+        if "*" in allowed:
+            return {"Access-Control-Allow-Origin": "*", **shared}
+        if origin is not None and origin in allowed:
+            return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **shared}
+        return {"Vary": "Origin"}
+
+    async def _answer(self, request: Request) -> Response:
+        if request.method == "OPTIONS":
+            asked = {"Access-Control-Allow-Methods": "GET, HEAD", "Access-Control-Allow-Headers": REQUEST_HEADERS}
+            return Response(status_code=204, headers={**asked, "Access-Control-Max-Age": str(PREFLIGHT_SECONDS), "Allow": "GET, HEAD, OPTIONS"})
+        if self._reads >= THREADS + MOST_WAITING:
+            return PlainTextResponse("The disk is too slow for more requests at once.\n", 503, {"Retry-After": "2"})
+        try:
+            file = await self._in_thread(self._open, request.path_params["path"])
+        except NotServedError:
+            return PlainTextResponse("There is no such file.\n", 404)
+        except OSError as error:
+            return PlainTextResponse(f"The file cannot be read: {error.strerror}\n", 500)
+        return self._file_answer(request, file)
+
+    async def _in_thread(self, work: Callable[[*A], T], *arguments: *A) -> T:
+        self._reads += 1
+        try:
+            return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
+        finally:
+            self._reads -= 1
+
+    def _open(self, path: str) -> _OpenFile:
+        descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, path.split("/"))
+        facts = os.fstat(descriptor)
+        return _OpenFile(descriptor, facts.st_size, f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}"')
+
+    def _file_answer(self, request: Request, file: _OpenFile) -> Response:
+        """Takes over ``file``."""
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+        if is_unchanged(request.headers, file.etag):
+            file.close()
+            return Response(status_code=304, headers=headers)
+        try:
+            wanted = wanted_range(request.headers, file.etag, file.size)
+        except UnsatisfiableRangeError:
+            file.close()
+            return PlainTextResponse("The file has no such bytes.\n", 416, {**headers, "Content-Range": f"bytes */{file.size}"})
+        start, stop = wanted or (0, file.size)
+        headers |= {"Content-Length": str(stop - start), "Content-Type": _content_type(request.path_params["path"])}
+        if wanted is not None:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
+        status = 200 if wanted is None else 206
+        if request.method == "HEAD":
+            file.close()
+            return Response(status_code=status, headers=headers)
+        return StreamingResponse(self._pieces(file, start, stop), status, headers)
+
+    async def _pieces(self, file: _OpenFile, start: int, stop: int) -> AsyncIterator[bytes]:
+        try:
+            while start < stop:
+                piece = await self._in_thread(file.read, start, stop)
+                yield piece
+                start += len(piece)
+        finally:
+            file.close()
+
+
+def _content_type(path: str) -> str:
+    return "application/json" if path.endswith(".json") else "application/octet-stream"

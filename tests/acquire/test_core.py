@@ -1,0 +1,185 @@
+"""The core by itself: events in, commands out, no thread, file or clock. What chance events may do to it is tried in ``tests/simulation``."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwright.acquire
+from shardwright.acquire.commands import Commit, Discard, Encode, Finish, Prepare, Seal, Stage
+from shardwright.acquire.core import AcquisitionState, Core, Now
+from shardwright.acquire.encoding import SlabEncoder
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.reports import Committed, FramesStaged, GroupPrepared, GroupSealed, SlabEncoded, StoreFinished
+from shardwright.acquire.settings import WriteSettings
+from shardwright.array.grid import Grid
+from shardwright.model.error_text import ErrorText
+from shardwright.model.errors import StorageError, StorageFullError
+from shardwright.shard.frame_record import record_dtype
+from shardwright.wire.descriptor import DESCRIPTOR
+
+ROOM = Path(shardwright.acquire.__file__).parent
+OF_THE_CORE = (
+    "core",
+    "groups",
+    "life",
+    "row_files",
+    "steps",
+    "assembly",
+    "encoding_desk",
+    "staging_desk",
+    "commit_ledger",
+    "recorder",
+    "telling",
+    "accounts",
+    "holes",
+    "commands",
+    "reports",
+)
+DEVICES = {"time", "datetime", "threading", "queue", "multiprocessing", "os", "io", "socket", "mmap", "shutil", "tempfile", "logging", "random"}
+FIRST = object()  # stands for files
+
+
+class Drive:
+    """A core whose commands are answered by hand."""
+
+    def __init__(self, spec, settings: WriteSettings | None = None) -> None:
+        limits, encoder = Limits.derive(spec, threads=1), SlabEncoder(spec, Grid.of(spec))
+        self.core = Core(
+            Path("a.ome.zarr"),
+            spec,
+            limits,
+            settings or WriteSettings(),
+            encoder.layout,
+            encoder.levels,
+            threads=1,
+            staging_slots=limits.staging_frames,
+        )
+        self.ns = 0
+        self.core.begin(self.core.groups.prepare_first(lambda command: GroupPrepared(command.group, command.request, FIRST, None)))
+
+    def now(self, later_ms: int = 1) -> Now:
+        self.ns += later_ms * 1_000_000
+        return Now(self.ns, self.ns)
+
+    def send(self, *positions: int) -> list:
+        """Frames for these places, numbered on; what is asked for then."""
+        batch, first = np.zeros(len(positions), DESCRIPTOR), self.core.accounts.seen.stop
+        batch["sequence"], batch["position"], batch["frame_id"] = first + np.arange(len(positions)), positions, positions
+        self.core.submit(batch, 1 + batch["sequence"].astype(np.int64), self.now())
+        return self.core.take_commands()
+
+    def tell(self, *reports) -> list:
+        for report in reports:
+            self.core.handle(report, self.now())
+        self.core.tick(self.now())
+        return self.core.take_commands()
+
+
+def prepared(command: Prepare, files: object = None, error: ErrorText | None = None) -> GroupPrepared:
+    return GroupPrepared(command.group, command.request, None if error else files or object(), error)
+
+
+def of(kind: type, commands: list) -> list:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+@pytest.mark.parametrize("module", OF_THE_CORE)
+def test_no_device_is_within_reach(module):
+    """No clock, thread, lock, file or queue: the same inputs give the same outputs."""
+    tree = ast.parse((ROOM / f"{module}.py").read_text())
+    named = {alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    named |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    assert not named & DEVICES
+    assert not any(isinstance(node, ast.Name) and node.id == "open" for node in ast.walk(tree))
+
+
+def test_the_way_of_a_slab(spec_of):
+    drive = Drive(spec_of(count=4, chunk=2, shard=2))
+    assert of(Encode, drive.send(0)) == []
+    (slab,) = of(Encode, drive.send(1))
+    assert (slab.slab, slab.files, slab.frames.tolist()) == (0, FIRST, [1, 2])
+    assert drive.core.take_released().size == 0, "a worker reads them"
+    assert drive.tell(SlabEncoded(slab.row, 10, None)) == []
+    assert (drive.core.take_released().tolist(), drive.core.accounts.stored.value, drive.core.accounts.durable.value) == ([0, 1], 2, 0)
+    drive.core.tick(drive.now(2000))
+    (commit,) = drive.core.take_commands()
+    assert commit == Commit(frozenset({0}))
+    drive.tell(Committed({}, 1))
+    assert drive.core.accounts.durable.value == 2
+    (slab,) = of(Encode, drive.send(2, 3))
+    assert of(Seal, drive.tell(SlabEncoded(slab.row, 10, None))) == [Seal(0)]
+    drive.tell(GroupSealed(0, 1, True, None, 1, np.zeros(4, record_dtype(0))))
+    drive.core.finish(drive.now())
+    assert of(Finish, drive.core.take_commands()) == [Finish(4, keep_workspace=False)]
+    drive.tell(StoreFinished(None))
+    assert drive.core.state is AcquisitionState.SEALED
+    assert drive.core.receipt().frames_stored == 4
+
+
+def test_a_frame_that_waits_is_staged_and_its_pixels_stay_until_that_is_done(spec_of):
+    drive = Drive(spec_of(chunk=2), WriteSettings(store_within_ms=100))
+    drive.send(0)
+    drive.core.tick(drive.now(200))
+    (stage,) = of(Stage, drive.core.take_commands())
+    (slab,) = of(Encode, drive.send(1))
+    drive.tell(SlabEncoded(slab.row, 10, None))
+    assert drive.core.take_released().size == 0, "a worker still reads the first of them"
+    drive.tell(FramesStaged(stage.row, stage.places, stage.slots, None))
+    assert drive.core.take_released().tolist() == [0, 1]
+
+
+def test_the_answer_for_files_that_were_discarded_is_not_for_those_asked_for_since(spec_of):
+    drive = Drive(spec_of(chunk=1, shard=1))
+    first = of(Prepare, drive.send(0))
+    assert [command.group for command in first] == [1]
+    later = drive.send(2)  # group 1 is not next any more
+    assert of(Discard, later) == [Discard(1)]
+    (again,) = [command for command in of(Prepare, drive.send(1)) if command.group == 1]
+    assert of(Encode, drive.tell(prepared(first[0]))) == [], "these files are about to be deleted"
+    files = object()
+    (slab,) = of(Encode, drive.tell(prepared(again, files)))
+    assert (slab.slab, slab.files) == (1, files)
+
+
+def test_files_that_cannot_be_made_end_it_before_a_slab_is_full(spec_of):
+    """A flush would wait for ever for the frame that collects."""
+    drive = Drive(spec_of(chunk=2, shard=1))
+    (prepare,) = of(Prepare, drive.send(0, 1))
+    drive.send(2)
+    drive.core.flush(drive.now())
+    drive.tell(prepared(prepare, error=ErrorText(StorageError, "Input/output error")))
+    assert drive.core.state is AcquisitionState.FAILING
+    assert drive.core.why is not None
+    assert "Input/output" in drive.core.why.message
+
+
+def test_a_group_that_is_being_sealed_is_not_rewritten_for_a_commit_before(spec_of):
+    """Sealing syncs again, and says itself what became of it."""
+    drive = Drive(spec_of(count=None, chunk=1, shard=2))
+    (slab,) = of(Encode, drive.send(0))
+    drive.tell(SlabEncoded(slab.row, 10, None))
+    drive.core.tick(drive.now(2000))
+    assert of(Commit, drive.core.take_commands()) == [Commit(frozenset({0}))]
+    (slab,) = of(Encode, drive.send(1))
+    assert of(Seal, drive.tell(SlabEncoded(slab.row, 10, None))) == [Seal(0)]
+    assert drive.tell(Committed({0: ErrorText(StorageError, "Input/output error")}, 1)) == []
+    drive.tell(GroupSealed(0, 1, True, None, 1, np.zeros(2, record_dtype(0))))
+    assert drive.core.state is AcquisitionState.OPEN
+    assert drive.core.accounts.durable.value == 2
+
+
+def test_a_failure_while_the_end_waits_for_room_is_an_end(spec_of):
+    drive = Drive(spec_of(chunk=1, shard=1), WriteSettings(on_full="block"))
+    drive.core.finish(drive.now())
+    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)]
+    assert of(Finish, drive.tell(StoreFinished(ErrorText(StorageFullError, "no room")))) == []
+    assert drive.core.state is AcquisitionState.FINISHING
+    drive.core.workers_failed("it died", drive.now(), ended=True)
+    drive.core.tick(drive.now())
+    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)], "what readers see is to be true"
+    drive.tell(StoreFinished(None))
+    assert drive.core.state is AcquisitionState.FAILED

@@ -1,0 +1,355 @@
+"""A loss that breaks a promise, and one for which nothing had been promised: which is which after a crash, and what becomes of either."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.intact import end_intact, is_intact
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.settings import WriteSettings
+from shardwright.model.errors import ShardwrightError, StorageError
+from shardwright.model.fates import Fate, Reason
+from shardwright.recovery import execute
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import restore
+from shardwright.recovery.unfinished import Unfinished
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FRAME = np.ones((4, 6), np.uint16)
+FRAMES = 6  # three slabs of two, all in group 0
+SETTINGS = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
+STAGING = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+LOST, UNTOLD = (Fate.LOST, Reason.NOT_HELD), (Fate.LOST, Reason.NOT_ACKNOWLEDGED)
+STORED = (Fate.STORED, Reason.NONE)
+
+
+@pytest.fixture
+def left(tmp_path, shared_pool, drive_of, spec_of):
+    """(a store whose writer is gone and had stored all of its frames, its specification)."""
+
+    def make(frames=FRAMES, settings=SETTINGS, **spec):
+        drive = drive_of(tmp_path / "living.zarr", spec_of(codec=None, **{"shard": 4, **spec}), shared_pool, settings)
+        drive.submit(*range(frames))
+        drive.until(lambda: drive.acquisition.durable_watermark == frames)
+        drive.still()
+        copy = tmp_path / "left.zarr"
+        shutil.copytree(drive.path, copy, symlinks=True)
+        drive.finish()
+        return copy, drive.spec
+
+    return make
+
+
+def bring_back(store: Path, pool) -> tuple[int, int, int]:
+    """(kept, lost, never acknowledged), as a dry run says and as it then is."""
+    dry = recover_store(store, pool, threads=1, dry_run=True)
+    done = recover_store(store, pool, threads=1)
+    facts = [(found.frames_kept, found.frames_lost, found.frames_unacknowledged) for found in (dry, done)]
+    assert facts[0] == facts[1]
+    return facts[1]
+
+
+def extent(store: Path) -> int:
+    return int(zarr.open_array(store / "0", mode="r").shape[0])
+
+
+def fates(store: Path) -> list[tuple[int, int]]:
+    group = zarr.open_group(store / "frames", mode="r")
+    rows = sorted(zip(*(np.asarray(group[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True))
+    return [row[1:] for row in rows]
+
+
+def test_frames_that_were_on_their_way_are_no_loss_and_leave_no_room_at_the_end(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+    assert extent(store) == 4
+    assert fates(store) == [STORED] * 4
+
+
+def test_a_hole_in_front_of_frames_that_are_kept_is_told_with_its_reason(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 1)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+    assert extent(store) == 6
+    assert fates(store) == [*[STORED] * 2, *[UNTOLD] * 2, *[STORED] * 2]
+
+
+@pytest.mark.parametrize("slab", [1, 2])
+def test_a_slab_that_was_stored_and_does_not_hold_is_lost(left, shared_pool, rot, slab):
+    store, spec = left()
+    rot(store, spec, slab)
+    assert bring_back(store, shared_pool) == (4, 2, 0)
+    assert extent(store) == 6
+    assert fates(store).count(LOST) == 2
+
+
+def test_both_at_once_are_told_apart(left, shared_pool, rot, unfinish):
+    store, spec = left()
+    rot(store, spec, 0)
+    unfinish(store, spec, 2)
+    assert bring_back(store, shared_pool) == (2, 2, 2)
+    assert extent(store) == 4
+    assert fates(store) == [LOST, LOST, STORED, STORED]
+
+
+def test_a_shard_that_is_gone_takes_what_was_stored_in_it(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    (store / ".shardwright" / "c.0.0.0.partial").unlink()
+    assert bring_back(store, shared_pool) == (0, 4, 2)
+
+
+@pytest.mark.parametrize("what", ["another boot", "no boot", "log", "records", "damaged before"])
+def test_in_doubt_every_missing_frame_may_have_been_acknowledged(left, shared_pool, unfinish, what):
+    """A power cut takes pages of the journal; damage takes what would tell."""
+    store, spec = left()
+    unfinish(store, spec, 2)
+    workspace = store / ".shardwright"
+    if what == "another boot":
+        (workspace / "boot").write_text("00000000-0000-0000-0000-000000000000")
+    elif what == "no boot":
+        (workspace / "boot").unlink()
+    elif what == "log":
+        with (workspace / "frames.log").open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\x01" * 400)
+    elif what == "records":
+        unreadable_record(workspace / "0.journal", 0)
+    else:
+        (store / ".shardwright.damaged").mkdir()
+    lost_besides = 2 if what == "records" else 0
+    assert bring_back(store, shared_pool) == (4 - lost_besides, 2 + lost_besides, 0)
+    assert extent(store) == 6
+
+
+def unreadable_record(journal: Path, frame: int) -> None:
+    with journal.open("r+b") as file:
+        file.seek(4096 + frame * 128 + 20)
+        file.write(b"\xff")
+
+
+def test_a_journal_that_was_set_aside_leaves_everything_in_doubt(left, shared_pool, unfinish):
+    store, _ = left(frames=20)
+    with (store / ".shardwright" / "2.journal").open("r+b") as file:
+        file.write(b"\xff" * 64)
+    recovery = recover_store(store, shared_pool, threads=1)
+    assert (recovery.frames_kept, recovery.frames_unacknowledged) == (16, 0)
+
+
+def test_a_log_that_ends_in_a_header_only_is_what_a_kill_leaves(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    with (store / ".shardwright" / "frames.log").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\x01" * 64)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+
+
+@pytest.mark.parametrize("spoiled", ["pixels", "record"])
+def test_a_staged_frame_that_cannot_be_read_is_lost(left, shared_pool, spoiled):
+    store, _ = left(frames=7, chunk=4, settings=STAGING)
+    path, area = store / ".shardwright" / "staging", Unfinished.read(store).open_staging()
+    assert area is not None
+    records, valid = area.read()
+    (slot,) = np.flatnonzero(valid & (records["sequence"] == 5))
+    place = area.data_place(int(slot)) if spoiled == "pixels" else area.entry_place(int(slot))
+    area.close()
+    with path.open("r+b") as file:
+        file.seek(place + 8)
+        file.write(b"\xff" * 4)
+    assert bring_back(store, shared_pool) == (6, 1, 0)
+    assert fates(store)[5] == LOST
+
+
+def test_what_was_found_out_is_not_forgotten_when_recovery_dies(left, shared_pool, rot, unfinish):
+    store, spec = left()
+    rot(store, spec, 0)
+    unfinish(store, spec, 1)
+    restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
+    kept, lost, never = bring_back(store, shared_pool)
+    assert (kept, lost + never) == (2, 4)
+    assert lost >= 2, "in doubt, but never the other way round"
+
+
+def test_what_is_believed_is_durable_before_anything_goes(left, rot, monkeypatch):
+    """A power cut after a deletion must find what made it right: names in the workspace, the frame log, staged frames, and that frames were lost."""
+    store, spec = left(frames=7, chunk=2, shard=4, settings=STAGING)
+    rot(store, spec, 0)
+    workspace = store / ".shardwright"
+    (workspace / "5.journal.rewrite").touch()
+    points: list[str] = []
+    sync = execute.sync_directory
+    monkeypatch.setattr(execute, "sync_directory", lambda path: (points.append(f"sync {path.name}"), sync(path)))
+    failpoints.watch_all(points.append)
+    try:
+        restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
+    finally:
+        failpoints.watch_all(None)
+    goes = min(points.index("recover.before_delete"), points.index("journal.before_clear"))
+    _fenced, remembered = (i for i, point in enumerate(points) if point == "replace.before_rename")  # two manifests
+    before = (points.index("sync .shardwright"), points.index("log.before_sync"), points.index("staging.before_sync"), remembered)
+    assert max(before) < goes
+
+
+def test_a_recovery_that_dies_when_all_is_told_says_the_same_again(left, shared_pool, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 1)
+    failpoints.set_hook("workspace.before_manifest", fail)
+    try:
+        with pytest.raises(StorageError):
+            recover_store(store, shared_pool, threads=1)
+    finally:
+        failpoints.set_hook("workspace.before_manifest", None)
+    assert bring_back(store, shared_pool) == (4, 0, 2)
+
+
+def fail() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_frames_that_are_sent_again_take_their_places(left, drive_of, unfinish):
+    store, spec = left()
+    unfinish(store, spec, 2)
+    with sw.resume(store) as writer:
+        assert writer.frames == 4, "the next frame takes the number of one that was never acknowledged"
+        for value in (7, 8):
+            writer.append(np.full(spec.frame_shape, value, spec.dtype))
+    assert (writer.receipt.frames_stored, writer.receipt.frames_lost) == (6, 0)
+    assert zarr.open_array(store / "0", mode="r")[4:, 0, 0].tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("what", ["sync", "take-over"])
+def test_a_store_is_intact_until_something_worse_than_a_kill(tmp_path, shared_pool, drive_of, spec_of, what):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, SETTINGS)
+    workspace = drive.path / ".shardwright"
+    drive.submit(0, 1)
+    drive.until(lambda: drive.acquisition.durable_watermark == 2)
+    assert is_intact(workspace)
+    if what == "take-over":
+        drive.still()
+        copy = tmp_path / "copy.zarr"
+        shutil.copytree(drive.path, copy)
+        restore(copy, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0].close()
+        assert not is_intact(copy / ".shardwright")
+    else:
+        failpoints.set_hook("shard.before_sync", failpoints.at_time(1, fail))
+        try:
+            drive.submit(2, 3)
+            drive.until(lambda: drive.acquisition.durable_watermark == 4)
+        finally:
+            failpoints.set_hook("shard.before_sync", None)
+        assert not is_intact(workspace)
+    drive.finish()
+
+
+class Died(BaseException):
+    """Ends the keeper's thread: it leaves what a kill leaves."""
+
+
+EIO, FULL = (OSError(number, os.strerror(number)) for number in (errno.EIO, errno.ENOSPC))
+
+
+@pytest.fixture
+def failing_at():
+    """``failing_at(point, error)``: from now on, every time; None: no more."""
+    points: list[str] = []
+
+    def fail_at(point, error=EIO) -> None:
+        def hook() -> None:
+            raise error
+
+        points.append(point)
+        failpoints.set_hook(point, hook if error is not None else None)
+
+    yield fail_at
+    for point in points:
+        failpoints.set_hook(point, None)
+
+
+@pytest.mark.parametrize("point", ["log.before_append", "log.before_sync"])
+def test_an_error_while_a_shard_is_sealed_leaves_no_store_intact(tmp_path, shared_pool, drive_of, spec_of, failing_at, point):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, SETTINGS)
+    drive.submit(0, 1)
+    drive.until(lambda: drive.acquisition.durable_watermark == 2)
+    failing_at(point)
+    drive.submit(2, 3)
+    drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
+    assert not is_intact(drive.path / ".shardwright")
+    drive.finish()
+
+
+@pytest.mark.parametrize("point", ["shard.before_sync", "journal.before_sync", "log.before_sync"])
+def test_a_recovery_whose_sync_fails_leaves_no_store_intact(left, failing_at, point):
+    store, _ = left()
+    failing_at(point)
+    with pytest.raises(StorageError):
+        restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)
+    assert not is_intact(store / ".shardwright")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_while_a_row_is_opened_again_leaves_no_store_intact(tmp_path, spec_of, failing_at):
+    store = tmp_path / "a.zarr"
+    writer = sw.create(store, spec_of(chunk=4), store_within_ms=20)
+    for _ in range(6):
+        writer.append(FRAME)
+    failing_at("workspace.before_manifest", Died)
+    with pytest.raises(ShardwrightError):
+        writer.close()
+    failing_at("workspace.before_manifest", None)
+    writer = sw.resume(store, store_within_ms=20)
+    assert is_intact(store / ".shardwright")
+    failing_at("journal.before_replace")
+    failing_at("workspace.before_manifest", Died)  # else nothing is left to look at
+    writer.append(FRAME)
+    with pytest.raises(ShardwrightError):
+        writer.close()
+    assert not is_intact(store / ".shardwright")
+
+
+@pytest.mark.parametrize("point", ["shard.before_preallocate", "staging.before_sync"])
+def test_of_a_full_disk_only_a_sync_that_fails_ends_it(tmp_path, shared_pool, drive_of, spec_of, failing_at, point):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, replace(STAGING, on_full="block"))
+    drive.submit(0)
+    drive.until(lambda: drive.acquisition.durable_watermark == 1)
+    drive.still()
+    failing_at(point, FULL)
+    drive.submit(*range(1, 21))
+    drive.until(lambda: {"disk_full", "staging_failed"} & {name for name, _ in drive.acquisition.take_events()})
+    assert is_intact(drive.path / ".shardwright") == (point == "shard.before_preallocate")
+    failing_at(point, None)
+    drive.finish()
+
+
+def test_a_store_without_a_boot_is_not_intact(tmp_path):
+    assert not is_intact(tmp_path)
+    end_intact(tmp_path)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("where", ["shardwright.recovery.scan.is_intact", "shardwright.recovery.leftovers.is_intact"])
+def test_a_disk_that_fails_at_a_look_is_a_typed_error(left, shared_pool, monkeypatch, where, dry_run):
+    """Of a folder whose own checksum does not hold ``exists`` raises what the system says."""
+    store, _ = left()
+
+    def fail(workspace: Path) -> bool:
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+
+    monkeypatch.setattr(where, fail)
+    with pytest.raises(StorageError, match=os.strerror(errno.EBADMSG)):
+        recover_store(store, shared_pool, threads=1, dry_run=dry_run)

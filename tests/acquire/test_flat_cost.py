@@ -1,0 +1,164 @@
+"""What a frame and a shard cost does not depend on how many came before, nor what a batch costs on how many frames are in it. Counted, not timed."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwright
+from shardwright.acquire.acquisition import Acquisition, AcquisitionState
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.sequence_set import SequenceSet
+from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.workers import WorkerPool
+from shardwright.array.spec import ArraySpec, Dimension
+from shardwright.storage import failpoints
+from shardwright.wire.descriptor import DESCRIPTOR
+
+SOURCE = str(Path(shardwright.__file__).parent)
+NO_CLOCKS = WriteSettings.checked(store_within_ms=3_600_000, sync_interval_ms=3_600_000)  # else the number of commits is a matter of time
+
+
+class Lines:
+    """Counts the lines of shardwright's Python that run in any thread that begins while it is installed, and in this one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Lines:
+        threading.settrace(self._enter)
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        threading.settrace(None)
+        sys.settrace(None)
+
+    def _enter(self, frame, event, argument):
+        return self._step if frame.f_code.co_filename.startswith(SOURCE) else None
+
+    def _step(self, frame, event, argument):
+        self.count += 1
+        return self._step
+
+
+def interleaved(frames_per_slab: int, channels: int) -> ArraySpec:
+    """Frames of neighbouring sequences lie in different slabs when there are several channels."""
+    return ArraySpec(
+        dtype="uint8",
+        dimensions=[
+            Dimension(name="t", chunk_size=frames_per_slab, shard_size_chunks=2),
+            Dimension(name="c", count=channels, chunk_size=1, shard_size_chunks=channels),
+            Dimension(name="y", count=4, chunk_size=4),
+            Dimension(name="x", count=4, chunk_size=4),
+        ],
+    )
+
+
+def lines_of_a_run(path: Path, frames_per_slab: int, channels: int, *, late: bool) -> int:
+    """Eight slabs of each channel, two batches a slab, then all of them again if ``late``; sealed."""
+    spec, total = interleaved(frames_per_slab, channels), 8 * frames_per_slab * channels
+    pixels = np.random.default_rng(1).integers(1, 200, (total, 16), np.uint8)
+    with Lines() as lines:
+        pool = WorkerPool(1)
+        pool.start()
+        reported = threading.Event()
+        limits = Limits.derive(spec, threads=1, ring_frames=2 * total)
+        acquisition = Acquisition(path, spec, limits, pool, reported.set, NO_CLOCKS)
+        batch_frames, sequence = frames_per_slab // 2, 0
+        for first in [*range(0, total, batch_frames)] * (1 + late):
+            descriptors = np.zeros(batch_frames, DESCRIPTOR)
+            descriptors["sequence"] = np.arange(sequence, sequence + batch_frames)
+            descriptors["position"] = np.arange(first, first + batch_frames)
+            acquisition.submit(descriptors, pixels.ctypes.data + 16 * np.arange(first, first + batch_frames))
+            sequence += batch_frames
+            acquisition.poll()
+        acquisition.finish()
+        while acquisition.state is not AcquisitionState.SEALED:
+            reported.wait()
+            reported.clear()
+            acquisition.poll()
+        acquisition.close()
+        pool.stop()
+    receipt = acquisition.receipt()
+    assert (receipt.frames_stored, receipt.frames_duplicate) == (total, total if late else 0)
+    return lines.count
+
+
+@pytest.mark.parametrize(("channels", "late"), [(1, False), (3, False), (1, True)], ids=["in order", "interleaved", "every frame twice"])
+def test_no_line_runs_for_each_frame(tmp_path, channels, late):
+    lines_of_a_run(tmp_path / "first", 16, channels, late=late)  # what is done once in a process
+    few, many = (lines_of_a_run(tmp_path / str(frames), frames, channels, late=late) for frames in (16, 2048))
+    more_frames = 8 * channels * (2048 - 16) * (1 + late)
+    assert many - few < more_frames / 4, f"{few} lines for {8 * 16 * channels} frames, {many} for {8 * 2048 * channels}"
+
+
+class Calls:
+    """Storage calls by the name of their point."""
+
+    def __init__(self) -> None:
+        self.by_point: Counter[str] = Counter()
+        failpoints.watch_all(lambda point: self.by_point.update((point,)))
+
+    def take(self) -> Counter[str]:
+        taken, self.by_point = self.by_point, Counter()
+        return taken
+
+
+@pytest.fixture
+def calls():
+    yield Calls()
+    failpoints.watch_all(None)
+
+
+def traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def test_shards_leave_nothing_behind(tmp_path, shared_pool, drive_of, spec_of, calls):
+    """One slab of 16 frames a shard; the first shards are for whatever has a size of its own."""
+    drive = drive_of(tmp_path / "a", spec_of(chunk=16, shard=1, y=(8, 8, 1), x=(8, 8, 1)), shared_pool, NO_CLOCKS)
+
+    def write(shards: int) -> tuple[Counter[str], int]:
+        """Storage calls by their points, and bytes that are held afterwards."""
+        calls.take()
+        for shard in range(drive.submitted // 16, drive.submitted // 16 + shards):
+            drive.submit(*range(16 * shard, 16 * shard + 16))
+            drive.until(lambda shard=shard: drive.acquisition.receipt().shards == shard + 1)
+        drive.still()
+        assert drive.released == Counter(range(drive.submitted - 16 * shards, drive.submitted))
+        drive.released.clear()
+        drive.acquisition.take_events()
+        return calls.take(), traced_bytes()
+
+    tracemalloc.start()
+    try:
+        write(60)
+        early_calls, early_bytes = write(60)
+        write(120)
+        late_calls, late_bytes = write(60)
+    finally:
+        tracemalloc.stop()
+    points = early_calls.keys() | late_calls.keys()
+    assert {point: late_calls[point] - early_calls[point] for point in points if abs(late_calls[point] - early_calls[point]) > 2} == {}
+    assert late_bytes - early_bytes < 180 * 160, "not 10 bytes a frame: the frame log remembers the number of each group"
+    drive.released.update(range(drive.submitted))
+    assert drive.finish().shards == 300
+
+
+def test_a_hole_that_was_filled_leaves_a_set_of_sequences_as_small_as_before():
+    mark = SequenceSet()
+    mark.add(np.arange(1, 100_000))
+    mark.add(np.array([0]))
+    for first in range(100_000, 110_000, 500):
+        mark.add(np.arange(first, first + 500))
+    assert (mark.value, mark.stop) == (110_000, 110_000)
+    assert mark._held.size <= 2048

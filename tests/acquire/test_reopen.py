@@ -1,0 +1,652 @@
+"""Rows that an early end sealed take frames again. Ends here are those of a keeper that died: what it leaves is what a kill leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.acquire.acquisition import Acquisition, AcquisitionState
+from shardwright.acquire.assembly import grid_tables
+from shardwright.acquire.earlier_row import EarlierRow
+from shardwright.acquire.groups import Group, GroupState
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.row_files import FilesState
+from shardwright.acquire.settings import WriteSettings
+from shardwright.array.grid import Grid
+from shardwright.kernels.place import DUPLICATE, LATE, PLACED
+from shardwright.model.errors import StorageFullError
+from shardwright.model.fates import Fate, Reason
+from shardwright.read.shard_file import ShardFile
+from shardwright.read.store import open_store
+from shardwright.read.verify import verify_store
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import resume as take_up
+from shardwright.shard.frame_record import PASSED_OVER, record_dtype
+from shardwright.storage import failpoints
+from shardwright.wire.descriptor import DESCRIPTOR
+
+from .conftest import keeper_is_done
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+QUICK: dict[str, Any] = {"store_within_ms": 20, "sync_interval_ms": 20}
+
+
+class _Died(BaseException):
+    pass
+
+
+def _die() -> None:
+    raise _Died
+
+
+def _eio() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.fixture
+def at_point() -> Iterator[Callable[[str, Callable[[], None] | None], None]]:
+    points = []
+
+    def at(point: str, hook: Callable[[], None] | None) -> None:
+        points.append(point)
+        failpoints.set_hook(point, hook)
+
+    yield at
+    for point in points:
+        failpoints.set_hook(point, None)
+
+
+def frame(i: int) -> np.ndarray:
+    return np.full((4, 6), i + 1, np.uint16)
+
+
+def read(path: Path) -> np.ndarray:
+    return zarr.open_array(path / "0", mode="r")[...]
+
+
+def rows(path: Path) -> list[tuple[int, int, int]]:
+    group = zarr.open_group(path / "frames", mode="r")
+    return sorted(zip(*(group[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
+
+
+def end_early(writer: sw.Writer, at_point: Callable[..., None], point: str = "workspace.before_manifest") -> None:
+    """``close``, whose keeper dies at ``point``: by default when everything is sealed, and only the workspace is left."""
+    at_point(point, _die)
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    at_point(point, None)
+
+
+def ended(path: Path, spec: sw.ArraySpec, frames: int, at_point: Callable[..., None], **settings: Any) -> None:
+    writer = sw.create(path, spec, **{**QUICK, **settings})
+    for i in range(frames):
+        writer.append(frame(i))
+    writer.flush()
+    end_early(writer, at_point)
+
+
+@pytest.mark.parametrize("durability", ["stored", "durable"])
+@pytest.mark.parametrize(("chunk", "shard", "first"), [(1, 8, 5), (4, 2, 6), (4, 2, 3), (2, 2, 4)])
+def test_an_end_that_was_not_reached_changes_nothing(tmp_path, spec_of, at_point, chunk, shard, first, durability):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=chunk, shard=shard), first, at_point, durability=durability)
+    with sw.resume(path, durability=durability, **QUICK) as writer:
+        for i in range(first, 20):
+            writer.append(frame(i))
+        writer.flush()
+        assert writer.watermark == sw.Watermark(20, 20)
+    receipt = writer.receipt
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing) == (20, 20, 20, 0)
+    assert receipt.shards == 2 * -(-20 // (chunk * shard)), "a shard that was replaced is one shard"
+    assert np.array_equal(read(path), [frame(i) for i in range(20)])
+    assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(20)]
+
+
+def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(tmp_path, spec_of, at_point, shared_pool):
+    path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
+    ended(path, spec_of(chunk=4), 6, at_point)
+    writer = sw.resume(path, **QUICK)
+    writer.append(frame(6))
+    writer.flush()
+    shutil.copytree(path, left)
+    writer.close()
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True)
+    assert set(dry.groups[0].actions.values()) == {"continue"}
+    assert (left / "0" / "c" / "0" / "0" / "0").exists(), "readers see the old shard meanwhile"
+    done = recover_store(left, shared_pool, threads=2)
+    facts = ("groups", "frames_kept", "frames_completed_from_staging", "frames_lost", "chunks_kept", "chunks_dropped", "bytes_checked")
+    assert [getattr(dry, name) for name in facts] == [getattr(done, name) for name in facts]
+    assert (done.frames_kept, done.frames_completed_from_staging) == (7, 3)
+    assert np.array_equal(read(left), [frame(i) for i in range(7)])
+    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(7)]
+
+
+def spoil(file: Path, pixels: np.ndarray) -> None:
+    data = bytearray(file.read_bytes())
+    copies, at = 0, -1
+    while (at := data.find(pixels.tobytes(), at + 1)) >= 0:
+        data[at] ^= 0xFF
+        copies += 1
+    assert copies
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("file", "spoiled", "lost"),
+    [("c.0.0.0.partial", 1, [0, 1, 2, 3]), ("staging", 8, [8]), ("c.0.0.0.partial", None, list(range(8)))],
+    ids=["a chunk of the new shard", "a frame that was taken back", "the new shard"],
+)
+def test_what_is_lost_of_a_row_that_was_opened_again_is_told(tmp_path, spec_of, at_point, shared_pool, file, spoiled, lost):
+    """The log has these frames since the row was sealed, and they are no longer where it says."""
+    path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
+    ended(path, spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1)), 10, at_point)
+    writer = sw.resume(path, **QUICK)
+    writer.append(frame(10))
+    writer.flush()
+    shutil.copytree(path, left)
+    writer.close()
+    if spoiled is None:
+        (left / ".shardwright" / file).unlink()
+        (left / "0" / "c" / "0" / "0" / "0").unlink()
+    else:
+        spoil(left / ".shardwright" / file, frame(spoiled))
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True)
+    done = recover_store(left, shared_pool, threads=2)
+    for found in (dry, done):
+        assert (found.frames_kept, found.frames_lost, found.frames_unacknowledged) == (11 - len(lost), len(lost), 0)
+    assert (done.receipt.frames_stored, done.receipt.frames_durable, done.receipt.frames_lost) == (11 - len(lost), 11 - len(lost), len(lost))
+    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.LOST] == lost
+    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.STORED] == [i for i in range(11) if i not in lost]
+
+
+def test_one_end_after_the_other(tmp_path, spec_of, at_point):
+    """Each closes the same row; the frame table has every frame once."""
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4), 3, at_point)
+    for i in range(3, 9):
+        writer = sw.resume(path, **QUICK)
+        writer.append(frame(i))
+        writer.flush()
+        end_early(writer, at_point, ["workspace.before_manifest", "log.before_append", "journal.before_delete"][i % 3])
+    with sw.resume(path, **QUICK) as writer:
+        writer.append(frame(9))
+    assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (10, 0, 0)
+    assert np.array_equal(read(path), [frame(i) for i in range(10)])
+    assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("point", "time_of"), [("workspace.before_manifest", 1), ("shard.before_index", 1), ("shard.before_rename", 2), ("journal.before_delete", 1)]
+)
+def test_the_bytes_of_a_row_that_is_opened_again_count_once(tmp_path, spec_of, at_point, point, time_of):
+    """Whatever had been counted for its shards: what they take on disk, what was encoded, or some of each."""
+    path, whole, spec = tmp_path / "a.zarr", tmp_path / "b.zarr", spec_of(chunk=4, shard=4)
+    with sw.create(whole, spec, **QUICK) as writer:
+        for i in range(8):
+            writer.append(frame(i))
+    expected = writer.receipt
+    writer = sw.create(path, spec, **QUICK)
+    for i in range(6):
+        writer.append(frame(i))
+    writer.flush()
+    at_point(point, failpoints.at_time(time_of, _die))
+    with pytest.raises(sw.errors.ShardwrightError):
+        writer.close()
+    at_point(point, None)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(6, 8):
+            writer.append(frame(i))
+            writer.flush()
+            assert writer.receipt.bytes_stored >= 0
+    assert (writer.receipt.shards, writer.receipt.bytes_stored) == (expected.shards, expected.bytes_stored)
+
+
+def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_point):
+    """What is prepared when the writer dies is prepared for the next one, and not sealed by an end."""
+    path = tmp_path / "a.zarr"
+    writer = sw.create(path, spec_of(chunk=1, shard=4), **QUICK)
+    writer.append(frame(0))
+    writer.flush()
+    end_early(writer, at_point, "shard.before_index")
+    writer = sw.resume(path, **QUICK)
+    assert set(writer._acquisition.core.groups._prepared) == {1}
+    end_early(writer, at_point)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(1, 10):
+            writer.append(frame(i))
+    assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (10, 0, 0)
+    assert np.array_equal(read(path), [frame(i) for i in range(10)])
+
+
+def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, shared_pool, drive_of, at_point):
+    """The hole of a slab that was closed to relieve the ring: late in the life that closed it, and in every life after it."""
+    path, settings = tmp_path / "a.zarr", WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+    drive = drive_of(path, spec_of(chunk=4, shard=8), shared_pool, settings, ring_frames=13)
+    drive.submit(0, 1, 3)
+    first = 4
+    while not drive.acquisition.core.groups.holes._filled:
+        drive.submit(first)
+        first += 4
+        drive.poll()
+    drive.until(lambda: drive.acquisition.durable_watermark == drive.submitted)
+    drive.still()
+    left = tmp_path / "left.zarr"
+    shutil.copytree(path, left)
+    drive.finish()
+    end_early(sw.resume(left, **QUICK), at_point)
+    with sw.resume(left, **QUICK) as writer:
+        for place in (2, 3, 5, first):
+            writer.append(drive.pixels(place), index=(place,))
+    assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1), "2 was passed over, 3 has a frame"
+    assert np.array_equal(read(left)[5], drive.pixels(5)), "the end had closed its slab, nobody else"
+
+
+def test_a_full_disk_while_a_row_is_opened_again_waits_for_room(tmp_path, spec_of, at_point):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4), 6, at_point)
+    tries = []
+
+    def full() -> None:
+        tries.append(True)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = sw.resume(path, on_full="block", **QUICK)
+    at_point("shard.before_preallocate", full)
+    for i in range(6, 12):
+        writer.append(frame(i))
+    assert writer.close().frames_stored == 12
+    assert len(tries) > 3
+    assert np.array_equal(read(path), [frame(i) for i in range(12)])
+
+
+def test_a_full_disk_under_policy_fail_leaves_the_row_as_it_was(tmp_path, spec_of, at_point):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4), 6, at_point)
+    writer = sw.resume(path, **QUICK)
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    at_point("shard.before_preallocate", full)
+    writer.append(frame(6))
+    with pytest.raises(StorageFullError):
+        writer.close()
+    assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
+
+
+def test_an_io_error_in_a_row_that_was_opened_again_costs_nothing(tmp_path, spec_of, at_point, caplog):
+    """Its files are rewritten like those of any row, and still replace the sealed ones."""
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=2, shard=8), 6, at_point)
+    with sw.resume(path, durability="durable", **QUICK) as writer:
+        writer.append(frame(6))
+        writer.flush()
+        at_point("shard.before_sync", failpoints.at_time(1, _eio))
+        for i in range(7, 12):
+            writer.append(frame(i))
+        writer.flush()
+    assert "shard_rewritten" in caplog.text
+    assert writer.receipt.frames_stored == 12
+    assert np.array_equal(read(path), [frame(i) for i in range(12)])
+
+
+def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_nothing(tmp_path, spec_of, at_point):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4), 6, at_point)
+    writer = sw.resume(path, **QUICK)
+    at_point("journal.before_replace", _eio)
+    writer.append(frame(6))
+    with pytest.raises(sw.errors.StorageError):
+        writer.close()
+    at_point("journal.before_replace", None)
+    assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
+
+
+@pytest.fixture
+def resumed(shared_pool) -> Iterator[Callable[..., Acquisition]]:
+    made = []
+
+    def resume(path: Path, ring_frames: int | None = None) -> Acquisition:
+        settings = WriteSettings(store_within_ms=20, sync_interval_ms=20)
+        limits_of = partial(Limits.derive, threads=2, ring_frames=ring_frames)
+        made.append(take_up(path, shared_pool, lambda: None, settings, limits_of))
+        return made[-1]
+
+    yield resume
+    for acquisition in made:
+        acquisition.close()
+
+
+def submit(acquisition: Acquisition, sequence: int, position: int) -> np.ndarray:
+    """Returns the pixels, which must last until they are released."""
+    pixels, batch = frame(position), np.zeros(1, DESCRIPTOR)
+    batch["sequence"], batch["position"] = sequence, position
+    acquisition.submit(batch, np.array([pixels.ctypes.data]))
+    return pixels
+
+
+def until(acquisition: Acquisition, condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60  # only so that a hang becomes a failure
+    while not condition():
+        assert time.monotonic() < end_s
+        acquisition.poll(0.01)
+
+
+def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spec_of, at_point, resumed):
+    """Sealed without the slab that is on its way back, the new shards would take the names of older ones that have it."""
+    path, begun, go = tmp_path / "a.zarr", threading.Event(), threading.Event()
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+
+    def sync_fails() -> None:
+        begun.set()
+        assert go.wait(60)
+        _eio()
+
+    at_point("keeper.before_commit", sync_fails)
+    held = [submit(acquisition, 6, 0)]  # its place is taken: only the log has it
+    until(acquisition, begun.is_set)
+    held.append(submit(acquisition, 7, 6))
+    assert acquisition.core.groups.by_number[0].state is GroupState.REOPENING
+    go.set()
+    keeper_is_done(acquisition)
+    until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
+    assert len(held) == 2
+    assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
+    assert [row for row in rows(path) if row[1] == Fate.STORED] == [(i, Fate.STORED, Reason.NONE) for i in range(6)]
+    assert verify_store(path, threads=1).problems == []
+
+
+def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(tmp_path, spec_of, at_point, resumed):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+    held = submit(acquisition, 6, 6)
+    keeper_is_done(acquisition)  # its report is there
+    acquisition.core.table._free.clear()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
+    acquisition.close()
+    assert held is not None
+    assert acquisition.take_losses() == []
+    with sw.resume(path, **QUICK) as writer:
+        writer.append(frame(7))
+    assert np.array_equal(read(path)[[0, 1, 2, 3, 4, 5, 7]], [frame(i) for i in (0, 1, 2, 3, 4, 5, 7)])
+
+
+@pytest.mark.parametrize(
+    ("ring_frames", "others"),
+    [(13, [16, 17, 18, 20, 21, 22, 24, 25]), (None, [16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30])],
+    ids=["in the ring", "in the staging area"],
+)
+def test_a_slab_that_goes_on_waits_for_room(tmp_path, spec_of, drive_of, shared_pool, at_point, resumed, ring_frames, others):
+    """Its row is opened again once: without it the slab would be closed for good, and frames in order late."""
+    settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+    drive, path = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=4), shared_pool, settings, ring_frames=13), tmp_path / "left.zarr"
+    drive.submit(*range(6))
+    drive.until(lambda: drive.acquisition.durable_watermark == 6)
+    drive.still()
+    shutil.copytree(drive.path, path)
+    drive.finish()
+    end_early(sw.resume(path, **QUICK), at_point)
+    acquisition = resumed(path, ring_frames)
+    assert acquisition.folder.staging.slots == 13
+    held = [submit(acquisition, 6 + i, position) for i, position in enumerate(others)]
+    until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))  # they are staged, and wait for their slabs
+    acquisition.core.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)  # what gives the room back must not wait for its turn
+    held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
+    until(acquisition, lambda: acquisition.stored_watermark == acquisition.next_sequence)
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    receipt = acquisition.receipt()
+    assert (receipt.frames_late, receipt.frames_stored) == (0, 8 + len(others))
+    assert np.array_equal(read(path)[[6, 7, *others]], held[-2:] + held[:-2])
+
+
+def test_without_a_staging_area_a_slab_that_goes_on_is_refused(tmp_path, spec_of, at_point, resumed):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4), 6, at_point)
+    acquisition = resumed(path)
+    at_point("staging.before_sync", _eio)
+    held = [submit(acquisition, 6, 16)]
+    until(acquisition, lambda: not acquisition.core.desk.slots)
+    at_point("staging.before_sync", None)
+    held += [submit(acquisition, 7 + i, 6 + i) for i in range(6)]
+    acquisition.finish()
+    until(acquisition, lambda: acquisition.state is AcquisitionState.SEALED)
+    assert "row_reopening_failed" in dict(acquisition.take_events())
+    assert (acquisition.receipt().frames_late, acquisition.receipt().frames_stored) == (2, 11)
+    assert len(held) == 7
+
+
+def test_a_row_is_never_sealed_without_what_was_taken_back(tmp_path, spec_of, drive_of, shared_pool):
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
+    group = Group(0, slabs_left=0, files_state=FilesState.READY, owed={1})
+    with pytest.raises(AssertionError, match="it would lose frames"):
+        drive.acquisition.core.groups.seal_if_done(group)
+    drive.finish()
+
+
+def test_a_sealed_shard_that_cannot_be_read_keeps_its_row_closed(tmp_path, spec_of, at_point, caplog):
+    """One old file must not end the acquisition; what comes for it is late, and the log says why."""
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=1, shard=8), 5, at_point)
+    shard = path / "0" / "c" / "0" / "0" / "0"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\xff")
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(5, 12):
+            writer.append(frame(i))
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
+    assert "row_reopening_failed" in caplog.text
+    assert np.array_equal(zarr.open_array(path / "0", mode="r")[8:12], [frame(i) for i in range(8, 12)])
+
+
+def put_a_folder(shard: Path) -> None:
+    shard.unlink()
+    shard.mkdir()
+
+
+def put_a_pipe(shard: Path) -> None:
+    shard.unlink()
+    os.mkfifo(shard)
+
+
+def put_a_link_to_nothing(shard: Path) -> None:
+    shard.unlink()
+    shard.symlink_to("nowhere")
+
+
+def leave_it(shard: Path) -> None:
+    assert shard.is_file()
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (put_a_folder, "no regular file"),
+        (put_a_pipe, "no regular file"),
+        (put_a_link_to_nothing, "No such file"),
+        (leave_it, "Input/output error"),
+    ],
+)
+def test_whatever_keeps_an_old_shard_from_being_read_costs_its_row_only(tmp_path, spec_of, at_point, caplog, harm, why):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=1, shard=8, y=(4, 4, 1), x=(6, 6, 1)), 5, at_point)
+    harm(path / "0" / "c" / "0" / "0" / "0")
+    at_point("sealed.before_read", _eio if harm is leave_it else None)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(5, 12):
+            writer.append(frame(i))
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (3, 9)
+    assert "row_reopening_failed" in caplog.text
+    assert why in caplog.text
+
+
+def delete(store: Path, _: Path) -> None:
+    (store / "0" / "c" / "0" / "0" / "0").unlink()
+
+
+def alter(store: Path, _: Path) -> None:
+    spoil(store / "0" / "c" / "0" / "0" / "0", frame(1))
+
+
+def swap(store: Path, other: Path) -> None:
+    shard = Path("0") / "c" / "0" / "0" / "0"
+    shutil.copy(other / shard, store / shard)
+
+
+@pytest.mark.parametrize(("chunk", "first"), [(1, 5), (4, 6)])
+@pytest.mark.parametrize(("harm", "checksum"), [(delete, False), (alter, False), (swap, False), (swap, True)])
+def test_what_is_not_the_sealed_shard_keeps_its_row_closed(tmp_path, spec_of, at_point, caplog, chunk, first, harm, checksum):
+    """New shards with its chunks, or with holes in their place, would have a sum of their own: nobody would be told again."""
+    path, other = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    spec = spec_of(chunk=chunk, shard=8, codec=None, chunk_checksum=checksum, y=(4, 4, 1), x=(6, 6, 1))
+    ended(path, spec, first, at_point)
+    with sw.create(other, spec, **QUICK) as writer:
+        for i in range(first):
+            writer.append(frame(100 + i))
+    harm(path, other)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(first, 8 * chunk + 2):
+            writer.append(frame(i))
+    assert "row_reopening_failed" in caplog.text
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (8 * chunk - first, first + 2)
+    (problem,) = verify_store(path, threads=1).problems
+    assert problem.where == "0/c/0/0/0"
+
+
+def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path, spec_of, at_point):
+    """It costs its own frames, which it had cost before, and no other's."""
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4, shard=4, codec=None, chunk_checksum=True, y=(4, 4, 1), x=(6, 6, 1)), 10, at_point)
+    shard = path / "0" / "c" / "0" / "0" / "0"
+    data = bytearray(shard.read_bytes())
+    (array,) = open_store(path).arrays
+    with ShardFile(array, shard) as file:
+        offsets = file.read_index()["offset"]
+    for chunk in (0, 2):  # a whole slab, and the one that goes on
+        data[int(offsets[chunk])] ^= 0xFF
+    shard.write_bytes(data)
+    with sw.resume(path, **QUICK) as writer:
+        for i in range(10, 16):
+            writer.append(frame(i))
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (2, 14), "a slab that cannot be decoded stays closed"
+    image = zarr.open_array(path / "0", mode="r")
+    assert np.array_equal(image[4:8], [frame(i) for i in range(4, 8)])
+    assert np.array_equal(image[12:16], [frame(i) for i in range(12, 16)])
+    assert {problem.where for problem in verify_store(path, threads=1).problems} == {"0/c/0/0/0"}
+    for damaged in (slice(0, 4), slice(8, 12)):
+        with pytest.raises(Exception, match="checksum do not match"):
+            image[damaged]
+
+
+def test_a_spilled_row_goes_on_where_it_lies(tmp_path, spec_of, at_point):
+    path, spill = tmp_path / "a.zarr", tmp_path / "second"
+    calls = iter(range(1, 1000))
+
+    def first_root_is_full() -> None:
+        if next(calls) in (3, 4):  # the second row's, prepared and asked for again
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    at_point("shard.before_preallocate", first_root_is_full)
+    writer = sw.create(path, spec_of(chunk=4, shard=4), on_full="spill", spill_root=spill, **QUICK)
+    for i in range(22):
+        writer.append(frame(i))
+    writer.flush()
+    end_early(writer, at_point)
+    spilled = [link for link in (path / "0" / "c").rglob("*") if link.is_symlink()]
+    assert len(spilled) == 2
+    with sw.resume(path, on_full="spill", **QUICK) as writer:
+        for i in range(22, 40):
+            writer.append(frame(i))
+    assert writer.receipt.frames_stored == 40
+    assert all(link.is_symlink() for link in spilled)
+    assert np.array_equal(read(path), [frame(i) for i in range(40)])
+
+
+# ---------------------------------------------------------------------- the table of ``groups``
+
+
+def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierRow:
+    records = np.zeros(len(places), record_dtype(0))
+    records["position"], records["flags"] = places, PASSED_OVER if passed_over else 0
+    return EarlierRow.of(grid, grid_tables(grid), records)
+
+
+CASES = {
+    # row: 0 to 7, slabs 0-3 and 4-7; 0, 1 and 3 have a frame: state of the row, passed over, place -> what becomes of a frame there
+    "earlier, a free place": (None, False, 2, PLACED),
+    "earlier, a place that has a frame": (None, False, 3, DUPLICATE),
+    "earlier, passed over": (None, True, 2, LATE),
+    "earlier, passed over, a place that has a frame": (None, True, 3, DUPLICATE),
+    "earlier, a slab that was not begun": (None, True, 5, PLACED),
+    "opened again, a free place": (GroupState.REOPENING, False, 2, PLACED),
+    "opened again, a place that has a frame": (GroupState.REOPENING, False, 3, DUPLICATE),
+    "opened again, passed over": (GroupState.REOPENING, True, 2, LATE),
+    "open, a free place of before": (GroupState.OPEN, False, 2, PLACED),
+    "open, a place of before that has a frame": (GroupState.OPEN, False, 3, DUPLICATE),
+    "open, passed over": (GroupState.OPEN, True, 2, LATE),
+    "open, a slab that was not begun": (GroupState.OPEN, True, 5, PLACED),
+    "closing, to open again": (GroupState.CLOSING, False, 2, PLACED),
+    "sealing, to open again": (GroupState.SEALING, False, 3, PLACED),
+    "closing for good": (GroupState.CLOSING, True, 2, LATE),
+    "sealing for good, a place that has a frame": (GroupState.SEALING, True, 3, DUPLICATE),
+    "sealing for good, a slab that was not begun": (GroupState.SEALING, True, 5, LATE),
+}
+
+
+FILES = {GroupState.REOPENING: FilesState.REOPENING, GroupState.SEALING: FilesState.SEALING}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=[name.replace(" ", "_") for name in CASES])
+def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, drive_of, shared_pool, case):
+    state, passed_over, place, fate = case
+    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool)
+    groups, row = drive.acquisition.core.groups, row_of(drive.grid, [0, 1, 3], passed_over)
+    groups.discard_prepared()
+    filled = row.holes[0]
+    groups.holes.remember(0, filled)
+    if state in (None, GroupState.REOPENING):
+        groups._closed.add(0)
+        groups._earlier[0] = row
+    if state is not None:
+        group = Group(0, slabs_left=1, files_state=FILES.get(state, FilesState.READY), closed=state is GroupState.CLOSING, done_slabs={0})
+        group.takes_back, group.opens_again = row.takes_back(), not passed_over
+        groups.by_number[0] = group
+    if state in (GroupState.CLOSING, GroupState.SEALING):
+        groups.holes.remember(1, None)
+    slab, within = divmod(place, 4)
+    assert groups.fates(slab, np.array([within])).tolist() == [fate]
+    assert fate == PLACED or groups.is_closed_slab(slab), "else nobody asks"
+    groups.by_number.clear()
+    groups._closed.clear()
+    drive.finish()
+
+
+def test_rows_that_are_full_are_not_remembered(tmp_path, spec_of, at_point):
+    path = tmp_path / "a.zarr"
+    ended(path, spec_of(chunk=4), 20, at_point)
+    with sw.resume(path, **QUICK) as writer:
+        assert set(writer._acquisition.core.groups._earlier) == {2}
+        writer.append(frame(3), index=(3,))
+    assert (writer.receipt.frames_duplicate, writer.receipt.frames_stored) == (1, 20)
+
+
+def test_a_row_without_a_frame_takes_any(spec_of):
+    grid = Grid.of(spec_of(chunk=4))
+    assert row_of(grid, []).fates(0, np.array([0])).tolist() == [PLACED]

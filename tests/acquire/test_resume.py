@@ -1,0 +1,516 @@
+"""Going on after a crash. A crash is a copy of the store's folder at some moment: what a kill would leave, without a process to kill."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+
+import crc32c
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.settings import WriteSettings
+from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
+from shardwright.model.fates import Fate, Reason
+from shardwright.recovery.leftovers import unfinished_stores
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import restore
+from shardwright.storage import failpoints
+
+from .conftest import keeper_is_done
+
+QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+UNSTAGED = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
+"""For tests in which what the shards have lost must be lost: under load a frame may be staged for a while, and is then found there."""
+
+
+@pytest.fixture
+def crash(tmp_path, shared_pool, drive_of, spec_of):
+    """``crash(positions, **spec)``: an acquisition that had stored these frames when it died; returns (what wrote it, the folder it left)."""
+
+    def make(positions, *, pool=shared_pool, settings=QUICK, name="crashed", **spec):
+        drive = drive_of(tmp_path / "living.zarr", spec_of(**spec), pool, settings)
+        for position in positions:
+            drive.submit(position)
+        drive.until(lambda: drive.acquisition.durable_watermark == len(positions))
+        drive.still()  # a copy takes time: nothing may move meanwhile
+        left = tmp_path / f"{name}.zarr"
+        shutil.copytree(drive.path, left, symlinks=True)
+        drive.finish()
+        return drive, left
+
+    return make
+
+
+def still(writer) -> None:
+    """Until the writer's keeper has nothing more to do: a copy takes time."""
+    for _ in range(3):  # what it reports may lead to one more command
+        keeper_is_done(writer._acquisition)
+        time.sleep(0.1)
+
+
+def read(path) -> np.ndarray:
+    return zarr.open_array(path / "0", mode="r")[...]
+
+
+def rows(path) -> list[tuple[int, int, int]]:
+    group = zarr.open_group(path / "frames", mode="r")
+    return sorted(zip(*(group[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
+
+
+@pytest.mark.parametrize("index_location", ["end", "start"])
+@pytest.mark.parametrize("count", [1, 3, 4, 7, 8, 9, 16, 21])
+def test_recovery_seals_every_stored_frame(crash, shared_pool, count, index_location):
+    drive, left = crash(range(count), chunk=4, index_location=index_location)
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert recovery.action == "sealed"
+    assert (recovery.frames_kept, recovery.frames_lost) == (count, 0)
+    assert recovery.frames_completed_from_staging == count % 4
+    assert np.array_equal(read(left), drive.expected(range(count)))
+    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(count)]
+    assert not (left / ".shardwright").exists()
+    assert recovery.to_dict()["receipt"]["frames_durable"] == count
+
+
+@pytest.mark.parametrize("what", ["nothing", "no mark", "a sync that fails"])
+def test_the_page_cache_is_written_again_once_a_sync_has_failed(crash, shared_pool, what):
+    """Whether the writer heard of it, or recovery is the first to."""
+    drive, left = crash(range(7), chunk=4)
+    workspace, again, synced = left / ".shardwright", [], []
+    if what == "no mark":
+        (workspace / "boot").unlink()
+
+    def sync() -> None:
+        synced.append(None)
+        if what == "a sync that fails" and len(synced) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    failpoints.set_hook("files.before_sync", sync)
+    failpoints.set_hook("files.before_write_again", lambda: again.append(None))
+    try:
+        recover_store(left, shared_pool, threads=2)
+    finally:
+        failpoints.set_hook("files.before_sync", None)
+        failpoints.set_hook("files.before_write_again", None)
+    files = {"nothing": 0, "no mark": len(synced), "a sync that fails": 1}[what]
+    assert len(synced) >= 5, "log, staging area, journal, two shards or more"
+    assert len(again) >= files if files else not again
+    assert np.array_equal(read(left), drive.expected(range(7)))
+
+
+def test_a_dry_run_says_what_recovery_does_and_changes_nothing(crash, shared_pool):
+    _, left = crash(range(7), chunk=4)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in left.rglob("*")}
+    seen: list[int] = []
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True, progress=seen.append)
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in left.rglob("*")} == before
+    done = recover_store(left, shared_pool, threads=2)
+    assert dry.action == "would be sealed"
+    facts = ("groups", "frames_kept", "frames_completed_from_staging", "chunks_kept", "chunks_dropped", "bytes_checked")
+    assert [getattr(dry, name) for name in facts] == [getattr(done, name) for name in facts]
+    assert sum(seen) == dry.bytes_checked > 0
+
+
+def test_going_on_leaves_no_trace_of_the_crash(crash, shared_pool):
+    drive, left = crash(range(7), chunk=4)
+    writer = sw.resume(left)
+    with writer:
+        assert writer.frames == 7
+        assert writer.watermark == sw.Watermark(7, 7)
+        for position in range(7, 19):
+            writer.append(drive.pixels(position))
+    assert writer.receipt.frames_stored == writer.receipt.frames_durable == writer.receipt.frames_received == 19
+    assert np.array_equal(read(left), drive.expected(range(19)))
+    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(19)]
+
+
+def test_a_crash_after_a_crash_while_going_on(crash, shared_pool, tmp_path):
+    drive, left = crash(range(7), chunk=4)
+    writer = sw.resume(left, store_within_ms=20)
+    for position in range(7, 10):
+        writer.append(drive.pixels(position))
+    writer.flush()
+    still(writer)
+    again = tmp_path / "again.zarr"
+    shutil.copytree(left, again)
+    writer.close()
+    recovery = recover_store(again, shared_pool, threads=2)
+    assert recovery.frames_kept == 10
+    assert np.array_equal(read(again), drive.expected(range(10)))
+
+
+def test_duplicates_late_and_told_frames_survive_with_their_reasons(crash, shared_pool, tmp_path, drive_of, spec_of):
+    _, left = crash([0, 1, 1, 2, 3, 0, 4], chunk=2)
+    recover_store(left, shared_pool, threads=2)
+    fates = [fate for _, fate, _ in rows(left)]
+    assert fates == [Fate.STORED, Fate.STORED, Fate.DUPLICATE, Fate.STORED, Fate.STORED, Fate.DUPLICATE, Fate.STORED]
+
+
+def test_a_chunk_whose_bytes_do_not_hold_costs_its_slab_only(crash, shared_pool, rot):
+    """Rot in what was committed: the frames are missing afterwards, and recovery says so."""
+    drive, left = crash(range(6), codec=None, shard=4, settings=UNSTAGED)
+    rot(left, drive.spec, 0)
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.chunks_dropped, recovery.frames_kept) == (4, 4)
+    assert recovery.groups[0].frames_unfinished == 2
+    assert np.array_equal(read(left), drive.expected([2, 3, 4, 5], extent=6))
+    assert rows(left)[:2] == [(0, Fate.LOST, Reason.NOT_HELD), (1, Fate.LOST, Reason.NOT_HELD)]
+
+
+def test_a_stale_chunk_with_a_good_inner_checksum_is_not_taken_for_the_journaled_one(crash, shared_pool):
+    _, left = crash(range(4), codec=None, shard=4, chunk_checksum=True, y=(4, 4, 1), x=(6, 6, 1))
+    (partial,) = left.glob(".shardwright/c.0.0.0.partial")
+    stale = bytes(2 * 4 * 6 * 2)
+    with partial.open("r+b") as file:
+        file.write(stale + crc32c.crc32c(stale).to_bytes(4, "little"))
+    assert recover_store(left, shared_pool, threads=2).chunks_dropped == 1
+
+
+@pytest.mark.parametrize("gone", ["partial", "journal"])
+def test_files_that_are_gone_are_said_to_be_gone(crash, shared_pool, gone):
+    _, left = crash(range(6), shard=4, settings=UNSTAGED)
+    victims = sorted(left.glob(f".shardwright/{'c.0.0.0.partial' if gone == 'partial' else '0.journal'}"))
+    for path in victims:
+        path.unlink()
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (left / "0" / "zarr.json").exists()
+    assert recovery.frames_kept == 0
+    if gone == "partial":
+        assert recovery.groups[0].actions["c/0/0/0"] == "lost"
+
+
+def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
+    _, left = crash(range(3), shard=4)
+    with (left / ".shardwright" / "0.journal").open("r+b") as file:
+        file.write(b"\xff")
+    dry = recover_store(left, shared_pool, threads=2, dry_run=True)
+    assert set(dry.groups[0].actions.values()) == {"set aside"}
+    recover_store(left, shared_pool, threads=2)
+    names = {path.name for path in (left / ".shardwright.damaged").iterdir()}
+    assert names == {"0.journal", "c.0.0.0.partial", "c.0.1.0.partial"}, "for whoever wants to look"
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, None])
+def test_a_journal_that_was_never_begun_is_no_damage(crash, shared_pool, nbytes):
+    """The writer died between making the file and writing its header: nothing was stored in the group, nothing is kept of it."""
+    _, left = crash(range(3), shard=4)
+    (left / ".shardwright" / "0.journal").write_bytes(bytes(nbytes if nbytes is not None else (left / ".shardwright" / "0.journal").stat().st_size))
+    assert [report.group for report in recover_store(left, shared_pool, threads=2, dry_run=True).groups] == [1], "the next one, prepared"
+    recover_store(left, shared_pool, threads=2)
+    assert not (left / ".shardwright.damaged").exists()
+    assert not (left / ".shardwright").exists()
+
+
+def test_a_recovery_that_dies_while_it_sets_aside_is_done_again(crash, shared_pool):
+    _, left = crash(range(3), shard=4)
+    with (left / ".shardwright" / "0.journal").open("r+b") as file:
+        file.write(b"\xff")
+    for number in (1, 2, 2):
+        failpoints.set_hook("recover.before_set_aside", failpoints.at_time(number, _eio))
+        with pytest.raises(StorageError):
+            recover_store(left, shared_pool, threads=2)
+    failpoints.set_hook("recover.before_set_aside", None)
+    recover_store(left, shared_pool, threads=2)
+    assert {path.name for path in (left / ".shardwright.damaged").iterdir()} == {"0.journal", "c.0.0.0.partial", "c.0.1.0.partial"}
+
+
+def _eio() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+STEPS = ["shard.before_index", "shard.before_truncate", "shard.before_sync", "shard.before_rename", "log.before_append", "log.before_sync",
+         "journal.before_delete", "table.before_create", "folder.before_rename", "workspace.before_manifest", "workspace.before_remove",
+         "replace.before_rename", "directory.before_sync"]  # fmt: skip
+
+
+class _Died(BaseException):
+    """What a keeper that dies at some point leaves is what a kill leaves there."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("nth", [1, 2, 5])
+@pytest.mark.parametrize("point", STEPS)
+def test_recovery_that_dies_at_any_step_is_begun_again(crash, shared_pool, point, nth):
+    drive, left = crash(range(14), chunk=4)
+    times = 0
+
+    def die() -> None:
+        nonlocal times
+        times += 1
+        if times == nth:
+            raise _Died
+
+    failpoints.set_hook(point, die)
+    try:
+        recover_store(left, shared_pool, threads=2)
+    except (_Died, sw.errors.WorkerError):
+        pass
+    finally:
+        failpoints.set_hook(point, None)
+    if (left / ".shardwright").exists():
+        recover_store(left, shared_pool, threads=2)
+    assert np.array_equal(read(left), drive.expected(range(14)))
+    assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(14)]
+    assert unfinished_stores(left.parent / "nothing" if False else left.parent) == []
+
+
+def test_a_store_that_is_finished_cannot_be_resumed(crash, shared_pool):
+    _, left = crash(range(3))
+    recover_store(left, shared_pool, threads=2)
+    with pytest.raises(ResumeError, match=r"is finished: complete and sealed\. .*begin a new store"):
+        sw.resume(left)
+
+
+def test_where_no_store_is_there_is_nothing_to_resume(tmp_path):
+    (tmp_path / "other").mkdir()
+    for name, found in (("none", "no such folder"), ("other", "another folder or file")):
+        with pytest.raises(ResumeError, match=f"nothing to resume at .*{name}; expected a store .*; got {found}"):
+            sw.resume(tmp_path / name)
+
+
+def test_only_one_writer_at_a_time(tmp_path, spec_of):
+    with sw.create(tmp_path / "a.zarr", spec_of()), pytest.raises(LockedError, match=f"process {os.getpid()} on"):
+        sw.resume(tmp_path / "a.zarr")
+
+
+def test_a_writer_that_was_taken_over_seals_nothing(tmp_path, spec_of, caplog):
+    path = tmp_path / "a.zarr"
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    frames = [np.full((4, 6), i + 1, np.uint16) for i in range(20)]
+    for frame in frames[:6]:
+        old.append(frame)
+    old.flush()
+    with sw.resume(path, take_over=True) as new:
+        assert new.frames == 6
+        for frame in frames[6:]:
+            new.append(frame)
+        old.append(np.full((4, 6), 99, np.uint16))
+        old.append(np.full((4, 6), 99, np.uint16))
+        with pytest.raises(FencedError):
+            old.close()
+    assert "io_error" not in caplog.text, "the old one took no file away from the new one"
+    assert np.array_equal(read(path), np.stack(frames))
+    assert not (path / ".shardwright").exists()
+
+
+def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_new_one(tmp_path, spec_of):
+    """It was stopped in the middle of a call, and may have any of its files open."""
+    path = tmp_path / "a.zarr"
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    frames = [np.full((4, 6), i + 1, np.uint16) for i in range(20)]
+    for frame in frames[:6]:
+        old.append(frame)
+    old.flush()
+    links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    workspace = [int(link.name) for link in links if str(link.readlink()).startswith(str(path / ".shardwright")) and link.readlink().name != "lock"]
+    assert len(workspace) >= 5, "shards, journals, staging area, frame log"
+    with sw.resume(path, take_over=True) as new, mmap.mmap(-1, 1 << 20) as rubbish:
+        rubbish.write(b"\xa5" * len(rubbish))
+        for descriptor in workspace:
+            os.pwrite(descriptor, rubbish, 0)
+        for frame in frames[6:]:
+            new.append(frame)
+    assert np.array_equal(read(path), np.stack(frames))
+    assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(20)]
+    with pytest.raises(FencedError):
+        old.close()
+
+
+def test_a_writer_that_is_taken_over_as_it_deletes_its_manifest_is_fenced(tmp_path, spec_of):
+    """Its last look is behind it; the new writer takes over and finishes before the call comes."""
+    path, taken = tmp_path / "a.zarr", []
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    old.append(np.ones((4, 6), np.uint16))
+
+    def take_over() -> None:
+        if not taken:
+            taken.append(True)
+            sw.resume(path, take_over=True).close()
+
+    failpoints.set_hook("workspace.before_manifest", take_over)
+    try:
+        with pytest.raises(FencedError):
+            old.close()
+    finally:
+        failpoints.set_hook("workspace.before_manifest", None)
+    assert taken
+    assert not (path / ".shardwright").exists()
+    assert rows(path) == [(0, Fate.STORED, Reason.NONE)]
+
+
+def test_a_damaged_manifest_is_a_clear_error(crash, shared_pool):
+    _, left = crash(range(3))
+    (left / ".shardwright" / "acquisition.1.json").write_text("{}")
+    with pytest.raises(ShardFormatError, match="damaged"):
+        recover_store(left, shared_pool, threads=2)
+
+
+def test_leftovers_of_a_store_that_was_finished_or_never_begun(crash, shared_pool):
+    _, left = crash(range(3))
+    recover_store(left, shared_pool, threads=2)
+    (left / ".shardwright").mkdir()
+    (left / ".shardwright" / "frames.log").write_bytes(b"left")
+    assert recover_store(left, shared_pool, threads=2, dry_run=True).action == "leftovers would be removed"
+    assert recover_store(left, shared_pool, threads=2).action == "leftovers removed"
+    assert read(left).shape[0] == 3
+    never = left.parent / "never.zarr"
+    (never / ".shardwright").mkdir(parents=True)
+    recover_store(never, shared_pool, threads=2)
+    assert not never.exists()
+
+
+def test_frames_that_nobody_has_any_more_do_not_hold_the_watermark_up(crash, shared_pool, tmp_path):
+    drive, left = crash(range(4), chunk=4, shard=4)
+    (left / ".shardwright" / "0.journal").unlink()
+    for path in left.glob(".shardwright/c.*"):
+        path.unlink()
+    shutil.copy(tmp_path / "crashed.zarr" / ".shardwright" / "staging", tmp_path / "unused")
+    writer = sw.resume(left)
+    writer.append(drive.pixels(4), index=(4,))
+    writer.flush()
+    assert writer.watermark.durable == writer.frames
+    writer.close()
+
+
+def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(tmp_path, shared_pool, drive_of, spec_of):
+    """Frames whose shard has no room are never acknowledged, not even as staged: the shard's edge is where it ends."""
+    full = [False]
+
+    def hook() -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    failpoints.set_hook("shard.before_preallocate", hook)
+    try:
+        drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, QUICK)
+        drive.submit(*range(4))
+        drive.until(lambda: drive.acquisition.stored_watermark == 4)
+        drive.still()  # the second group is prepared
+        full[0] = True
+        drive.submit(*range(4, 19))
+        drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
+    finally:
+        failpoints.set_hook("shard.before_preallocate", None)
+    assert drive.acquisition.stored_watermark == drive.acquisition.durable_watermark == 16
+    receipt = drive.finish()
+    assert (receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (16, 16, 3)
+    assert np.array_equal(drive.read()[:16], drive.expected(range(16)))
+    assert not (drive.path / ".shardwright").exists(), "nothing is left to recover"
+    assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [(i, Fate.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)]
+
+
+def test_a_second_root_that_is_not_mounted_stops_recovery(tmp_path, shared_pool, drive_of, spec_of):
+    """Else its shards would be holes, and its journals forgotten."""
+    spill = tmp_path / "second"
+    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, WriteSettings(on_full="spill", spill_root=spill, ballast_bytes=0))
+    drive.submit(0, 1, 2)
+    drive.acquisition.flush()
+    drive.until(lambda: drive.acquisition.durable_watermark == 3)
+    drive.still()
+    left = tmp_path / "left.zarr"
+    shutil.copytree(drive.path, left)
+    drive.finish()
+    assert not list(spill.iterdir()), "nothing was spilled, nothing is left there"
+    with pytest.raises(ResumeError, match="which is not there"):
+        recover_store(left, shared_pool, threads=2)
+    (spill / "left.zarr" / ".shardwright").mkdir(parents=True)
+    assert recover_store(left, shared_pool, threads=2).frames_kept == 3
+
+
+def test_rot_in_the_last_slab_is_said(crash, shared_pool, rot):
+    """The frames at the end are known to have come: they are missing and lost, not forgotten."""
+    drive, left = crash(range(6), codec=None, shard=4, settings=UNSTAGED)
+    rot(left, drive.spec, 2)
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
+    assert recovery.receipt is not None
+    assert recovery.receipt.frames_missing == 2
+    assert [row[1] for row in rows(left)] == [Fate.STORED] * 4 + [Fate.LOST] * 2
+
+
+def test_rot_and_strangers_among_sealed_shards_do_not_stop_recovery(crash, shared_pool):
+    drive, left = crash(range(7), shard=1)
+    sealed = sorted(path for path in (left / "0" / "c").rglob("*") if path.is_file())
+    with sealed[0].open("r+b") as file:
+        file.write(b"\xff")
+    (left / "0" / "c" / ".DS_Store").write_bytes(b"?")
+    assert recover_store(left, shared_pool, threads=2).frames_kept == 7
+    assert np.array_equal(zarr.open_array(left / "0", mode="r")[2:], drive.expected(range(7))[2:])
+
+
+def test_recovery_on_a_full_disk_begins_in_the_ballast_s_room(crash, shared_pool):
+    _, left = crash(range(3), settings=WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=1 << 20))
+    ballast = left / ".shardwright" / "ballast"
+
+    def full() -> None:
+        if ballast.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    failpoints.set_hook("replace.before_write", full)
+    try:
+        assert recover_store(left, shared_pool, threads=2).frames_kept == 3
+    finally:
+        failpoints.set_hook("replace.before_write", None)
+
+
+def test_a_frame_for_a_hole_of_a_slab_that_was_closed_is_late_after_a_crash_as_well(crash, shared_pool, tmp_path, drive_of, spec_of):
+    drive = drive_of(tmp_path / "living.zarr", spec_of(chunk=4, shard=8), shared_pool, QUICK, ring_frames=13)
+    drive.submit(0, 1, 3)
+    first = 4
+    while not drive.acquisition.core.groups.holes._filled:
+        drive.submit(first)  # of every following slab one frame, until the oldest slab is closed with its hole
+        first += 4
+        drive.poll()
+    drive.until(lambda: drive.acquisition.durable_watermark == drive.submitted)
+    drive.still()
+    left = tmp_path / "left.zarr"
+    shutil.copytree(drive.path, left)
+    drive.finish()
+    with sw.resume(left) as writer:
+        writer.append(drive.pixels(2), index=(2,))
+        writer.append(drive.pixels(3), index=(3,))
+    assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_frame_for_a_hole_of_a_shard_that_an_end_had_sealed_is_stored_after_a_crash(tmp_path, spec_of):
+    """The end was never reached: without it the place would still be open."""
+    path = tmp_path / "a.zarr"
+    frames = {i: np.full((4, 6), i + 1, np.uint16) for i in range(4)}
+    old = sw.create(path, spec_of(chunk=4), store_within_ms=20)
+    for i in (0, 1, 3):
+        old.append(frames[i], index=(i,))
+    failpoints.set_hook("table.before_create", _die)
+    try:
+        with pytest.raises(sw.errors.ShardwrightError):
+            old.close()
+    finally:
+        failpoints.set_hook("table.before_create", None)
+    assert list((path / "0" / "c").rglob("[0-9]")), "its shard is sealed"
+    with sw.resume(path) as writer:
+        writer.append(frames[2], index=(2,))
+        writer.append(frames[3], index=(3,))
+    assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (0, 1)
+    assert np.array_equal(read(path), np.stack([frames[i] for i in range(4)]))
+
+
+def _die() -> None:
+    raise _Died
+
+
+def test_frames_that_came_are_known_of_even_if_recovery_dies_once_more(crash, shared_pool, rot):
+    drive, left = crash(range(6), codec=None, shard=4, settings=UNSTAGED)
+    rot(left, drive.spec, 2)
+    restore(left, partial(Limits.derive, threads=2), UNSTAGED, threads=2)[0].close()  # the torn slab is cleared from the journal
+    recovery = recover_store(left, shared_pool, threads=2)
+    assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
+    assert read(left).shape[0] == 6

@@ -1,0 +1,221 @@
+"""A store is taken over from a writer that lives: whatever that one was about to do when it last looked at the fence finds nothing to do it to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import zarr
+
+import shardwright as sw
+from shardwright.acquire.limits import Limits
+from shardwright.acquire.settings import WriteSettings
+from shardwright.model.errors import FencedError, ShardFormatError, StorageFullError
+from shardwright.read.store import open_store
+from shardwright.recovery.recover import recover_store
+from shardwright.recovery.resume import restore
+from shardwright.repack.shards import _open_keys
+from shardwright.storage import failpoints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETTINGS = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+FRAMES = 7  # slabs of two, groups of eight: a slab that collects in the first group, which may be below the second root; the next is prepared
+DOCUMENTS = ("zarr.json", "0/zarr.json")
+
+
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture(params=["one root", "two roots"])
+def old(request, tmp_path, shared_pool, drive_of, spec_of):
+    """An acquisition that is open, and has all of its frames on disk."""
+    spill = {"spill_root": tmp_path / "second", "on_full": "spill"} if request.param == "two roots" else {}
+    settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0, **spill)
+    full = failpoints.at_time(1 if spill else 0, no_room)
+    failpoints.set_hook("shard.before_preallocate", full)
+    try:
+        drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=4), shared_pool, settings)
+    finally:
+        failpoints.set_hook("shard.before_preallocate", None)
+    drive.submit(*range(FRAMES))
+    drive.until(lambda: drive.acquisition.durable_watermark == FRAMES)
+    drive.still()
+    assert bool(list(tmp_path.glob("second/**/0.journal"))) == bool(spill)
+    yield drive
+    drive.acquisition.close()
+
+
+def known_names(store: Path) -> list[Path]:
+    """What a writer may rename or delete, with what it may just have made to be renamed."""
+    workspace, second = store / ".shardwright", store.parent / "second" / store.name / ".shardwright"
+    for name in DOCUMENTS:
+        (store / name).with_name(f".{(store / name).name}.1.new").write_text("{}")
+    (workspace / "0.journal.rewrite").touch()
+    there = [path for folder in (workspace, second) if folder.is_dir() for path in folder.iterdir()]
+    found = [path for path in there if path.name.endswith((".partial", ".journal", ".rewrite", "frames.log", "staging"))]
+    return found + [(store / name).with_name(".zarr.json.1.new") for name in DOCUMENTS]
+
+
+def take_over(store: Path):
+    return restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1, take_over=True)[0]
+
+
+def assert_whole(store: Path, drive) -> None:
+    assert np.array_equal(zarr.open_array(store / "0", mode="r")[...], drive.expected(range(FRAMES)))
+    assert not (store / ".shardwright").exists()
+
+
+def test_no_name_that_the_old_writer_knows_is_left(old, shared_pool):
+    unsealed, names = _open_keys(open_store(old.path)), known_names(old.path)
+    assert len(names) >= 6
+    take_over(old.path).close()
+    assert _open_keys(open_store(old.path)) == unsealed, "a compaction leaves them alone"
+    for name in names:
+        with pytest.raises(FileNotFoundError):
+            name.rename(old.path / "0" / "renamed at last")
+    assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES
+    assert_whole(old.path, old)
+
+
+def test_again_and_again(old, shared_pool):
+    for _ in range(3):
+        take_over(old.path).close()
+        restore(old.path, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
+    with sw.resume(old.path, take_over=True) as writer:
+        assert writer.frames == FRAMES
+        writer.append(old.pixels(FRAMES))
+    expected = np.concatenate([old.expected(range(FRAMES)), old.pixels(FRAMES)[None]])
+    assert np.array_equal(zarr.open_array(old.path / "0", mode="r")[...], expected)
+
+
+class Died(BaseException):
+    """Leaves what a kill leaves."""
+
+
+@pytest.mark.parametrize("then", ["taken over", "resumed"])
+@pytest.mark.parametrize("point", ["take_over.before_copy", "take_over.before_delete", "replace.before_rename"])
+def test_a_take_over_that_is_cut_short_is_begun_again(old, shared_pool, point, then):
+    """At every call of this kind, one after the other."""
+
+    def die() -> None:
+        raise Died
+
+    known_names(old.path)
+    deaths = 0
+    for number in range(1, 100):
+        failpoints.set_hook(point, failpoints.at_time(number, die))
+        try:
+            take_over(old.path).close()
+            break
+        except Died:
+            deaths += 1
+        finally:
+            failpoints.set_hook(point, None)
+    assert deaths >= 1
+    recovered = recover_store(old.path, shared_pool, threads=1, take_over=then == "taken over")
+    assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)
+    assert_whole(old.path, old)
+
+
+def test_a_full_disk_at_any_sync_of_a_folder_takes_nothing(old, shared_pool):
+    """Also right after the manifest has its name, when it is the copies that count."""
+    for number in range(1, 100):
+        failpoints.set_hook("directory.before_sync", failpoints.at_time(number, no_room))
+        try:
+            take_over(old.path).close()
+            break
+        except StorageFullError:
+            continue
+        finally:
+            failpoints.set_hook("directory.before_sync", None)
+    assert number > 5
+    assert len(list((old.path / ".shardwright").glob("taken-*"))) == 1, "no try leaves its copies to the next"
+    assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES
+    assert_whole(old.path, old)
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_frames_that_the_old_writer_hands_on_meanwhile_are_not_missed(tmp_path, shared_pool, drive_of, spec_of, number):
+    """It does not hang at all: before each copy in turn it stores the slab of a staged frame, and uses every slot again."""
+    settings = WriteSettings(store_within_ms=20, sync_interval_ms=3_600_000, ballast_bytes=0)
+    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=64), shared_pool, settings, ring_frames=8)
+    slots = drive.acquisition.limits.staging_frames
+
+    def go_on(stop: int) -> None:
+        for frame in range(drive.acquisition.next_sequence, stop):
+            drive.submit(frame)
+            drive.until(lambda stored=frame + 1: drive.acquisition.stored_watermark >= stored)
+
+    go_on(7)
+    failpoints.set_hook("take_over.before_copy", failpoints.at_time(number, lambda: go_on(7 + 2 * slots)))
+    try:
+        take_over(drive.path).close()
+    finally:
+        failpoints.set_hook("take_over.before_copy", None)
+    assert drive.acquisition.stored_watermark == 7 + 2 * slots
+    recovered = recover_store(drive.path, shared_pool, threads=1)
+    assert recovered.frames_kept >= 7
+    assert np.array_equal(zarr.open_array(drive.path / "0", mode="r")[:7], drive.expected(range(7)))
+
+
+@pytest.mark.parametrize("slow_one", ["resumed", "taken over"])
+@pytest.mark.parametrize("point", ["replace.before_rename", "workspace.before_manifest", "take_over.before_delete"])
+def test_a_recovery_that_is_taken_over_itself_touches_nothing_of_its_successor(old, shared_pool, point, slow_one):
+    """It was stopped right before it asked for the last time whether the store is still its own."""
+    old.acquisition.close()  # it is dead
+    take_over(old.path).close()  # so that there are files of an older epoch
+    heirs = []
+    failpoints.set_hook(point, failpoints.at_time(1, lambda: heirs.append(take_over(old.path))))
+    limits_of = partial(Limits.derive, threads=2)
+    try:
+        restore(old.path, limits_of, SETTINGS, threads=1, take_over=slow_one == "taken over")[0].close()
+    except FencedError:
+        assert heirs
+    finally:
+        failpoints.set_hook(point, None)
+    for heir in heirs:
+        assert all(group.files.journal.path.exists() for group in heir.groups)
+        heir.close()
+    recovered = recover_store(old.path, shared_pool, threads=1)
+    assert (recovered.frames_kept, recovered.frames_lost) == (FRAMES, 0)
+    assert_whole(old.path, old)
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_store_without_a_frame_that_somebody_has_taken_over_is_not_withdrawn(tmp_path, spec_of, finishes):
+    path, frame, heirs = tmp_path / "a.ome.zarr", np.ones((4, 6), np.uint16), []
+
+    def take_over_now() -> None:
+        heirs.append(sw.resume(path, take_over=True))
+        heirs[0].append(frame)
+        if finishes:
+            heirs[0].close()
+
+    writer = sw.create(path, spec_of())
+    failpoints.set_hook("store.before_withdraw", failpoints.at_time(1, take_over_now))
+    try:
+        writer.close()
+    except FencedError:
+        pass
+    finally:
+        failpoints.set_hook("store.before_withdraw", None)
+    heirs[0].close()
+    assert np.array_equal(zarr.open_array(path / "0", mode="r")[...], frame[None])
+
+
+def test_a_folder_that_the_manifest_names_and_that_is_not_there_stops_everything(old, shared_pool):
+    take_over(old.path).close()
+    (folder,) = (old.path / ".shardwright").glob("taken-*")
+    shutil.move(folder, old.path.parent / "elsewhere")
+    with pytest.raises(ShardFormatError, match=folder.name):
+        recover_store(old.path, shared_pool, threads=1)
+    shutil.move(old.path.parent / "elsewhere", folder)
+    assert recover_store(old.path, shared_pool, threads=1).frames_kept == FRAMES

@@ -1,0 +1,392 @@
+"""The control socket against clients that are polite, and against every kind that is not: none keeps another from its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from shardwright.daemon import control_protocol
+from shardwright.daemon.control import ControlLimits, ControlServer
+from shardwright.daemon.control_client import ControlClient
+from shardwright.daemon.control_protocol import MAX_REQUEST_BYTES
+from shardwright.daemon.recent_events import KEPT, MOST_AT_ONCE, RecentEvents
+from shardwright.daemon.requests import Requests
+from shardwright.model.errors import ConfigError, LockedError, ProtocolError, SessionLostError, ShardwrightError, TimedOutError, VersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PATIENT = ControlLimits(transfer_s=300, idle_s=300)  # nobody is closed while a test runs
+SOON = ControlLimits(transfer_s=0.05, idle_s=0.05)
+
+
+def echo(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {"echo": request["text"]}
+
+
+def refuse(_: Mapping[str, Any]) -> dict[str, Any]:
+    raise LockedError("somebody has it", expected="nobody", got="somebody", hint="Wait.")
+
+
+def fail(_: Mapping[str, Any]) -> dict[str, Any]:
+    raise ZeroDivisionError("a defect")
+
+
+def answer_at_length(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {"text": "x" * request["length"]}
+
+
+class Served:
+    """A control server in a thread; leaves none behind."""
+
+    def __init__(self, path: Path, limits: ControlLimits = PATIENT, group: str | None = None) -> None:
+        self.path = path
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        answers = {"echo": echo, "refuse": refuse, "fail": fail, "long": answer_at_length}
+        self.server = ControlServer(path, answers, lambda event, facts: self.events.append((event, dict(facts))), limits, group)
+        self._thread = threading.Thread(target=self.server.run)
+
+    def raw(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self.path))
+        return connection
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def path(short_folder: Path) -> Path:
+    return short_folder / "run" / "control.sock"
+
+
+@pytest.fixture
+def served(path: Path) -> Iterator[Served]:
+    with Served(path) as served:
+        yield served
+
+
+def ask(served: Served, text: str = "hello") -> str:
+    with ControlClient(served.path, timeout_s=60) as client:
+        return str(client.ask("echo", text=text)["echo"])
+
+
+def line_of(connection: socket.socket) -> dict[str, Any]:
+    with connection.makefile("rb") as reading:
+        reply = json.loads(reading.readline())
+    assert reply["version"] == 1
+    return dict(reply)
+
+
+def request(**facts: Any) -> bytes:
+    return json.dumps({"version": 1, **facts}).encode() + b"\n"
+
+
+def test_a_client_asks_again_and_again_on_one_connection(served: Served) -> None:
+    with ControlClient(served.path, timeout_s=60) as client:
+        for text in ("one", "zwölf", "x" * (MAX_REQUEST_BYTES - 100)):
+            assert client.ask("echo", text=text)["echo"] == text
+        assert len(client.ask("long", length=3_000_000)["text"]) == 3_000_000
+
+
+def test_the_document_names_every_request_and_limit() -> None:
+    text = (Path(control_protocol.__file__).parent / "CONTROL.md").read_text()
+    requests = Requests(cast("Any", None), RecentEvents(), status=dict, drain=lambda: None)
+    assert re.findall(r"^\| `(\w+)` \|", text.split("## Requests")[1], re.MULTILINE) == ["do", *requests.answers]
+    limits = ControlLimits()
+    for fact in [
+        f"Version {control_protocol.VERSION}.",
+        f"{MAX_REQUEST_BYTES >> 10} KiB",
+        f"{control_protocol.MAX_REPLY_BYTES >> 20} MiB",
+        f"within {limits.transfer_s:g} s",
+        f"after {limits.idle_s:g} s",
+        f"| connections | {limits.connections};",
+        f"last {KEPT} events",
+        f"newest {MOST_AT_ONCE} whose",
+    ]:
+        assert fact in text
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_folder_and_socket_are_for_this_user_or_for_a_group(short_folder: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        for group, folder_mode, socket_mode in ((None, 0o700, 0o600), (grp.getgrgid(os.getgid()).gr_name, 0o750, 0o660)):
+            path = short_folder / f"for-{group}" / "control.sock"
+            with Served(path, group=group):
+                assert (stat.S_IMODE(path.parent.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (folder_mode, socket_mode)
+    finally:
+        os.umask(before)
+
+
+def test_errors_keep_their_class_and_their_facts(served: Served) -> None:
+    with ControlClient(served.path, timeout_s=60) as client:
+        with pytest.raises(LockedError) as caught:
+            client.ask("refuse")
+        assert (caught.value.expected, caught.value.got, caught.value.hint) == ("nobody", "somebody", "Wait.")
+        with pytest.raises(ProtocolError, match="one of echo, refuse, fail, long; got 'no-such'"):
+            client.ask("no-such")
+        assert client.ask("echo", text="still here")["echo"] == "still here"
+
+
+def test_a_defect_in_an_answer_costs_that_answer_only(served: Served) -> None:
+    with served.raw() as connection:
+        connection.sendall(request(do="fail"))
+        assert line_of(connection)["error"]["code"] == "internal"
+        connection.sendall(request(do="echo", text="on"))
+        assert line_of(connection)["echo"] == "on"
+    ((event, facts),) = served.events
+    assert event == "control_request_failed"
+    assert isinstance(facts["exc_info"], ZeroDivisionError)
+
+
+def test_an_answer_that_is_too_long_is_an_error(served: Served) -> None:
+    with ControlClient(served.path, timeout_s=60) as client, pytest.raises(ProtocolError, match="too long for one line"):
+        client.ask("long", length=5_000_000)
+
+
+@pytest.mark.parametrize("version", [None, 0, 2, "1", True, [1]])
+def test_another_version_is_refused_clearly(served: Served, version: object) -> None:
+    with served.raw() as connection:
+        connection.sendall(json.dumps({"version": version, "do": "echo", "text": "x"}).encode() + b"\n")
+        error = line_of(connection)["error"]
+    assert (error["code"], error["expected"], error["got"]) == ("version", "version 1", repr(version))
+    assert "version that the daemon runs" in error["hint"]
+
+
+GARBAGE = [
+    b"",
+    b"status",
+    b"{",
+    b"[]",
+    b"1",
+    b"\xff\xfe\x00",
+    b"[" * 60_000,
+    b"1" * 60_000,
+    b'{"version": 1}',
+    b'{"version": 1, "do": 7}',
+    b"GET / HTTP/1.1\r",
+]
+
+
+def test_garbage_is_answered_line_by_line(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        for garbage in GARBAGE:
+            connection.sendall(garbage + b"\n")
+            error = json.loads(replies.readline())["error"]
+            assert error["code"] in ("protocol", "version"), garbage
+        connection.sendall(request(do="echo", text="and now"))
+        assert json.loads(replies.readline())["echo"] == "and now"
+
+
+def test_a_line_without_end_is_refused_once_it_is_too_long(served: Served) -> None:
+    with served.raw() as connection:
+        connection.sendall(b"x" * (MAX_REQUEST_BYTES + 1))
+        assert "too long" in line_of(connection)["error"]["message"]
+        assert connection.recv(1) == b""
+
+
+def test_requests_in_one_piece_are_answered_in_turn_and_after_half_a_close(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(b"".join(request(do="echo", text=str(i)) for i in range(20)))
+        connection.shutdown(socket.SHUT_WR)
+        assert [json.loads(line)["echo"] for line in replies] == [str(i) for i in range(20)]
+
+
+def test_half_a_line_and_half_a_close_are_an_error(served: Served) -> None:
+    with served.raw() as connection, connection.makefile("rb") as replies:
+        connection.sendall(request(do="echo", text="whole") + request(do="echo", text="cut")[:-1])
+        connection.shutdown(socket.SHUT_WR)
+        assert json.loads(replies.readline())["echo"] == "whole"
+        assert "ends in the middle" in json.loads(replies.readline())["error"]["message"]
+        assert replies.readline() == b""
+
+
+def test_a_request_may_come_byte_by_byte(served: Served) -> None:
+    with served.raw() as connection:
+        for byte in request(do="echo", text="slow"):
+            connection.sendall(bytes([byte]))
+            assert ask(served, "meanwhile") == "meanwhile"
+        assert line_of(connection)["echo"] == "slow"
+
+
+def test_whoever_begins_a_request_and_stops_is_told_and_closed(path: Path) -> None:
+    with Served(path, SOON) as served, served.raw() as connection:
+        connection.sendall(b'{"version"')
+        assert line_of(connection)["error"]["code"] == "timed_out"
+        assert connection.recv(1) == b""
+
+
+def test_whoever_is_silent_is_closed(path: Path) -> None:
+    with Served(path, SOON) as served, served.raw() as connection:
+        assert connection.recv(1) == b""
+
+
+def test_whoever_does_not_take_its_reply_is_closed(path: Path) -> None:
+    with Served(path, SOON) as served, served.raw() as connection:
+        connection.sendall(request(do="long", length=4_000_000))
+        while ask(served) and len(served.server._connections) > 1:
+            pass
+        with pytest.raises(json.JSONDecodeError), connection.makefile("rb") as replies:
+            json.loads(replies.readline())
+
+
+def test_a_client_comes_back_after_it_was_closed_for_its_silence(path: Path) -> None:
+    with Served(path, SOON) as served, ControlClient(path, timeout_s=60) as client:
+        assert client.ask("echo", text="first")["echo"] == "first"
+        while served.server._connections:
+            pass
+        assert client.ask("echo", text="second")["echo"] == "second"
+
+
+def test_more_silent_clients_than_connections_keep_nobody_out(served: Served) -> None:
+    with contextlib.ExitStack() as silent:
+        for _ in range(60):
+            silent.enter_context(served.raw())
+            assert ask(served) == "hello"
+        assert len(served.server._connections) <= PATIENT.connections
+
+
+def flood(served: Served, over: threading.Event, *, read: bool) -> None:
+    """Asks as fast as the socket takes it; without ``read`` nobody takes the replies."""
+    with served.raw() as connection:
+        connection.settimeout(0.01)
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection.sendall(request(do="echo", text="flood") * 50)
+            with contextlib.suppress(TimeoutError):
+                while read and connection.recv(1 << 16) and not over.is_set():
+                    pass
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["reading", "deaf"])
+def test_floods_hold_up_nobody(served: Served, read: bool) -> None:
+    over = threading.Event()
+    floods = [threading.Thread(target=flood, args=(served, over), kwargs={"read": read}) for _ in range(4)]
+    for thread in floods:
+        thread.start()
+    try:
+        for i in range(20):
+            assert ask(served, str(i)) == str(i)
+    finally:
+        over.set()
+        for thread in floods:
+            thread.join()
+
+
+def test_a_socket_that_is_served_is_refused_and_left_alone(served: Served) -> None:
+    with pytest.raises(ConfigError, match="Is a daemon already running"):
+        ControlServer(served.path, {}, lambda event, facts: None)
+    assert ask(served) == "hello"
+
+
+def test_the_socket_of_a_dead_daemon_is_replaced(path: Path) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    with Served(path) as served:
+        assert ask(served) == "hello"
+    assert not path.exists()
+
+
+def test_a_file_in_the_sockets_place_is_refused_and_kept(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="another kind of file"):
+        ControlServer(path, {}, lambda event, facts: None)
+    assert path.read_text() == "mine"
+
+
+def test_nobody_there_is_one_clear_error(path: Path) -> None:
+    with pytest.raises(SessionLostError, match=r"no daemon answers at .*Is `shardwright serve` running\?"):
+        ControlClient(path).ask("status")
+
+
+def test_a_daemon_that_does_not_answer_is_given_up(path: Path) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.bind(str(path))
+        stuck.listen(0)
+        with (
+            ControlClient(path, timeout_s=0.05) as first,
+            ControlClient(path, timeout_s=0.05) as second,
+            ControlClient(path, timeout_s=0.05) as third,
+        ):
+            for client in (first, second, third):  # the last ones are not even let in
+                with pytest.raises(TimedOutError, match=r"within 0\.05 s"):
+                    client.ask("status")
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", ProtocolError),
+        (b'{"version": 2, "ok": true}\n', VersionError),
+        (b'{"version": 1, "ok": true}\nmore', ProtocolError),
+        (b'{"version": 1}\n', ShardwrightError),
+    ],
+)
+def test_whoever_answers_something_else_is_not_believed(path: Path, reply: bytes, error: type[Exception]) -> None:
+    path.parent.mkdir()
+
+    def answer() -> None:
+        connection, _ = other.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(reply)
+
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with ControlClient(path, timeout_s=60) as client, pytest.raises(error):
+            client.ask("status")
+        thread.join()
+
+
+HALF_OPEN = """
+import socket, sys
+connections = [socket.socket(socket.AF_UNIX) for _ in range(65)]
+for number, connection in enumerate(connections):
+    connection.connect(sys.argv[1])
+    if number % 2:
+        connection.sendall(b'{"version": 1, "do"')
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_connections_of_another_process_that_ask_nothing_cost_nobody_its_place(served: Served) -> None:
+    """65 of them: who was there before keeps its connection, and who comes is let in."""
+    with served.raw() as earlier:
+        earlier.sendall(request(do="echo", text="before"))
+        assert line_of(earlier)["echo"] == "before"
+        command = [sys.executable, "-c", HALF_OPEN, str(served.path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"there\n"
+            for number in range(5):
+                assert ask(served, str(number)) == str(number)
+            earlier.sendall(request(do="echo", text="after"))
+            assert line_of(earlier)["echo"] == "after"
+            other.communicate()
+    assert len(served.server._connections) <= PATIENT.connections

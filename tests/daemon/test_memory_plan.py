@@ -1,0 +1,116 @@
+"""The memory budget is a promise: what a daemon has, measured from outside, while clients come and go, and while one abuses it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.ingest.test_access import Speaker
+
+import shardwright as sw
+from shardwright.acquire.limits import RUNTIME_BYTES
+from shardwright.ingest.endless import BEYOND_PLAN_BYTES
+
+from .daemon_process import DaemonProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FRAME = np.ones((8, 8), np.uint8)
+SPEC = sw.ArraySpec(
+    dtype="uint8",
+    dimensions=(
+        sw.Dimension(name="t", chunk_size=64, shard_size_chunks=1),
+        sw.Dimension(name="y", count=8, chunk_size=8, shard_size_chunks=1),
+        sw.Dimension(name="x", count=8, chunk_size=8, shard_size_chunks=1),
+    ),
+)
+AT_ONCE = 4
+
+
+def has(pid: int) -> dict[str, int]:
+    status = Path(f"/proc/{pid}/status").read_text()
+    own = int(re.findall(r"RssAnon:\s+(\d+) kB", status)[0]) << 10
+    most = int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) << 10
+    process = Path(f"/proc/{pid}")
+    threads, descriptors = (sum(1 for _ in (process / each).iterdir()) for each in ("task", "fd"))
+    return {"own_bytes": own, "most_bytes": most, "threads": threads, "descriptors": descriptors}
+
+
+def come_and_go(endpoint: str, transport: str, root: Path, sessions: int) -> None:
+    """So many clients, a few at once, each with one short acquisition of tiny frames."""
+    failed: list[str] = []
+
+    def clients(first: int) -> None:
+        try:
+            for number in range(first, sessions, AT_ONCE):
+                with sw.connect(endpoint, transport=transport) as connection, connection.acquire(f"a{number}", SPEC) as stream:
+                    for _ in range(20):
+                        stream.append(FRAME)
+                assert stream.receipt.frames_durable == 20
+                shutil.rmtree(stream.receipt.path)
+        except BaseException as error:
+            failed.append(repr(error))
+
+    threads = [threading.Thread(target=clients, args=(first,)) for first in range(AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def until(true: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline_s, what()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("transport", ["message", "shm"])
+@pytest.mark.parametrize("sessions", [20, pytest.param(3000, marks=pytest.mark.slow)])
+def test_clients_that_come_and_go_leave_the_daemon_as_it_was(config: Path, folder: Path, transport: str, sessions: int) -> None:
+    with DaemonProcess(config) as daemon:
+        endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
+        come_and_go(endpoint, transport, folder / "data", 6)  # threads of the first, buffers that are kept
+        until(lambda: has(pid)["descriptors"] <= 40, lambda: has(pid))
+        before = has(pid)
+        come_and_go(endpoint, transport, folder / "data", sessions)
+        more_bytes = 48 << 20  # each session has 13 MiB, four are at once; twenty that wait for a collector would be 260
+        until(lambda: has(pid)["own_bytes"] <= before["own_bytes"] + more_bytes, lambda: (before, has(pid)))
+        until(lambda: has(pid)["descriptors"] <= before["descriptors"], lambda: (before, has(pid)))
+        assert has(pid)["threads"] <= before["threads"]
+        assert has(pid)["own_bytes"] < RUNTIME_BYTES
+        assert daemon.stop() == 0
+
+
+def test_a_message_of_parts_without_end_or_content_costs_its_sender_the_connection(config: Path) -> None:
+    """Two bytes on the wire are 64 in memory, and a Unix socket does not tell how much came."""
+    with DaemonProcess(config) as daemon:
+        endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
+        with sw.connect(endpoint) as bystander, bystander.acquire("good", SPEC) as stream:
+            stream.append(FRAME)
+            connected = socket.socket(socket.AF_UNIX)
+            connected.connect(endpoint.removeprefix("ipc://"))
+            flood = Speaker(connected)
+            flood.hello()
+            empty, sent = b"\1\0" * (1 << 15), 0
+            with contextlib.closing(flood), contextlib.suppress(OSError):
+                while sent < 65 << 20:
+                    connected.sendall(empty)
+                    sent += len(empty)
+            assert sent < 65 << 20, "it was cut"
+            stream.append(FRAME)
+        assert stream.receipt.frames_durable == 2
+        assert stream.reconnects == 0
+        assert has(pid)["most_bytes"] < 2 * (RUNTIME_BYTES + BEYOND_PLAN_BYTES), "65 MiB of them would take 2.2 GB"
+        until(lambda: has(pid)["own_bytes"] < RUNTIME_BYTES, lambda: has(pid))
+        assert daemon.stop() == 0

@@ -1,0 +1,111 @@
+"""The daemon at one glance: every key that the status page, the metrics and the control socket rely on, and nothing that JSON does not know."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardwright.config.load import load_config
+from shardwright.daemon import disk_space
+from shardwright.daemon.assemble import Daemon
+from shardwright.daemon.disk_space import DiskSpace
+from shardwright.daemon.events import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KEYS = {
+    *("version", "software", "pid", "host", "config", "state", "uptime_s", "endpoints", "output_root", "memory", "disks", "clients"),
+    *("foreign_messages", "stall_s", "streams", "acquisitions", "compaction", "events"),
+}
+STREAM_KEYS = {
+    *("acquisitions", "acquisitions_failed", "frames_received", "bytes_received", "frames_stored", "frames_durable", "bytes_raw", "bytes_stored"),
+    *("frames_missing", "frames_skipped", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards_sealed"),
+    *(f"bytes_{fate}" for fate in ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")),
+    *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
+    *("degrade_level", "frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
+}
+HISTOGRAMS = {"queue_seconds", "encode_seconds", "store_seconds", "commit_seconds", "shard_open_seconds", "shard_seal_seconds"}
+
+
+@pytest.fixture
+def events() -> Iterator[EventLog]:
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    yield EventLog(descriptor)
+    os.close(descriptor)
+
+
+def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Path, events: EventLog) -> None:
+    daemon = Daemon(load_config(config), events)
+    events.emit("something", {})
+    events.emit("something", {})
+    snapshot: dict[str, Any] = json.loads(json.dumps(daemon.snapshot(), allow_nan=False))
+    assert set(snapshot) == KEYS
+    assert (snapshot["version"], snapshot["state"], snapshot["pid"], snapshot["config"]) == (1, "starting", os.getpid(), str(config))
+    assert set(snapshot["streams"]) == {"cam0", "client"}
+    for stream in snapshot["streams"].values():
+        assert set(stream) == STREAM_KEYS
+        assert set(stream["histograms"]) == HISTOGRAMS
+        assert not any(value for name, value in stream.items() if name != "histograms")
+    assert (snapshot["acquisitions"], snapshot["clients"], snapshot["stall_s"]) == ([], 0, 0.0)
+    assert snapshot["memory"]["budget_bytes"] == 2 << 30
+    assert [(disk["path"], disk["role"]) for disk in snapshot["disks"]] == [(str(folder / "data"), "root")]
+    assert snapshot["compaction"] == {"enabled": False, "queued": 0, "running": None, "paused": False, "done": 0, "failed": 0}
+    assert snapshot["events"] == {"lines_dropped": 0, "lines_unwritten": 0, "by_name": {"something": 2}}
+
+
+def test_the_state_follows_the_life_of_the_daemon(config: Path, events: EventLog) -> None:
+    daemon, stop = Daemon(load_config(config), events), threading.Event()
+    assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("starting", [])
+    daemon._snapshots.starting("kernels")
+    assert daemon.snapshot()["waits_for"] == "kernels"
+    daemon._snapshots.serve(("ipc:///in.sock",), stop)
+    assert "waits_for" not in daemon.snapshot()
+    assert (daemon.snapshot()["state"], daemon.snapshot()["endpoints"]) == ("serving", ["ipc:///in.sock"])
+    stop.set()
+    assert daemon.snapshot()["state"] == "draining"
+
+
+def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Path) -> None:
+    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "gone", "spill")], 7)
+    stop = threading.Event()
+    stop.set()
+    disks.run(stop)
+    root, spill = disks.snapshot()
+    facts = os.statvfs(tmp_path)
+    assert (root["path"], root["role"], root["low_water_bytes"]) == (str(tmp_path), "root", 7)
+    assert root["total_bytes"] == facts.f_blocks * facts.f_frsize
+    assert 0 < root["free_bytes"] <= root["total_bytes"]
+    assert (spill["role"], spill["free_bytes"], spill["total_bytes"]) == ("spill", None, None)
+
+
+def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spill").mkdir()
+    disks = DiskSpace([(tmp_path, "root"), (tmp_path / "spill", "spill")], 7)
+    disks.look()
+    asked, answered, statvfs = threading.Event(), threading.Event(), os.statvfs
+
+    def hang(path: Path) -> os.statvfs_result:
+        asked.set()
+        answered.wait()
+        return statvfs(path)
+
+    monkeypatch.setattr(disk_space.os, "statvfs", hang)
+    looking = threading.Thread(target=disks.look)
+    looking.start()
+    try:
+        asked.wait()
+        assert None not in [disk["free_bytes"] for disk in disks.snapshot()], "it may still answer"
+        monkeypatch.setattr(disk_space, "SILENT_S", 0.0)
+        root, spill = disks.snapshot()
+        assert (root["free_bytes"], root["total_bytes"]) == (None, None)
+        assert spill["free_bytes"] is not None
+    finally:
+        answered.set()
+        looking.join()
+    assert None not in [disk["free_bytes"] for disk in disks.snapshot()]

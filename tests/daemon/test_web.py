@@ -1,0 +1,342 @@
+"""The web process beside a real daemon: it tells what the daemon does, and whatever is done to it, frames go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import zarr
+import zmq
+from tests.web.web_process import ask, read_to_the_end, say
+
+import shardwright as sw
+from shardwright.simulate.photons import PhotonFrames
+from shardwright.wire.controls import Hello
+from shardwright.wire.messages import CONNECTION, Counter, Kind
+
+from .daemon_process import DaemonProcess, run_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S = 60.0
+HTTP = 'http: {enabled: true, listen: "127.0.0.1:*"}\n'
+
+
+@pytest.fixture
+def web_config(config: Path) -> Path:
+    config.write_text(config.read_text() + HTTP)
+    return config
+
+
+def port_of(ready: dict[str, Any]) -> int:
+    port = urlsplit(ready["status_page"]).port
+    assert port is not None
+    return port
+
+
+def status(port: int) -> dict[str, Any]:
+    answer = ask(port, "/api/status")
+    assert answer.status == 200, answer
+    snapshot: dict[str, Any] = json.loads(answer.body)
+    return snapshot
+
+
+def stream_once(port: int, *, frames_stored: int) -> dict[str, Any]:
+    """What is told of the camera's stream once so many frames are stored; the page asks the daemon only now and then."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        stream: dict[str, Any] = status(port)["streams"]["cam0"]
+        if stream["frames_stored"] == frames_stored:
+            return stream
+        assert time.monotonic() < deadline, stream
+        time.sleep(0.05)
+
+
+def test_the_page_and_its_numbers_are_there_and_end_with_the_daemon(web_config: Path) -> None:
+    with DaemonProcess(web_config) as daemon:
+        ready = daemon.wait_for("ready")
+        page = daemon.wait_for("web_ready")
+        assert page["url"] == ready["status_page"]
+        port = port_of(ready)
+        assert b"<html" in ask(port, "/").body
+        endpoint = ready["endpoints"][0]
+        assert status(port)["streams"]["cam0"]["frames_received"] == 0
+        result = run_cli("camera", "--connect", endpoint, "--name", "x", "--stream", "cam0", "--frames", "21")
+        assert result.returncode == 0, result.stderr
+        assert status(port)["streams"]["cam0"]["frames_stored"] == 21
+        assert daemon.stop() == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(page["pid"], 0)
+
+
+def test_the_page_does_not_outlive_a_daemon_that_is_killed(web_config: Path) -> None:
+    with DaemonProcess(web_config) as daemon:
+        daemon.wait_for("ready")
+        watch = os.pidfd_open(daemon.wait_for("web_ready")["pid"])
+        try:
+            daemon.process.kill()
+
+            assert select.select([watch], [], [], 30)[0], "it lives on"
+        finally:
+            os.close(watch)
+
+
+def test_the_page_stands_behind_the_daemon(web_config: Path) -> None:
+    """In one session: Linux shares the processors among sessions first, and niceness counts only within one (autogroup, sched(7))."""
+    with DaemonProcess(web_config) as daemon:
+        daemon.wait_for("ready")
+        pid, own = daemon.wait_for("web_ready")["pid"], daemon.process.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) >= os.getpriority(os.PRIO_PROCESS, own) + 5
+        assert os.getsid(pid) == os.getsid(own)
+        assert os.getpgid(pid) != os.getpgid(own), "Ctrl-C is the daemon's to answer"
+        assert daemon.stop() == 0
+
+
+class Rig:
+    """A daemon with its page, and a camera that sends a frame whenever it is told to."""
+
+    def __init__(self, daemon: DaemonProcess, folder: Path) -> None:
+        self.daemon = daemon
+        ready = daemon.wait_for("ready")
+        self.port = port_of(ready)
+        self.pid = daemon.wait_for("web_ready")["pid"]
+        self.source = PhotonFrames((48, 80), seed=9)
+        self.sent = 0
+        self._store = folder / "data" / "watched.ome.zarr"
+        self._connection = sw.connect(ready["endpoints"][0])
+        self._stream = self._connection.acquire("watched", stream="cam0")
+
+    def send(self, frames: int) -> None:
+        """Frames that are stored when this returns."""
+        for _ in range(frames):
+            self._stream.append(self.source.frame(self.sent))
+            self.sent += 1
+        self._stream.flush()
+
+    def finish(self) -> None:
+        """Every frame that was sent is in the store, and none is told to be anything else than stored."""
+        self._stream.close()
+        self._connection.close()
+        receipt = self._stream.receipt
+        assert receipt is not None
+        assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable) == (self.sent,) * 3
+        assert receipt.frames_missing + receipt.frames_dropped + receipt.frames_late + receipt.frames_lost == 0
+        if not self.sent:
+            assert not self._store.exists(), "an acquisition without a frame leaves no store"
+            return
+        pixels = np.asarray(zarr.open_group(self._store, mode="r")["0"])
+        np.testing.assert_array_equal(pixels, np.array([self.source.frame(i) for i in range(self.sent)]).reshape(-1, 48, 80))
+
+
+@contextmanager
+def rig(config: Path, **options: Any) -> Iterator[Rig]:
+    with DaemonProcess(config, **options) as daemon:
+        running = Rig(daemon, config.parent)
+        yield running
+        running.finish()
+        assert daemon.stop() == 0
+        assert not {"thread_died", "client_lost", "acquisition_failed"} & set(daemon.rest())
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_a_client_whose_name_is_no_text_breaks_no_list(web_config: Path) -> None:
+    """JSON may hold half of a surrogate pair, which UTF-8 cannot: whoever may connect can put one into an event."""
+    with DaemonProcess(web_config) as daemon:
+        ready = daemon.wait_for("ready")
+        daemon.wait_for("web_ready")
+        context = zmq.Context()
+        try:
+            stranger = context.socket(zmq.DEALER)
+            stranger.connect(ready["endpoints"][0])
+            stranger.send_multipart(Counter(CONNECTION).control(Kind.HELLO, Hello("soak", "half \ud800", 1).to_body()))
+            assert daemon.wait_for("client_connected")["host"] == "half \ud800"
+            answer = ask(port_of(ready), "/api/events")
+            assert answer.status == 200, answer
+            assert "half \ud800" in [event.get("host") for event in json.loads(answer.body)["events"]]
+            assert ask(port_of(ready), "/api/status").status == 200
+        finally:
+            context.destroy(linger=0)
+        assert daemon.stop() == 0
+
+
+def test_the_events_can_be_followed(web_config: Path) -> None:
+    with rig(web_config) as running:
+        first = json.loads(ask(running.port, "/api/events").body)["events"]
+        names = [event["event"] for event in first]
+        assert names.index("ready") < names.index("acquisition_opened")
+        last = first[-1]["number"]
+        assert json.loads(ask(running.port, f"/api/events?after={last}").body)["events"] == []
+        assert [event["number"] for event in first] == sorted({event["number"] for event in first})
+        middle = first[len(first) // 2]["number"]
+        assert json.loads(ask(running.port, f"/api/events?after={middle}").body)["events"] == [event for event in first if event["number"] > middle]
+
+
+def silent(port: int, held: ExitStack) -> None:
+    for _ in range(300):
+        held.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+
+def trickling(port: int, held: ExitStack) -> None:
+    for _ in range(300):
+        connection = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with suppress(ConnectionError):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: local")
+
+
+def huge_heads(port: int, held: ExitStack) -> None:
+    for _ in range(50):
+        connection = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with suppress(ConnectionError):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"x" * (1 << 20))
+
+
+def greedy(port: int, held: ExitStack) -> None:
+    """Everything at once, and nobody reads the answers."""
+    for _ in range(100):
+        connection = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with suppress(ConnectionError):
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+
+
+def nonsense(port: int, held: ExitStack) -> None:
+    del held
+    for i in range(200):
+        with suppress(ConnectionError):
+            say(port, bytes((i + j) % 256 for j in range(300)) + b"\r\n\r\n")
+
+
+def trespassing(port: int, held: ExitStack) -> None:
+    del held
+    for path in (
+        "/stores/../rig.yaml",
+        "/stores/watched.ome.zarr/.shardwright/lock",
+        "/stores/%2e%2e/rig.yaml",
+        "/stores/watched.ome.zarr/../../rig.yaml",
+    ):
+        assert ask(port, path).status == 404
+    for method in ("POST", "PUT", "DELETE"):
+        assert ask(port, "/stores/watched.ome.zarr/zarr.json", method).status == 405
+    assert ask(port, "/api/status", headers={"Host": "evil.example"}).status == 421
+
+
+@pytest.mark.parametrize("attack", [silent, trickling, huge_heads, greedy, nonsense, trespassing])
+def test_whatever_comes_over_http_frames_go_on_and_the_page_comes_back(web_config: Path, attack: Callable[[int, ExitStack], None]) -> None:
+    with rig(web_config) as running, ExitStack() as held:
+        running.send(20)
+        before = descriptors(running.daemon.process.pid)
+        attacker = threading.Thread(target=attack, args=(running.port, held))
+        attacker.start()
+        running.send(60)
+        attacker.join()
+        running.send(20)
+        assert descriptors(running.daemon.process.pid) < before + 20, "some of these connections are the daemon's"
+        assert stream_once(running.port, frames_stored=100)["frames_dropped"] == 0
+
+
+def test_a_page_that_is_killed_comes_back_at_the_same_address(web_config: Path) -> None:
+    with rig(web_config) as running:
+        running.send(10)
+        os.kill(running.pid, signal.SIGKILL)
+        running.send(10)
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as connection:  # waits while nobody is there
+            connection.sendall(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            died, ready = running.daemon.wait_for("web_died"), running.daemon.wait_for("web_ready")
+            assert read_to_the_end(connection).startswith(b"HTTP/1.1 200 ")
+        assert (died["error"], died["level"]) == ("ended by signal 9", "error")
+        assert ready["pid"] != running.pid
+        running.send(10)
+        stream_once(running.port, frames_stored=30)
+
+
+def test_a_page_that_hangs_is_replaced(web_config: Path) -> None:
+    with rig(web_config, sabotage="from shardwright.daemon import web_child; web_child._SILENCE_S = 2.0") as running:
+        os.kill(running.pid, signal.SIGSTOP)
+        running.send(10)
+        assert "no sign of life" in running.daemon.wait_for("web_died")["error"]
+        assert running.daemon.wait_for("web_ready")["pid"] != running.pid
+        with pytest.raises(ProcessLookupError):
+            os.kill(running.pid, 0)
+        assert status(running.port)["state"] == "serving"
+
+
+def test_a_page_that_cannot_live_is_tried_less_and_less_often(web_config: Path) -> None:
+    broken = "from shardwright.daemon.web_settings import WebSettings; WebSettings.to_json = lambda settings: 'not settings'"
+    with DaemonProcess(web_config, sabotage=broken) as daemon:
+        endpoint = daemon.wait_for("ready")["endpoints"][0]
+        deaths = [daemon.wait_for("web_died") for _ in range(3)]
+        assert [death["again_in_s"] for death in deaths] == [0.5, 1.0, 2.0]
+        assert "JSONDecodeError" in deaths[0]["error"]
+        assert run_cli("camera", "--connect", endpoint, "--name", "x", "--stream", "cam0", "--frames", "5").returncode == 0
+        assert daemon.stop() == 0
+
+
+def refusal(config: Path, *, sabotage: str = "", code: int = 2) -> str:
+    """The one line that a start is refused with."""
+    with DaemonProcess(config, sabotage=sabotage) as daemon:
+        assert daemon.exit_code() == code
+        assert daemon.rest() == []
+        (line,) = daemon.errors().splitlines()
+    return line
+
+
+def test_a_missing_extra_is_refused_with_what_to_install(web_config: Path) -> None:
+    line = refusal(web_config, sabotage="sys.modules['uvicorn'] = sys.modules['PIL'] = None")
+    last = len(web_config.read_text().splitlines())  # the one of http
+    assert f"{web_config}:{last}: http.enabled: needs packages that are not installed: uvicorn, pillow." in line
+    assert "pip install 'shardwright[web]'" in line
+
+
+def test_a_port_that_is_taken_is_refused(web_config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        web_config.write_text(web_config.read_text().replace('listen: "127.0.0.1:*"', f'listen: "127.0.0.1:{port}"'))
+        assert f"http.listen: cannot listen on 127.0.0.1:{port}; got Address already in use" in refusal(web_config, code=1)
+
+
+def test_an_address_of_another_machine_is_refused(web_config: Path) -> None:
+    web_config.write_text(web_config.read_text().replace('127.0.0.1:*"}', '192.0.2.1:8790"}'))
+    assert "http.listen: cannot listen on 192.0.2.1:8790" in refusal(web_config, code=1)
+
+
+def test_a_page_without_a_control_socket_is_refused(web_config: Path) -> None:
+    web_config.write_text(web_config.read_text() + "control: {socket: none}\n")
+    assert "http.enabled: needs the control socket" in refusal(web_config)
+
+
+def test_a_page_for_the_network_has_a_name_and_is_warned_about(web_config: Path) -> None:
+    text = web_config.read_text()
+    web_config.write_text(text.replace('"127.0.0.1:*"', '"0.0.0.0:*"'))
+    assert "http.allowed_hosts: is missing" in refusal(web_config)
+    web_config.write_text(text.replace('"127.0.0.1:*"', '"0.0.0.0:*", allowed_hosts: [rig-3.example.org]'))
+    with DaemonProcess(web_config) as daemon:
+        port = port_of(daemon.wait_for("ready"))
+        assert daemon.events[-1]["status_page"] == f"http://0.0.0.0:{port}/"
+        assert ask(port, "/", headers={"Host": "rig-3.example.org"}).status == 200
+        assert ask(port, "/", headers={"Host": "0.0.0.0"}).status == 421
+        assert daemon.stop() == 0
+        daemon.rest()
+        (warning,) = [event for event in daemon.events if event["event"] == "web_open_to_the_network_warning"]
+        assert warning["level"] == "warning"
+
+
+def test_without_the_section_there_is_no_page_and_nothing_is_imported(config: Path) -> None:
+    with DaemonProcess(config, sabotage="sys.modules['starlette'] = sys.modules['uvicorn'] = sys.modules['prometheus_client'] = None") as daemon:
+        ready = daemon.wait_for("ready")
+        assert "status_page" not in ready
+        assert daemon.stop() == 0
+        assert not [name for name in daemon.rest() if name.startswith("web")]

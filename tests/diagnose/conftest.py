@@ -1,0 +1,5 @@
+"""The daemon's configuration serves here, too."""
+
+from tests.daemon.conftest import config, folder
+
+__all__ = ["config", "folder"]

@@ -1,0 +1,84 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.model.errors import ShardFormatError
+from shardwright.read.shard_file import ShardFile, check_entries
+from shardwright.repack.order import ORDERS, chunk_order
+from shardwright.repack.packing import Packing, sound_entries
+from shardwright.shard.index import EMPTY, empty_index, encode_index
+
+SHARD = (0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def array(tmp_path_factory):
+    """An array of 2x3x2 chunks of up to 4 KiB a shard; only its metadata is used."""
+    import zarr
+
+    path = tmp_path_factory.mktemp("array")
+    zarr.create_array(path, shape=(8, 48, 32), shards=(8, 48, 32), chunks=(4, 16, 16), dtype="uint16")
+    from shardwright.read.store import parse_array
+
+    return parse_array(path)
+
+
+@st.composite
+def shards(draw):
+    """(chunks in file order, gap before each, bytes of each, bytes after the last)"""
+    chunks = draw(st.permutations(range(12)))[: draw(st.integers(0, 12))]
+    gaps = draw(st.lists(st.integers(0, 5000), min_size=len(chunks), max_size=len(chunks)))
+    sizes = draw(st.lists(st.integers(1, 4000), min_size=len(chunks), max_size=len(chunks)))
+    return chunks, gaps, sizes
+
+
+def entries_of(array, shard):
+    entries, position = empty_index(12), array.index_bytes if array.index_location == "start" else 0
+    for chunk, gap, nbytes in zip(*shard, strict=True):
+        entries[chunk] = (position + gap, nbytes)
+        position += gap + nbytes
+    return entries, position
+
+
+@given(shards(), st.sampled_from(ORDERS), st.sampled_from(["start", "end"]))
+def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(array, shard, order, index_location):
+    array = dataclasses.replace(array, index_location=index_location)
+    entries, data_end = entries_of(array, shard)
+    packing = Packing.of(array, SHARD, entries, order)
+    packed = packing.entries()
+    assert packing.chunks.tolist() == [chunk for chunk in chunk_order(order, array.shard_chunks) if chunk in shard[0]]
+    assert np.array_equal(packed["nbytes"], entries["nbytes"]), "each chunk has its size, absent ones stay absent"
+    assert np.array_equal(packed["offset"] == EMPTY, entries["offset"] == EMPTY)
+    live = np.sort(packed[packed["offset"] != EMPTY], order="offset")
+    assert live["offset"].tolist() == (packing.data_start + np.cumsum([0, *live["nbytes"]])[:-1]).tolist(), "no gap"
+    assert packing.file_bytes == sum(shard[2]) + array.index_bytes
+    assert packing.gap_bytes == sum(shard[1])
+    assert packing.index_offset == (0 if index_location == "start" else sum(shard[2]))
+    data_range = (array.index_bytes, packing.file_bytes) if index_location == "start" else (0, packing.index_offset)
+    assert not check_entries(array, SHARD, packed, data_range).faults
+    again = Packing.of(array, SHARD, packed, order)
+    assert again.matches(packing.file_bytes)
+    assert not again.matches(packing.file_bytes + 1), "something else is in the file"
+    file_bytes = data_end + (array.index_bytes if index_location == "end" else 0)
+    assert packing.matches(file_bytes) == (sum(shard[1]) == 0 and np.array_equal(packed, entries))
+
+
+def test_chunks_that_share_bytes_are_written_apart(array):
+    entries = empty_index(12)
+    entries[2], entries[5], entries[6], entries[9] = (10, 100), (10, 100), (60, 100), (170, 5)
+    packing = Packing.of(array, SHARD, entries, "row_major")
+    assert packing.gap_bytes == 10 + 10
+    assert packing.live_bytes == 305
+    assert not packing.matches(175 + array.index_bytes)
+
+
+def test_an_entry_that_cannot_be_is_named(array, tmp_path):
+    entries = empty_index(12)
+    entries[7] = (10, 500)
+    entries[8] = (400, 0)
+    (tmp_path / "shard").write_bytes(bytes(1000) + encode_index(entries))
+    with ShardFile(array, tmp_path / "shard") as file, pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk has a size of 0"):
+        sound_entries(file, SHARD)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardwright.model.errors import LockedError
+from shardwright.repack.tasks import run_task
+from shardwright.repack.work_folder import PAUSE_NAME, WorkFolder, file_of_shard, side_of, working_path
+from shardwright.storage import failpoints
+
+from .stores import leftovers, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardwright.read.store import StoredArray
+
+
+def test_one_job_at_a_time(store_of):
+    array = store_of()
+    with WorkFolder.take(array.path) as work:
+        assert work.path == array.path / ".compact"
+        with pytest.raises(LockedError, match=r"another writer holds .*process"):
+            WorkFolder.take(array.path)
+    assert not work.path.exists(), "nothing left in it"
+    WorkFolder.take(array.path).release()
+
+
+def test_a_pause_file_that_stays_keeps_the_folder(store_of):
+    work = WorkFolder.take(store_of().path)
+    (work.path / PAUSE_NAME).touch()
+    work.release()
+    assert [path.name for path in work.path.iterdir()] == ["pause"]
+
+
+def spill(link: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True)
+    link.rename(to)
+    link.symlink_to(to)
+
+
+def test_leftovers_are_cleared_on_both_sides(store_of, tmp_path):
+    array = store_of()
+    spill(array.path / "c/0/0/0", tmp_path / "second/0.ome.zarr/0/c/0/0/0")
+    for key in ("c/0/0/0", "c/0/0/1"):
+        file = file_of_shard(array, key)
+        name = working_path(file, key)
+        assert name.parent.parent == side_of(file, key) == (tmp_path / "second/0.ome.zarr/0" if key == "c/0/0/0" else array.path)
+        assert name.name.startswith(key.replace("/", ".") + ".")
+        name.write_bytes(b"half a shard")
+    with WorkFolder.take(array.path) as work:
+        assert len(work.clear_leftovers()) == 2
+        assert not leftovers(tmp_path)
+    assert not list(tmp_path.rglob(".compact")), "empty folders go"
+
+
+def test_names_of_working_files_differ(store_of):
+    array = store_of()
+    file = file_of_shard(array, "c/0/0/0")
+    assert working_path(file, "c/0/0/0") != working_path(file, "c/0/0/0")
+
+
+def die_while_packing(array: StoredArray, point: str) -> int:
+    """How a child ends that is to end at this point."""
+    child = os.fork()
+    if child == 0:
+        try:
+            failpoints.set_hook(point, lambda: os._exit(9))
+            WorkFolder.take(array.path)
+            run_task(task(array, 0, 0, 0, order="morton"))
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("point", ["compact.before_index", "compact.before_replace", "directory.before_sync"])
+def test_what_a_dead_job_left_is_cleared_and_done_again(store_of, point):
+    array = store_of()
+    assert die_while_packing(array, point) == 9
+    with WorkFolder.take(array.path) as work:
+        cleared = work.clear_leftovers()
+        assert len(cleared) == (point.startswith("compact"))
+        assert run_task(task(array, 0, 0, 0, order="morton"))["ok"]

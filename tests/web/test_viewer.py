@@ -1,0 +1,254 @@
+"""Finished stores and the viewer over HTTP, without a browser: what is listed, where a link leads to, and what is kept from going elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from urllib.parse import unquote
+
+import anyio
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+import shardwright as sw
+from shardwright.read.store import open_store
+from shardwright.shard.group_files import WORKSPACE
+from shardwright.web import finished, viewer
+from shardwright.web.contrast import first_pixels, grey_levels
+from shardwright.web.viewer_state import StoredImage, viewer_state
+
+from .web_process import WebProcess, settings_for
+
+
+def write_store(path, frames=3, shape=(40, 70), codec=None):
+    """Values of frame i: 100 i + 0..99 in a ramp along the columns."""
+    dimensions = [
+        sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=1, type="time", unit="second", scale=0.5),
+        sw.Dimension(name="y", count=shape[0], chunk_size=32, shard_size_chunks=2, type="space", unit="micrometer", scale=0.25),
+        sw.Dimension(name="x", count=shape[1], chunk_size=32, shard_size_chunks=2, type="space", unit="micrometer", scale=0.25),
+    ]
+    ramp = np.broadcast_to(np.linspace(0, 99, shape[1]).astype(np.uint16), shape)
+    with sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=codec)) as writer:
+        for i in range(frames):
+            writer.append(np.ascontiguousarray(ramp + 100 * i))
+    return path
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def web(root):
+    with WebProcess(settings_for(root)) as process:
+        yield process
+
+
+def look(root):
+    """The list, after one look at the disk."""
+    stores = finished.FinishedStores(root)
+    return anyio.run(stores.listed)
+
+
+def state_of(answer):
+    assert answer.status == 302
+    address, _, fragment = answer.headers["Location"].partition("#!")
+    assert address == viewer.CLIENT
+    return json.loads(unquote(fragment))
+
+
+def test_finished_stores_are_listed_newest_first(tmp_path):
+    for age, name in enumerate(["new.ome.zarr", "old.ome.zarr"]):
+        os.utime(write_store(tmp_path / name), (1e9 - age, 1e9 - age))
+    (write_store(tmp_path / "running.ome.zarr") / WORKSPACE).mkdir()
+    (tmp_path / "link.ome.zarr").symlink_to(tmp_path / "old.ome.zarr")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "broken.ome.zarr").mkdir()
+    (tmp_path / "broken.ome.zarr" / "zarr.json").write_text('{"attributes": {"ome": {"multiscales": []}}}')
+    new, old = look(tmp_path)
+    assert (new["name"], old["name"]) == ("new", "old")
+    assert (new["store"], new["frames"], new["shape"], new["axes"], new["dtype"]) == ("new.ome.zarr", 3, [3, 40, 70], ["t", "y", "x"], "uint16")
+    assert new["finished_s"] == 1e9
+    assert new["path"] == str(tmp_path / "new.ome.zarr")
+
+
+def test_frames_that_are_missing_are_told_by_the_store_itself(tmp_path):
+    """Whichever daemon wrote it, and however long ago."""
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[
+            sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=1),
+            sw.Dimension(name="y", count=4, chunk_size=4, shard_size_chunks=1),
+            sw.Dimension(name="x", count=4, chunk_size=4, shard_size_chunks=1),
+        ],
+    )
+    with sw.create(tmp_path / "holes.ome.zarr", spec, on_duplicate="count") as writer:
+        for frame_id in (0, 1, 5, 5, 7):
+            writer.append(np.full((4, 4), frame_id, np.uint16), frame_id=frame_id)
+    receipt = writer.receipt
+    assert (receipt.frames_missing, receipt.frames_duplicate) == (4, 1)
+    (told,) = look(tmp_path)
+    assert (told["frames"], told["frames_missing"]) == (8, 4)
+
+    (tmp_path / "holes.ome.zarr" / "frames" / "fate" / "c" / "0").write_bytes(b"damaged")
+    assert look(tmp_path)[0]["frames_missing"] is None
+
+
+@pytest.mark.parametrize("place", ["zarr.json", "0/zarr.json", "frames/fate/zarr.json", "frames/fate/c/0"])
+def test_pipes_and_links_in_a_store_hold_nothing_up_and_lead_nowhere(tmp_path, place):
+    other = write_store(tmp_path / "elsewhere" / "other.ome.zarr")
+    piped, linked = (write_store(tmp_path / "root" / f"{name}.ome.zarr") for name in ("piped", "linked"))
+    for store in (piped, linked):
+        (store / place).unlink()
+    os.mkfifo(piped / place)
+    (linked / place).symlink_to(other / place)
+    told = {store["name"]: store["frames_missing"] for store in look(tmp_path / "root")}
+    assert told == ({"piped": None, "linked": None} if place.startswith("frames") else {})
+
+
+def test_the_list_is_bounded_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(finished, "MOST_LISTED", 2)
+    for i in range(3):
+        os.utime(write_store(tmp_path / f"s{i}.ome.zarr", frames=1), (1e9 + i, 1e9 + i))
+        stores = finished.FinishedStores(tmp_path)
+        listed = [store["name"] for store in anyio.run(stores.listed)]
+        assert (listed, stores.more) == ([f"s{j}" for j in range(i, max(-1, i - 2), -1)], i == 2)
+    with WebProcess(settings_for(tmp_path)) as unbounded:
+        told = json.loads(unbounded.ask("/api/stores").body)
+    assert (len(told["stores"]), told["more"]) == (3, False)
+
+
+def test_a_root_that_is_away_leaves_what_was_known(tmp_path):
+    stores = finished.FinishedStores(tmp_path / "root")
+    (tmp_path / "root").mkdir()
+    write_store(tmp_path / "root" / "one.ome.zarr")
+    stores._look()
+    (tmp_path / "root").rename(tmp_path / "elsewhere")
+    stores._look()
+    assert [store["name"] for store in stores._list] == ["one"]
+
+
+def test_a_link_leads_to_the_client_with_the_store_in_it(root, web):
+    write_store(root / "embryo.ome.zarr")
+    told = json.loads(web.ask("/api/stores").body)
+    assert told["viewer"] == viewer.VIEW
+    assert "embryo.ome.zarr" in [store["store"] for store in told["stores"]]
+    state = state_of(web.ask("/view/embryo.ome.zarr"))
+    layer = state["layers"][0]
+    assert layer["source"] == f"http://127.0.0.1:{web.port}/stores/embryo.ome.zarr/|zarr3:"
+    assert layer["shaderControls"]["normalized"]["range"] == pytest.approx([45, 89], abs=1), "of the middlemost chunk of the first frame"
+    assert state["dimensions"] == {"t": [0.5, "s"], "y": [pytest.approx(2.5e-7), "m"], "x": [pytest.approx(2.5e-7), "m"]}
+    assert state["displayDimensions"] == ["x", "y", "t"]
+    assert state["position"] == [0, 19.5, 34.5]
+
+
+def test_a_store_whose_pixels_cannot_be_read_is_opened_all_the_same(root, web):
+    store = write_store(root / "cut.ome.zarr")
+    for shard in (store / "0" / "c").rglob("*"):
+        if shard.is_file():
+            shard.write_bytes(b"")
+    assert "shaderControls" not in state_of(web.ask("/view/cut.ome.zarr"))["layers"][0]
+
+
+def test_only_finished_stores_of_the_root_are_opened(tmp_path, root, web):
+    outside = write_store(tmp_path / "outside.ome.zarr")
+    (root / "link.ome.zarr").symlink_to(outside)
+    (write_store(root / "running.ome.zarr") / WORKSPACE).mkdir()
+    leading_out = write_store(root / "out.ome.zarr") / "zarr.json"
+    to_outside = os.path.relpath(outside / "0", root / "out.ome.zarr")
+    leading_out.write_text(leading_out.read_text().replace('"path": "0"', f'"path": "{to_outside}"'))
+    for store in ("absent.ome.zarr", "..", "%2e%2e", ".hidden", "link.ome.zarr", "running.ome.zarr", "out.ome.zarr", "a%00b"):
+        assert web.ask(f"/view/{store}").status == 404, store
+
+
+def test_the_client_is_served_with_a_policy_that_keeps_everything_here(web):
+    index = web.ask(viewer.CLIENT)
+    assert index.status == 200
+    assert index.body.startswith(b'<!doctype html><html><head><script src="session_stub.js"></script>')
+    script = next(part.split(b'"')[0].decode() for part in index.body.split(b'src="')[2:])
+    for name, media_type in (("", "text/html"), ("session_stub.js", "text/javascript"), (script, "text/javascript")):
+        answer = web.ask(viewer.CLIENT + name)
+        assert answer.status == 200
+        assert answer.headers["Content-Type"].startswith(media_type)
+        policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+        assert policy["default-src"] == "'self'"
+        assert policy["connect-src"] == "'self' data: blob:"
+    assert web.ask(viewer.CLIENT + script, "HEAD").body == b""
+    for name in ("../../server.py", "..%2f..%2fserver.py", "absent.js"):
+        assert web.ask(viewer.CLIENT + name).status == 404
+
+
+def test_without_the_package_the_page_says_how_to_get_it(tmp_path):
+    write_store(tmp_path / "one.ome.zarr", frames=1)
+    sabotage = "import importlib.util as u; find = u.find_spec; u.find_spec = lambda name, *a: None if name == 'neuroglancer' else find(name, *a)"
+    with WebProcess(settings_for(tmp_path), sabotage=sabotage) as web:
+        told = json.loads(web.ask("/api/stores").body)
+        assert (told["viewer"], len(told["stores"])) == (None, 1)
+        for path in (viewer.CLIENT, "/view/one.ome.zarr"):
+            answer = web.ask(path)
+            assert (answer.status, b"shardwright[viewer]" in answer.body) == (404, True)
+
+
+def test_the_workspace_is_what_the_writer_calls_it():
+    assert finished.WORKSPACE == WORKSPACE
+
+
+@pytest.mark.parametrize("codec", [None, sw.Blosc(cname="lz4", clevel=1, shuffle="shuffle")])
+def test_first_pixels_are_those_of_the_middlemost_chunk(tmp_path, codec):
+    array = open_store(write_store(tmp_path / "s.zarr", codec=codec)).arrays[0]
+    ramp = np.linspace(0, 99, 70).astype(np.uint16)
+    assert first_pixels(array).tolist() == [ramp[32:64].tolist()] * 32
+
+
+def test_first_pixels_end_where_the_image_ends(tmp_path):
+    array = open_store(write_store(tmp_path / "s.zarr", shape=(20, 35))).arrays[0]
+    assert first_pixels(array).shape == (20, 32)
+
+
+def test_pixels_that_were_never_written_are_the_fill_value(tmp_path):
+    store = write_store(tmp_path / "s.zarr", frames=2)
+    shard = next(path for path in (store / "0" / "c").rglob("*") if path.is_file())
+    array = open_store(store).arrays[0]
+    index = bytearray(shard.read_bytes())
+    entry = 16 * int(np.ravel_multi_index((0, 0, 1), array.shard_chunks))
+    start = len(index) - array.index_bytes
+    index[start + entry : start + entry + 16] = b"\xff" * 16
+    index[-4:] = crc32c(bytes(index[start:-4])).to_bytes(4, "little")
+    shard.write_bytes(index)
+    assert first_pixels(array).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "levels"),
+    [
+        (np.arange(1001, dtype=np.uint16), (5, 998)),
+        (np.full(9, 7, np.uint8), (7, 8)),
+        (np.zeros(9, bool), (0, 1)),
+        (np.array([np.nan, np.inf], np.float32), (0, 1)),
+    ],
+)
+def test_grey_levels(pixels, levels):
+    assert grey_levels(pixels) == pytest.approx(levels)
+
+
+def test_grey_levels_of_one_float_still_differ():
+    low, high = grey_levels(np.full(4, 1e9, np.float32))
+    assert low < high
+
+
+def test_five_axes_show_a_slice_and_scroll_through_depth():
+    image = StoredImage(
+        ("t", "c", "z", "y", "x"), ("second", None, "micrometer", "micrometer", "micrometer"), (2, 1, 1.5, 0.5, 0.5), (4, 2, 9, 100, 200), "uint8"
+    )
+    state = viewer_state(image, "stack", "http://rig/stores/stack.ome.zarr/", None)
+    assert state["displayDimensions"] == ["x", "y", "z"]
+    assert state["position"] == [0, 0, 0, 49.5, 99.5]
+    assert state["dimensions"]["c"] == [1, ""]
+    assert image.frames == 72
+
+
+def test_units_that_the_viewer_may_not_know_leave_the_place_to_it():
+    image = StoredImage(("t", "y", "x"), (None, "parsec", "parsec"), (1, 1, 1), (1, 8, 8), "uint8")
+    assert "position" not in viewer_state(image, "sky", "http://rig/stores/sky.ome.zarr/", (0, 1))
