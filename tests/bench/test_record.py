@@ -402,27 +402,31 @@ def test_a_busy_machine_is_seen():
 
 
 def test_the_digest_takes_its_place_in_the_readme(tmp_path):
-    readme, source = tmp_path / "README.md", tmp_path / "RECORD.jsonl"
-    record.append(whole(some_outcomes()), source)
-    readme.write_text(f"before\n{digest.BEGIN}\nold\n{digest.END}\nafter\n")
-    digest.renew(readme, source)
-    once = readme.read_text()
-    digest.renew(readme, source)
-    assert readme.read_text() == once
-    assert once.startswith("before\n")
-    assert once.endswith("\nafter\n")
-    assert digest.digest_of(once) == digest.digest(whole(some_outcomes()))
-    readme.write_text("no marks")
+    readme, everything, source = tmp_path / "README.md", tmp_path / "ALL.md", tmp_path / "RECORD.jsonl"
+    made = whole(some_outcomes())
+    record.append(made, source)
+    for path in (readme, everything):
+        path.write_text(f"before\n{digest.BEGIN}\nold\n{digest.END}\nafter\n")
+    for path, table in ((readme, digest.summary(made)), (everything, digest.digest(made))):
+        digest.renew(readme, everything, source)
+        once = path.read_text()
+        digest.renew(readme, everything, source)
+        assert path.read_text() == once
+        assert once.startswith("before\n")
+        assert once.endswith("\nafter\n")
+        assert digest.digest_of(once) == table
+    everything.write_text("no marks")
     with pytest.raises(RecordError, match="no place for the digest"):
-        digest.renew(readme, source)
+        digest.renew(readme, everything, source)
 
 
 def test_what_is_committed_is_the_newest_record():
-    """RECORD.jsonl, chart.svg and the README tell the same."""
+    """RECORD.jsonl, chart.svg and both READMEs tell the same."""
     newest = record.newest()
     assert chart.PATH.read_text(encoding="utf-8") == chart.draw(newest)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert digest.digest_of(readme) == digest.digest(newest)
+    assert digest.digest_of(readme) == digest.summary(newest)
+    assert digest.digest_of(digest.ALL.read_text(encoding="utf-8")) == digest.digest(newest)
     assert f"]({chart.PATH.relative_to(ROOT)})" in readme
 
 

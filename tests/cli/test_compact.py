@@ -25,7 +25,7 @@ from shardwright.cli.worker_options import parse_rate
 from shardwright.model.errors import ConfigError
 from shardwright.repack.pausing import RigPause
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "shardwright.cli"]
 SHARDS = 3
 

@@ -22,7 +22,7 @@ from shardwright.repack.pausing import pause_files
 from shardwright.repack.rechunk_job import RechunkOptions, plan_new_store, write_new_store
 from shardwright.repack.work_folder import PAUSE_NAME, WORK_FOLDER
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "src/shardwright/repack/README.md").read_text(encoding="utf-8")
 PIXELS = np.random.default_rng(5).poisson(90, (5, 32, 48)).astype(np.uint16)
 WAIT_S = 60
 HERE = ("--workers", "1", "--no-idle")

@@ -212,7 +212,7 @@ def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, short_folder:
 @pytest.mark.slow
 def test_the_readmes_recipe(tmp_path: Path) -> None:
     """What pip installs in the recipe suffices for the units, the instance and a daemon's plan; packages come from the package index."""
-    recipe = re.search(r"## Run it as a service.*?```sh\n(.*?)```", (CHECKOUT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    recipe = re.search(r"## Install it.*?```sh\n(.*?)```", (CHECKOUT / "src/shardwright/daemon/README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert recipe is not None
     (wanted,) = re.findall(r"/opt/shardwright/bin/pip install '\.(\[\w+\])'", recipe[1])
     (installing,) = re.findall(r"(?m)^/opt/shardwright/bin/shardwright (install [^#\n]*?) *(?:#.*)?$", recipe[1])

@@ -1,4 +1,4 @@
-"""The README tells the truth: its Python runs as it stands, its commands and files exist."""
+"""The README and what it leads to tell the truth: their Python runs as it stands, their commands and files exist."""
 
 import re
 import shutil
@@ -18,7 +18,11 @@ from shardwright.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SECURITY = (ROOT / "src/shardwright/ingest/SECURITY.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("src/**/*.md")), *(ROOT / folder / "README.md" for folder in ("tests", "tools/benchmarks"))]
+LEFT_OUT = {"CONTROL.md", "FORMAT.md", "METRICS.md", "PROTOCOL.md"}  # for programs: whose tests read them themselves
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+MOST_LINES = 200
 README_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 
 
@@ -37,6 +41,8 @@ def test_example_of_the_in_process_writer(tmp_path, monkeypatch, capsys):
     assert_holds_frames("embryo.ome.zarr")
     exec(compile(PYTHON[2], "README.md", "exec"), {})
     assert "[20 rows x " in capsys.readouterr().out
+    exec(compile(PYTHON[4], "README.md", "exec"), {})
+    assert "(20, 2048, 2048) 0.0" in capsys.readouterr().out
 
 
 def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
@@ -81,20 +87,21 @@ def test_example_of_a_camera_on_another_computer(serve, short_folder, monkeypatc
     def here(text):
         return text.replace("/etc/shardwright", str(etc)).replace(README_ENDPOINT, endpoint).replace("tcp://192.168.5.1:5555", tcp)
 
-    commands = re.findall(r"(?m)^(rig|camera)\$ +shardwright ([^#\n]+)", README)
+    commands = re.findall(r"(?m)^(rig|camera)\$ +shardwright ([^#\n]+)", SECURITY)
     assert [where for where, _ in commands] == ["rig", "camera"]
     for where, command in commands:
         subprocess.run([sys.executable, "-m", "shardwright.cli", *here(command).split()], cwd=short_folder / where, check=True)
     shutil.copy(etc / "keys" / "rig.key", camera)
     shutil.copy(camera / "camera-1.key", etc / "clients")
 
-    (with_keys,) = re.findall(r"```yaml\n(ingest:\n.*?curve:.*?)```", README, re.DOTALL)
+    (with_keys,) = re.findall(r"```yaml\n(ingest:\n.*?curve:.*?)```", SECURITY, re.DOTALL)
     path = short_folder / "rig.yaml"
     path.write_text(f"output: {{root: {short_folder}/data, create: true}}\n{here(with_keys)}", encoding="utf-8")
     monkeypatch.chdir(camera)
     with serve(path, endpoint):
         names = {"sw": sw}
-        exec(compile(here(PYTHON[4]), "README.md", "exec"), names)
+        (example,) = re.findall(r"```python\n(.*?)```", SECURITY, re.DOTALL)
+        exec(compile(here(example), "SECURITY.md", "exec"), names)
         with names["daemon"] as daemon:
             dimensions = [sw.Dimension(name=name, count=count, chunk_size=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
             with daemon.acquire("far", sw.ArraySpec(dtype="uint16", dimensions=dimensions)) as stream:
@@ -104,16 +111,33 @@ def test_example_of_a_camera_on_another_computer(serve, short_folder, monkeypatc
 
 def test_every_python_example_is_run_here():
     assert len(PYTHON) == 5
+    others = {path.name for path in DOCUMENTS[1:] if "```python" in path.read_text(encoding="utf-8")}
+    assert others - LEFT_OUT == {"SECURITY.md"}
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#:]+)\)|(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", README))))
-def test_named_files_exist(path):
-    assert (ROOT / next(filter(None, path))).exists()
+def test_the_readme_is_read_to_its_end():
+    assert len(README.splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_named_files_exist(document):
+    text = document.read_text(encoding="utf-8")
+    linked = [document.parent / path for path in re.findall(r"\]\(([^)#:]+)\)", text)]
+    named = [ROOT / next(filter(None, names)) for names in re.findall(r"(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", text)]
+    assert [path for path in linked + named if not path.exists()] == []
+
+
+def test_every_document_is_found_from_the_readme():
+    linked = {(ROOT / path).resolve() for path in re.findall(r"\]\(([^)#:]+)\)", README)}
+    assert set(DOCUMENTS[1:]) <= linked
 
 
 def test_named_commands_exist():
-    shell = "".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
-    named = set(re.findall(r"`shardwright ([a-z]+)", README)) | set(re.findall(r"(?m:^)shardwright ([a-z]+)", shell))
+    named = set()
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        shell = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+        named |= set(re.findall(r"`shardwright ([a-z]+)", text)) | set(re.findall(r"(?m:^)shardwright ([a-z]+)", shell))
     assert named == set(COMMANDS)
 
 

@@ -1,4 +1,4 @@
-"""The record's digest in the README: a table of what is asked and what the newest whole record measured, between two marks. ``renew`` writes it."""
+"""The newest whole record as tables between two marks: all that is asked in README.md here, five ratios in the project's. ``renew`` writes both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from . import record
 from .record import Record, RecordError
 from .record_table import measured
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README, ALL = Path(__file__).resolve().parents[2] / "README.md", Path(__file__).resolve().parent / "README.md"
+FIRST = ("in process", "daemon, shared memory", "uncompressed", "CPU seconds per GB, in process", "peak memory, daemon")
 BEGIN, END = "<!-- record: written by tools/bench chart -->", "<!-- /record -->"
 
 
@@ -18,20 +19,40 @@ def digest(made: Record) -> str:
 
     A figure that is asked of several (each peer, plan and peer) has one row: the one that is nearest to being missed.
     """
+    lines = [_where(made), "", "| | asked | measured | no disk | |", "|---|---|---|---|---|"]
+    lines += [f"| {_what(one)} | {one['asked']} | {measured(one)} | {_no_disk(made, one)} | {_short(one)} |" for one in _rows(made)]
+    return "\n".join(lines)
+
+
+def summary(made: Record) -> str:
+    """Markdown: five ratios, each with what it is a ratio to, then where they were measured."""
+    lines = ["| | ratio | to that of |", "|---|---|---|"]
+    lines += [
+        f"| {_what(one)} | {measured(one)} | {one['against'].replace('shardwright', 'in process')} |"
+        for name in FIRST
+        for one in _rows(made)
+        if one["name"] == name
+    ]
+    return "\n".join([*lines, "", _where(made)])
+
+
+def _where(made: Record) -> str:
     machine = made.machine
     where = f"{machine.cpu.replace('(R)', '')}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, {machine.filesystem}, "
     where += f"Linux {machine.kernel}; {made.date[:10]}, commit {(made.commit or 'none')[:9]}."
     if made.cores_busy > record.BUSY_CORES:
         where += f" The machine was not idle: up to {made.cores_busy:.1f} cores were busy with other work."
-    lines = [where, "", "| | asked | measured | no disk | |", "|---|---|---|---|---|"]
+    return where
+
+
+def _rows(made: Record) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for one in made.outcomes:
         if one["headline"]:
             worst = rows.setdefault((one["name"], _way(one)), one)
             if _margin(one) < _margin(worst):
                 rows[one["name"], _way(one)] = one
-    lines += [f"| {_what(one)} | {one['asked']} | {measured(one)} | {_no_disk(made, one)} | {_short(one)} |" for one in rows.values()]
-    return "\n".join(lines)
+    return list(rows.values())
 
 
 def _margin(one: dict[str, Any]) -> float:
@@ -68,14 +89,20 @@ def _no_disk(made: Record, one: dict[str, Any]) -> str:
     return f"{same[0]['value']:.2f}" if same else ""
 
 
-def renew(readme: Path = README, source: Path = record.PATH) -> None:
-    """Write the digest of the newest whole record between the marks. Raises ``RecordError``."""
+def renew(readme: Path = README, everything: Path = ALL, source: Path = record.PATH) -> None:
+    """Write the tables of the newest whole record between the marks. Raises ``RecordError``."""
+    made = record.newest(source)
+    _put(readme, summary(made))
+    _put(everything, digest(made))
+
+
+def _put(readme: Path, table: str) -> None:
     text = readme.read_text(encoding="utf-8")
     before, found, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not found or not ended:
         raise RecordError(f"{readme.name} has no place for the digest: put {BEGIN} and {END} on lines of their own")
-    readme.write_text(f"{before}{BEGIN}\n\n{digest(record.newest(source))}\n\n{END}{after}", encoding="utf-8")
+    readme.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
 
 
 def digest_of(readme_text: str) -> str:
