@@ -17,6 +17,7 @@ import zarr
 
 import shardwright as sw
 from shardwright.acquire.acquisition import AcquisitionState
+from shardwright.acquire.intact import is_intact
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import FencedError, LockedError, ResumeError, ShardFormatError, StorageError
@@ -24,7 +25,7 @@ from shardwright.model.fates import Fate, Reason
 from shardwright.recovery.leftovers import unfinished_stores
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.storage import failpoints
+from shardwright.storage import failpoints, files
 
 from .conftest import keeper_is_done
 
@@ -82,28 +83,34 @@ def test_recovery_seals_every_stored_frame(crash, shared_pool, count, index_loca
 
 
 @pytest.mark.parametrize("what", ["nothing", "no mark", "a sync that fails"])
-def test_the_page_cache_is_written_again_once_a_sync_has_failed(crash, shared_pool, what):
+def test_the_page_cache_is_written_again_once_a_sync_has_failed(crash, shared_pool, monkeypatch, what):
     """Whether the writer heard of it, or recovery is the first to."""
     drive, left = crash(range(7), chunk=4)
-    workspace, again, synced = left / ".shardwright", [], []
+    workspace, opened, again = left / ".shardwright", [], []
     if what == "no mark":
         (workspace / "boot").unlink()
+    fsync, pieces = os.fsync, files.pieces_of
 
-    def sync() -> None:
-        synced.append(None)
-        if what == "a sync that fails" and len(synced) == 2:
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.name == "0.journal" and path not in opened and what == "a sync that fails":
+            opened.append(path)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
 
-    failpoints.set_hook("files.before_sync", sync)
-    failpoints.set_hook("files.before_write_again", lambda: again.append(None))
-    try:
-        recover_store(left, shared_pool, threads=2)
-    finally:
-        failpoints.set_hook("files.before_sync", None)
-        failpoints.set_hook("files.before_write_again", None)
-    files = {"nothing": 0, "no mark": len(synced), "a sync that fails": 1}[what]
-    assert len(synced) >= 5, "log, staging area, journal, two shards or more"
-    assert len(again) >= files if files else not again
+    def noted(descriptor: int, **options):
+        again.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, is_intact(workspace)))
+        return pieces(descriptor, **options)
+
+    in_progress = sorted(
+        path.name for path in workspace.iterdir() if path.name in ("frames.log", "staging") or path.suffix in (".partial", ".journal")
+    )
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(files, "pieces_of", noted)
+    recover_store(left, shared_pool, threads=2)
+    assert len(in_progress) >= 5
+    expected = {"nothing": [], "no mark": in_progress, "a sync that fails": ["0.journal"]}[what]
+    assert sorted(again) == [(name, False) for name in expected], "and it is no longer intact when that begins"
     assert np.array_equal(read(left), drive.expected(range(7)))
 
 

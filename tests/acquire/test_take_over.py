@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,10 @@ from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings
 from shardwright.model.errors import FencedError, ShardFormatError, StorageFullError
 from shardwright.read.store import open_store
+from shardwright.read.verify import verify_store
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.resume import restore
+from shardwright.recovery.take_over import _copy_file
 from shardwright.repack.shards import _open_keys
 from shardwright.storage import failpoints
 
@@ -142,28 +146,92 @@ def test_a_full_disk_at_any_sync_of_a_folder_takes_nothing(old, shared_pool):
     assert_whole(old.path, old)
 
 
+STAGED = WriteSettings(store_within_ms=20, sync_interval_ms=3_600_000, ballast_bytes=0, on_full="block")
+
+
+def send(drive, positions: range | list[int], stop: int) -> None:
+    """One by one, each stored before the next."""
+    for number in range(drive.acquisition.next_sequence, stop):
+        drive.submit(positions[number])
+        drive.until(lambda stored=number + 1: drive.acquisition.stored_watermark >= stored)
+
+
+def assert_kept(drive, positions) -> None:
+    found = zarr.open_array(drive.path / "0", mode="r")[...]
+    expected = drive.expected(positions)
+    assert [position for position in positions if not np.array_equal(found[position], expected[position])] == []
+
+
 @pytest.mark.parametrize("number", range(1, 6))
 def test_frames_that_the_old_writer_hands_on_meanwhile_are_not_missed(tmp_path, shared_pool, drive_of, spec_of, number):
     """It does not hang at all: before each copy in turn it stores the slab of a staged frame, and uses every slot again."""
-    settings = WriteSettings(store_within_ms=20, sync_interval_ms=3_600_000, ballast_bytes=0)
-    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=64), shared_pool, settings, ring_frames=8)
-    slots = drive.acquisition.limits.staging_frames
-
-    def go_on(stop: int) -> None:
-        for frame in range(drive.acquisition.next_sequence, stop):
-            drive.submit(frame)
-            drive.until(lambda stored=frame + 1: drive.acquisition.stored_watermark >= stored)
-
-    go_on(7)
-    failpoints.set_hook("take_over.before_copy", failpoints.at_time(number, lambda: go_on(7 + 2 * slots)))
+    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=64), shared_pool, STAGED, ring_frames=8)
+    stop = 7 + 2 * drive.acquisition.limits.staging_frames
+    send(drive, range(stop), 7)
+    failpoints.set_hook("take_over.before_copy", failpoints.at_time(number, lambda: send(drive, range(stop), stop)))
     try:
         take_over(drive.path).close()
     finally:
         failpoints.set_hook("take_over.before_copy", None)
-    assert drive.acquisition.stored_watermark == 7 + 2 * slots
-    recovered = recover_store(drive.path, shared_pool, threads=1)
-    assert recovered.frames_kept >= 7
-    assert np.array_equal(zarr.open_array(drive.path / "0", mode="r")[:7], drive.expected(range(7)))
+    assert drive.acquisition.stored_watermark == stop
+    recover_store(drive.path, shared_pool, threads=1)
+    assert_kept(drive, range(7))
+
+
+def test_a_group_that_the_old_writer_finishes_making_meanwhile_is_not_missed(tmp_path, shared_pool, drive_of, spec_of):
+    """It has looked at the fence, and makes all of a group's files after that; a frame that was staged for it has its slot used again."""
+    held, waits = threading.Event(), threading.Event()
+    failpoints.set_hook("journal.before_create", failpoints.at_time(3, lambda: (waits.set(), held.wait(60))))
+    settings = replace(STAGED, sync_interval_ms=50)  # slots come back with a commit, and none is made while the keeper is held
+    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(count=384, chunk=2, shard=64), shared_pool, settings, ring_frames=8)
+    positions = [*range(127), 128, *range(256, 384)]  # frame 127 never comes: the first group is not sealed
+    stop = 131 + 2 * drive.acquisition.limits.staging_frames
+
+    def go_on() -> None:
+        held.set()
+        send(drive, positions, stop)
+
+    send(drive, positions, 127)
+    drive.until(lambda: drive.acquisition.durable_watermark == 127)
+    send(drive, positions, 128)
+    assert waits.wait(60)
+    send(drive, positions, 129)
+    failpoints.set_hook("take_over.before_copy", failpoints.at_time(1, go_on))
+    try:
+        take_over(drive.path).close()
+    finally:
+        failpoints.set_hook("take_over.before_copy", None)
+        failpoints.set_hook("journal.before_create", None)
+    recover_store(drive.path, shared_pool, threads=1)
+    assert_kept(drive, positions[:129])
+
+
+def test_a_take_over_that_was_cut_short_is_one_for_whoever_comes_next(tmp_path, shared_pool, drive_of, spec_of):
+    """Its old writer may live: what a recovery without the flag had sealed, it would write into."""
+    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=64), shared_pool, STAGED, ring_frames=8)
+    send(drive, range(20), 8)
+    failpoints.set_hook("take_over.before_copy", no_room)
+    with pytest.raises(StorageFullError):
+        take_over(drive.path)
+    failpoints.set_hook("take_over.before_copy", None)
+    assert recover_store(drive.path, shared_pool, threads=1).frames_kept == 8
+    send(drive, range(20), 20)
+    assert verify_store(drive.path, threads=1).problems == []
+    assert_kept(drive, range(8))
+
+
+def test_a_copy_has_what_its_source_has(tmp_path):
+    """Holes among the data, as preallocated files have them."""
+    rng, source, target = np.random.default_rng(3), tmp_path / "source", tmp_path / "target"
+    for _ in range(12):
+        with source.open("wb") as file:
+            for page in rng.choice(2048, 700, replace=False):
+                file.seek(4096 * int(page))
+                file.write(rng.bytes(4096))
+            file.truncate(2048 * 4096)
+        target.unlink(missing_ok=True)
+        _copy_file(source, target)
+        assert target.read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize("slow_one", ["resumed", "taken over"])

@@ -5,16 +5,16 @@ Injected at the failpoints (each call of each io mode), by strace into the syste
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardwright.model.errors import StorageError
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import has_manifest
-from shardwright.storage.files import sync_file, write_again, write_file
+from shardwright.storage.files import renew, write_file
 
 from .disks import FaultyDisk, need_tools
 from .judge import judge, judge_account, leftovers
@@ -161,7 +161,7 @@ def test_a_disk_that_fails_for_a_while(rig, faulty_disk, io):
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("format_name", ["ext4", "xfs"])
 def test_the_page_cache_after_a_failed_sync_is_written_again(format_name, again):
-    """The kernel tells of a failed sync once, holds what it could not write for clean, and writes it no more: but for ``write_again``."""
+    """The kernel tells of a failed sync once, holds what it could not write for clean, and writes it no more: but for ``renew``."""
     old, new = b"o" * (3 << 20), b"n" * (3 << 20)
     with FaultyDisk(format_name, 512 << 20) as disk:
         path = disk.path / "a"
@@ -169,12 +169,12 @@ def test_the_page_cache_after_a_failed_sync_is_written_again(format_name, again)
         with path.open("r+b") as file:
             file.write(new)
             file.flush()
-            with disk.failing(), pytest.raises(StorageError, match="Input/output error"):
-                sync_file(path)
-        assert path.read_bytes() == new, "as the kernel has it"
-        if again:
-            write_again(path)
-        sync_file(path)
+            with disk.failing(), pytest.raises(OSError, match="Input/output error"):
+                os.fsync(file.fileno())
+            assert path.read_bytes() == new, "as the kernel has it"
+            if again:
+                renew(path, again=True, failed=pytest.fail)
+            os.fsync(file.fileno())
         disk.remount()
         assert path.read_bytes() == (new if again else old)
 

@@ -163,6 +163,7 @@ class Disk:
         self.lock = 1
         self.looked: set[int] = set()
         self.cleared = 0
+        self.taking_over = False
         self.boot = self.booted = 1  # kernel that the store was intact under, and that runs
         self.table: list[np.ndarray] | None = None
         self.removed = False

@@ -84,14 +84,12 @@ def make_files(disk: Disk, place: Place, group: int, files: int, check_writer: C
     check_writer()
     made: list[Shard] = []
     try:
-        for file in range(files):
-            check_writer()
+        for file in range(files):  # no look in between
             disk.take_room("create")
             name = place.working(group, file, suffix)
             made.append(Shard(disk.make(name), name))
             yield
         disk.take_room("create")
-        check_writer()
         table = disk.make(place.journal(group, suffix))
         yield
         table.write(HEADER, reopened)

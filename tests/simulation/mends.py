@@ -18,13 +18,14 @@ from shardwright.recovery.leftovers import FolderAction
 from shardwright.recovery.table import Action, JournalFact
 
 from . import creation, take_up
+from .disk import Disk
 from .story import draw
 from .world import play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .disk import Disk, Manifest
+    from .disk import Manifest
 
     Patch = tuple[Any, str, Any]  # object, attribute, what stands there instead
 
@@ -40,14 +41,17 @@ class Mend:
     @contextmanager
     def taken_out(self) -> Iterator[None]:
         patches = self.patches()
-        before = [getattr(where, name) for where, name, _ in patches]
+        before = [getattr(where, name, None) for where, name, _ in patches]
         for where, name, instead in patches:
             setattr(where, name, instead)
         try:
             yield
         finally:
             for (where, name, _), old in zip(patches, before, strict=True):
-                setattr(where, name, old)
+                if old is None:
+                    delattr(where, name)
+                else:
+                    setattr(where, name, old)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -209,6 +213,10 @@ def _taken_files_keep_their_names() -> list[Patch]:
     return [(take_up, "_take_files", take_files)]
 
 
+def _cut_short_is_forgotten() -> list[Patch]:
+    return [(Disk, "taking_over", property(lambda _: False, _nothing))]
+
+
 def _split(row: table.Row, working: bool, final: bool, action: Action) -> Iterator[table.Row]:
     for is_working in (False, True) if row.working is None else (row.working,):
         for is_final in (False, True) if row.final is None else (row.final,):
@@ -243,6 +251,7 @@ MENDS = {
         Mend("name-burned", "a store that never got a frame keeps no name from the next one", _unbegun_stores_are_taken_up),
         Mend("written-once", "what a failed sync may have left in the page cache is written again", lambda: [(take_up, "_write_again", _nothing)]),
         Mend("same-names", "groups that were taken over have names that their old writer does not know", _taken_files_keep_their_names),
+        Mend("cut-short-forgotten", "a take-over that was cut short is finished by whoever comes next", _cut_short_is_forgotten),
         Mend("final-name-ignored", "a shard that has its final name is complete", _believes(JournalFact.VALID, False, True, Action.LOST)),
     )
 }

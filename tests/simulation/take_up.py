@@ -35,6 +35,7 @@ def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Resto
     assert disk.manifest is not None, "there is something to take up"
     manifest = replace(disk.manifest, writer_epoch=disk.manifest.writer_epoch + 1)
     disk.lock = manifest.writer_epoch
+    disk.taking_over = take_over = take_over or disk.taking_over
     if take_over:
         disk.end_intact()
     disk.call("take up")
@@ -42,8 +43,9 @@ def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Resto
     _clear_older(disk, manifest)
     if take_over:
         manifest = _take_files(disk, manifest)
+        disk.taking_over = False
         _clear_older(disk, manifest)
-    if not disk.boot:  # it is not marked as intact
+    elif not disk.boot:  # it is not marked as intact
         _write_again(disk, manifest)
     scan = _Scan(disk, plan)
     decisions = decide(scan.facts(), _blocks(disk.log), plan.encoder.layout, limits)
@@ -55,10 +57,11 @@ def _take_files(disk: Disk, manifest: Manifest) -> Manifest:
     source, target = Place(manifest.files_epoch), Place(manifest.writer_epoch)
     disk.call("take up")
     staging = None if disk.staging is None else disk.staging.copy()
-    for name in sorted(name for name in disk.names if source.has(name) and not name[0].endswith(REWRITE)):  # journals first
-        disk.call("take up")
-        if name in disk.names:
-            disk.put((*name[:3], target.epoch), disk.names[name].copy())
+    for kind in (JOURNAL, WORKING):
+        for name in sorted(name for name in disk.names if source.has(name) and name[0] == kind):
+            disk.call("take up")
+            if name in disk.names:
+                disk.put((*name[:3], target.epoch), disk.names[name].copy())
     disk.sync_folder(target.folder)
     disk.call("take up")
     log = Log(list(disk.log.blocks), len(disk.log.blocks))

@@ -115,6 +115,7 @@ class World:
                 restored = take_up(self.disk, self._plan, limits, take_over=take_over)
             except _DiedError:
                 self._note(f"recovery is killed at call {calls}")
+                take_over = take_over and self._rng.random() < 0.5
                 self.crashes += 1
                 if self._rng.random() < 0.3:
                     power = self._lose_power()
@@ -124,7 +125,7 @@ class World:
                 self.disk.at_step = lambda: None
         self.disk.at_step = self._step_zombies
         try:
-            return take_up(self.disk, self._plan, limits, take_over=take_over or bool(self._zombies)), power
+            return take_up(self.disk, self._plan, limits, take_over=take_over), power
         finally:
             self.disk.at_step = lambda: None
 

@@ -21,9 +21,9 @@ from shardwright.storage.files import (
     preallocate,
     punch_hole,
     rename_without_replacing,
+    renew,
     replace_file,
     storage_errors,
-    write_again,
 )
 
 
@@ -222,7 +222,9 @@ def test_an_append_that_the_disk_cut_short_is_whole_behind_its_part(tmp_path, mo
     assert (tmp_path / "record").read_bytes() == b"\nwh\n\nwhole"
 
 
-def test_writing_again_leaves_out_holes_and_what_cannot_be_read(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page_read", [3, 4, 5])
+def test_writing_again_leaves_out_holes_and_what_cannot_be_read(tmp_path, monkeypatch, page_read):
+    """As Linux reads: up to the bad page, and EIO where that is the first one."""
     page, path = mmap.PAGESIZE, tmp_path / "a"
     content = os.urandom(8 * page) + bytes(64 * page) + os.urandom(page // 2)
     with path.open("wb") as file:
@@ -231,13 +233,13 @@ def test_writing_again_leaves_out_holes_and_what_cannot_be_read(tmp_path, monkey
         file.write(content[72 * page :])
         file.flush()
         os.fsync(file.fileno())
-    blocks, written = path.stat().st_blocks, []
+    blocks, written, bad = path.stat().st_blocks, [], page_read * page
     pread, pwrite = os.pread, os.pwrite
 
     def read(descriptor: int, nbytes: int, offset: int) -> bytes:
-        if offset < 4 * page < offset + nbytes or offset == 4 * page:
+        if bad <= offset < bad + page:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return pread(descriptor, nbytes, offset)
+        return pread(descriptor, min(nbytes, bad - offset) if offset < bad else nbytes, offset)
 
     def write(descriptor: int, data: bytes, offset: int) -> int:
         done = pwrite(descriptor, data[: page + 100], offset)  # a short one, as they may be
@@ -246,10 +248,45 @@ def test_writing_again_leaves_out_holes_and_what_cannot_be_read(tmp_path, monkey
 
     monkeypatch.setattr(os, "pread", read)
     monkeypatch.setattr(os, "pwrite", write)
-    write_again(path)
+    renew(path, again=True, failed=pytest.fail)
     monkeypatch.undo()
     assert path.read_bytes() == content
     assert path.stat().st_blocks == blocks, "holes stay holes"
     covered = {byte // page for offset, done in written for byte in range(offset, offset + done, 64)}
-    assert covered == {0, 1, 2, 3, 5, 6, 7, 72}
+    assert covered == {*range(8), 72} - {page_read}
     assert sum(done for _, done in written) == 7 * page + page // 2
+
+
+def test_on_a_full_disk_what_is_written_again_is_synced_to_make_room(tmp_path, monkeypatch):
+    path, full, synced = tmp_path / "a", [True], []
+    path.write_bytes(b"x" * 5000)
+    pwrite, fsync = os.pwrite, os.fsync
+
+    def write(descriptor: int, data: bytes, offset: int) -> int:
+        if full and full.pop():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(len(full)), fsync(descriptor)))
+    renew(path, again=True, failed=pytest.fail)
+    assert synced == [1, 0], "before, and for room"
+    monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    with pytest.raises(StorageFullError):
+        renew(path, again=True, failed=pytest.fail)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_a_sync_that_fails_is_told_at_once_and_another_error_is_none(tmp_path, monkeypatch, number):
+    path, told, written = tmp_path / "a", [], []
+    path.write_bytes(b"x" * 5000)
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
+    monkeypatch.setattr(os, "pwrite", lambda *rest: (written.append(len(told)), pwrite(*rest))[1])
+    if number == errno.EACCES:
+        with pytest.raises(StorageError):
+            renew(path, again=False, failed=lambda: told.append(None))
+        assert (told, written) == ([], [])
+    else:
+        renew(path, again=False, failed=lambda: told.append(None))
+        assert (told, written) == ([None], [1])

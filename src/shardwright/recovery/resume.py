@@ -6,24 +6,25 @@ Each step leaves the disk so that the next try finds the same or more: recovery 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shardwright.acquire.acquisition import Acquisition
 from shardwright.acquire.intact import end_intact, is_marked
 from shardwright.acquire.store_folder import StoreFolder
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageError
+from shardwright.model.errors import FencedError, ResumeError, ShardFormatError, StorageFullError
 from shardwright.read.store import read_metadata
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest
 from shardwright.storage.ballast import Ballast
-from shardwright.storage.files import storage_errors, sync_file, write_again
+from shardwright.storage.files import renew, storage_errors
 from shardwright.storage.lock import StoreLock
 
 from .decide import Decisions, decide
 from .execute import execute
 from .scan import Scanned, scan
-from .take_over import clear_older, take_files
+from .take_over import begin_take_over, clear_older, is_begun, take_files
 from .unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -88,11 +89,14 @@ def restore(
         raise _nothing_unfinished(path)
     if take_over:
         Unfinished.read(path).check_second_root()  # before its writer loses the lock
+        begin_take_over(workspace)
     lock = StoreLock.replace(workspace / "lock") if take_over else StoreLock.take(workspace / "lock")
+    take_over = take_over or is_begun(workspace)
     try:
         with storage_errors("take up", path):
             store = _fence_off(path, lock, take_over=take_over)
-            _renew_page_cache(store)
+            if not take_over:  # else all of it has just been written
+                _renew_page_cache(store)
             folder = _open_folder(store, lock, settings)
     except BaseException:
         lock.release()
@@ -144,17 +148,16 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
 
 
 def _renew_page_cache(store: Unfinished) -> None:
-    """What is read from here on is also what the next sync writes, though one has failed before: the writer heard of that, or we do now."""
-    doubtful = not is_marked(store.workspace)
+    """What is read from here on is also what the next sync writes, though one has failed before: the writer heard of that, or we do now. On a full
+    disk that copies on write, in the ballast's room."""
+    doubtful, no_more_intact = not is_marked(store.workspace), partial(end_intact, store.workspace)
     for file in store.files_in_progress():
         try:
-            sync_file(file)
-        except StorageError:
-            end_intact(store.workspace)
-            write_again(file)
-        else:
-            if doubtful:
-                write_again(file)
+            renew(file, again=doubtful, failed=no_more_intact)
+        except StorageFullError:
+            if not Ballast(store.workspace / "ballast", 0).release():
+                raise
+            renew(file, again=True, failed=no_more_intact)
 
 
 def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) -> StoreFolder:

@@ -11,14 +11,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.shard.group_files import JOURNAL_SUFFIX, LOG_NAME, REWRITE_SUFFIX, STAGING_NAME, TAKEN_PREFIX, WORKING_SUFFIX, is_in_progress
+from shardwright.shard.group_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, TAKEN_PREFIX, WORKING_SUFFIX, is_in_progress, without_suffix
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import data_ranges, delete_new_files, make_directories, open_regular, storage_errors, sync_directory
+from shardwright.storage.files import (
+    delete_new_files,
+    make_directories,
+    open_regular,
+    pieces_of,
+    storage_errors,
+    sync_directory,
+    write_all,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +36,18 @@ if TYPE_CHECKING:
 
 _NUMBERED = tuple(re.compile(pattern) for pattern in (rf"{TAKEN_PREFIX}(\d+)", r"frames\.(\d+)\.building"))
 """What a writer of that epoch leaves in a workspace when it is killed: what it took over, a frame table."""
-_PIECE_BYTES = 1 << 20
+_MARK = "taking-over"
+_OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
+
+
+def begin_take_over(workspace: Path) -> None:
+    """From here on, until the copies count, whoever opens the store takes it over: a try that is cut short has taken the lock from a writer that may
+    live. Raises ``StorageError``."""
+    write_file(workspace / _MARK, b"")
+
+
+def is_begun(workspace: Path) -> bool:
+    return (workspace / _MARK).exists()
 
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
@@ -37,7 +56,9 @@ def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
         _copy_files(placement.files, replace(placement, epoch=epoch).files)
-    return store.write(replace(store.manifest, files_epoch=epoch), still_ours)
+    taken = store.write(replace(store.manifest, files_epoch=epoch), still_ours)
+    _remove(store.workspace / _MARK)
+    return taken
 
 
 def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
@@ -52,7 +73,7 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
         for entry in entries:
             number = next((int(found[1]) for pattern in _NUMBERED if (found := pattern.fullmatch(entry.name))), None)
             older = number is not None and number < epoch and entry != placement.files
-            if older or (placement.epoch and is_in_progress(entry)):
+            if older or entry.name.endswith(_OLD_COPY) or (placement.epoch and is_in_progress(without_suffix(entry))):
                 still_ours()
                 _remove(entry)
         sync_directory(placement.workspace)
@@ -64,19 +85,14 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
 
 def _copy_files(source: Path, target: Path) -> None:
     """In the order in which the old writer hands frames on while they are copied, so that none is missed: it uses a staging slot again once a journal
-    has the slab, journals what is in a shard, and deletes a journal once the log has its frames."""
+    has the slab, and journals what is in a shard. Looked for anew each time: it may finish making files of a group."""
     make_directories(target)
-    files = [file for file in source.iterdir() if file.is_file() and is_in_progress(file) and not file.name.endswith(REWRITE_SUFFIX)]
-    for file in sorted(files, key=_hands_on):
-        with storage_errors("copy", file), suppress(FileNotFoundError):  # then it has got its final name since, or the log has all of it
-            reach("take_over.before_copy")
-            _copy_file(file, target / file.name)
+    for ends in (STAGING_NAME, JOURNAL_SUFFIX, WORKING_SUFFIX, LOG_NAME):
+        for file in sorted(source.glob(f"*{ends}")):
+            with storage_errors("copy", file):
+                reach("take_over.before_copy")
+                _copy_file(file, target / file.name)
     sync_directory(target)
-
-
-def _hands_on(file: Path) -> tuple[int, str]:
-    kind = [file.name == STAGING_NAME, file.name.endswith(JOURNAL_SUFFIX), file.name.endswith(WORKING_SUFFIX), file.name == LOG_NAME].index(True)
-    return kind, file.name
 
 
 def _remove(path: Path) -> None:
@@ -91,14 +107,16 @@ def _remove(path: Path) -> None:
 def _copy_file(source: Path, target: Path) -> None:
     """As it reads, and written anew: blocks shared by the filesystem would be what has reached the disk, after a sync that failed less than what was
     acknowledged. As preallocated as the source."""
-    with open_regular(source) as reading, target.open("xb") as writing:
+    try:
+        reading = open_regular(source, buffering=0)
+    except FileNotFoundError:
+        if source.name in (STAGING_NAME, LOG_NAME):
+            raise
+        return  # it has got its final name, or the log has all of it
+    with reading, target.open("xb", buffering=0) as writing:
         size = os.fstat(reading.fileno()).st_size
         os.posix_fallocate(writing.fileno(), 0, max(size, 1))
         os.ftruncate(writing.fileno(), size)
-        for first, last in data_ranges(reading.fileno(), 0, size):
-            reading.seek(first)
-            writing.seek(first)
-            while (left := last - reading.tell()) > 0 and (piece := reading.read(min(left, _PIECE_BYTES))):
-                writing.write(piece)
-        writing.flush()
+        for offset, piece in pieces_of(reading.fileno()):
+            write_all(writing.fileno(), offset, piece)
         os.fsync(writing.fileno())

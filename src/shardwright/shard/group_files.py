@@ -85,8 +85,8 @@ class Placement:
 
 
 def is_in_progress(path: Path) -> bool:
-    """Whether a file of a workspace is a shard in progress, a journal, one that is to replace either, the frame log or the staging area."""
-    return path.name in (LOG_NAME, STAGING_NAME) or path.name.removesuffix(REWRITE_SUFFIX).endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
+    """Whether a file of a workspace is a shard in progress, a journal, the frame log or the staging area."""
+    return path.name in (LOG_NAME, STAGING_NAME) or path.name.endswith((WORKING_SUFFIX, JOURNAL_SUFFIX))
 
 
 def placements_of(store: Path, manifest: Manifest) -> list[Placement]:

@@ -111,38 +111,52 @@ def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, i
         start = last
 
 
-def sync_file(path: Path) -> None:
-    """All that anybody has written to a file. Raises ``StorageError``: also for what the kernel could not write since somebody was last told."""
-    with storage_errors("sync", path), open_regular(path) as file:
-        reach("files.before_sync")
-        os.fsync(file.fileno())
+def pieces_of(descriptor: int, *, skip_unreadable: bool = False) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of all that a file holds, holes left out; pages that cannot be read, too, where they are to be skipped. Raises ``OSError``."""
+    for first, stop in data_ranges(descriptor, 0, os.fstat(descriptor).st_size):
+        start = first
+        while start < stop:
+            try:
+                piece = os.pread(descriptor, min(_PIECE_BYTES, stop - start), start)  # short before a page that cannot be read
+            except OSError as error:
+                if error.errno != errno.EIO or not skip_unreadable:
+                    raise
+                start = (start // mmap.PAGESIZE + 1) * mmap.PAGESIZE
+                continue
+            if not piece:
+                break  # somebody cuts it off meanwhile
+            yield start, piece
+            start += len(piece)
 
 
-def write_again(path: Path) -> None:
-    """Everything that a file holds is dirty again, for the next sync to write. After a sync that failed the kernel may hold for clean what never
-    reached the disk, and a later one that says all is well has written none of it (PostgreSQL's "fsyncgate"). What cannot be read stays as it is.
-    Raises ``StorageError``."""
-    with storage_errors("write again", path), path.open("r+b", buffering=0) as file:
+def write_all(descriptor: int, offset: int, data: bytes) -> None:
+    """Raises ``OSError``."""
+    while data:
+        done = os.pwrite(descriptor, data, offset)
+        data, offset = data[done:], offset + done
+
+
+def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
+    """Sync a file. Where that fails (``failed`` is called at once), or ``again``, all that it holds is written once more, for the next sync: of what
+    it could not write the kernel tells once, and holds it for clean from then on (PostgreSQL's "fsyncgate"). Raises ``StorageError``."""
+    with storage_errors("write again", path), open_regular(path, writing=True, buffering=0) as file:
+        reach("files.before_renew")
         descriptor = file.fileno()
-        for first, last in data_ranges(descriptor, 0, os.fstat(descriptor).st_size):
-            for start in range(first, last, _PIECE_BYTES):
-                _piece_again(descriptor, start, min(last, start + _PIECE_BYTES))
-
-
-def _piece_again(descriptor: int, start: int, stop: int) -> None:
-    """Page by page where some of it cannot be read."""
-    try:
-        piece = os.pread(descriptor, stop - start, start)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        for page in range(start, stop, mmap.PAGESIZE) if stop - start > mmap.PAGESIZE else ():
-            _piece_again(descriptor, page, min(stop, page + mmap.PAGESIZE))
-        return
-    reach("files.before_write_again")
-    while piece:
-        done = os.pwrite(descriptor, piece, start)
-        piece, start = piece[done:], start + done
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+                raise
+            failed()
+            again = True
+        for offset, piece in pieces_of(descriptor, skip_unreadable=True) if again else ():
+            try:
+                write_all(descriptor, offset, piece)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                os.fsync(descriptor)  # copy on write: frees the blocks of what was written again so far
+                write_all(descriptor, offset, piece)
 
 
 def set_direct(descriptor: int, *, on: bool) -> None:
@@ -193,13 +207,13 @@ def replace_by_rename(source: Path, target: Path) -> None:
         source.replace(target)
 
 
-def open_regular(path: Path, *, buffering: int = -1) -> IO[bytes]:
-    """A regular file, for reading. Raises ``OSError``, also for what is none: a named pipe in its place would wait for somebody to write."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+def open_regular(path: Path, *, writing: bool = False, buffering: int = -1) -> IO[bytes]:
+    """A regular file, for reading or for both. Raises ``OSError``, also for any other: a named pipe in its place would wait for somebody to write."""
+    descriptor = os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))  # noqa: TRY301
-        return open(descriptor, "rb", buffering=buffering)  # noqa: PTH123 (of a descriptor; the caller closes it)
+        return open(descriptor, "r+b" if writing else "rb", buffering=buffering)  # noqa: PTH123 (of a descriptor; the caller closes it)
     except BaseException:
         os.close(descriptor)
         raise

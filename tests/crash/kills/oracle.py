@@ -129,7 +129,7 @@ class Oracle:
                 except Exception as error:
                     problems.append(f"final shard c/{key} is torn: {error!r}")
                     continue
-                goes_on = (store / WORKSPACE / f"c.{key.replace('/', '.')}{WORKING_SUFFIX}").exists()
+                goes_on = any((store / WORKSPACE).rglob(f"c.{key.replace('/', '.')}{WORKING_SUFFIX}"))
                 problems += [f"final shard c/{key}: {what}" for what in self._compare(values, where, may_lack=goes_on)]
         return problems
 
