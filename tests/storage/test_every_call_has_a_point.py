@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
-ROOMS = ("storage", "shard", "pipeline", "compact")
+ROOMS = ("storage", "shard", "acquire", "recovery", "repack")
 
 CHANGES = {"fsync", "fdatasync", "pwrite", "write", "ftruncate", "posix_fallocate", "copy_file_range", "preallocate", "punch_hole"}
 CHANGES |= {"unlink", "rmdir", "mkdir", "rmtree", "symlink_to", "hardlink_to", "rename", "replace", "rename_without_replacing"}
@@ -37,7 +37,6 @@ EXCEPTIONS = {
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
     "acquire/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
-    "recovery/take_over.py:_replace_by_copy": "deletes its own leftover first; the rename has a point",
     "recovery/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a point",
 }
 

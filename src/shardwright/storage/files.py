@@ -131,6 +131,7 @@ def pieces_of(descriptor: int, *, skip_unreadable: bool = False) -> Iterator[tup
 
 def write_all(descriptor: int, offset: int, data: bytes) -> None:
     """Raises ``OSError``."""
+    reach("files.before_write")
     while data:
         done = os.pwrite(descriptor, data, offset)
         data, offset = data[done:], offset + done
