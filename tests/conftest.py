@@ -18,15 +18,21 @@ from shardwright.storage import failpoints
 SOURCE = str(Path(__file__).parents[1] / "src")
 os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-# Here and in what tests start, io: auto is decided by the filesystem alone: the same in every run. tests/storage/test_choose_io.py measures.
+# Here and in what tests start, io: auto is decided by the filesystem alone: the same in every run.
+# tests/storage/test_choose_io.py measures.
 os.environ["SHARDWRIGHT_MEASURE_IO"] = "no"
 
 # Two cores, often shared: property tests are bounded by their number of examples, never by the clock.
-settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("thorough", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "quick", max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "thorough", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("quick")
 
-# A shell that starts this in the background has SIGINT ignored, and what tests start and interrupt would inherit that.
+# A shell that starts this in the background has SIGINT ignored, and what tests start and interrupt would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -77,13 +83,16 @@ def _answers(endpoint):
 
 @pytest.fixture(scope="session")
 def serve():
-    """``with serve(config, endpoint):`` a real daemon in its own process, ready to answer; at the end it must stop cleanly."""
+    """``with serve(config, endpoint):`` a real daemon in its own process, ready to answer; at the end it must
+    stop cleanly."""
 
     @contextlib.contextmanager
     def running(config, endpoint):
         log_path = config.with_suffix(".log")
         with log_path.open("w", encoding="utf-8") as log:
-            process = subprocess.Popen([sys.executable, "-m", "shardwright.cli", "serve", str(config)], stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "shardwright.cli", "serve", str(config)], stdout=log, stderr=log
+            )
             try:
                 while not _answers(endpoint):  # a first start compiles the kernels
                     assert process.poll() is None, log_path.read_text(encoding="utf-8")

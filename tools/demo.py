@@ -1,4 +1,5 @@
-"""The main job once, for real: daemon, camera in another process, ZeroMQ between them, then every pixel compared through an independent reader.
+"""The main job once, for real: daemon, camera in another process, ZeroMQ between them, then every pixel
+compared through an independent reader.
 
 shardwright serve configs/demo.yaml  ◀── ZeroMQ, shared memory ──  shardwright camera
           │
@@ -61,7 +62,12 @@ def only_one(folder: Path) -> Iterator[None]:
 def daemon(endpoint: str, log_path: Path) -> Iterator[None]:
     """The real daemon, ready; stopped by SIGTERM at the end, and its exit code checked."""
     with log_path.open("w", encoding="utf-8") as log:
-        process = subprocess.Popen([sys.executable, "-m", "shardwright.cli", "serve", str(CONFIG)], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shardwright.cli", "serve", str(CONFIG)],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
         try:
             wait_until_ready(process, endpoint, log_path)
             yield
@@ -96,7 +102,18 @@ def tail(path: Path, lines: int = 15) -> str:
 
 def run_camera(endpoint: str, frames: int, seed: int, fps: float) -> dict[str, Any]:
     """The camera process; its progress goes to our standard error. Returns its receipt."""
-    command = [sys.executable, "-m", "shardwright.cli", "camera", "--connect", endpoint, "--name", NAME, "--stream", "demo"]
+    command = [
+        sys.executable,
+        "-m",
+        "shardwright.cli",
+        "camera",
+        "--connect",
+        endpoint,
+        "--name",
+        NAME,
+        "--stream",
+        "demo",
+    ]
     command += ["--frames", str(frames), "--seed", str(seed), "--fps", str(fps), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -107,8 +124,11 @@ def run_camera(endpoint: str, frames: int, seed: int, fps: float) -> dict[str, A
 
 
 def differing_frames(store: Path, frames: int, seed: int) -> int:
-    """Read the array ``0`` of the store with tensorstore and compare it, pixel by pixel, with the frames drawn again."""
-    array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": str(store / "0")}}).result()
+    """Read the array ``0`` of the store with tensorstore and compare it, pixel by pixel, with the frames
+    drawn again."""
+    array = tensorstore.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(store / "0")}}
+    ).result()
     if array.shape[0] != frames:
         raise DemoError(f"the array holds {array.shape[0]} frames, not {frames}")
     rows, columns = array.shape[1:]
@@ -149,7 +169,10 @@ def demo(frames: int, seed: int, fps: float) -> dict[str, Any]:
 
 
 def is_right(report: dict[str, Any], frames: int) -> bool:
-    return bool(report["frames"] == report["frames_durable"] == frames and report["frames_missing"] == report["frames_differing"] == 0)
+    return bool(
+        report["frames"] == report["frames_durable"] == frames
+        and report["frames_missing"] == report["frames_differing"] == 0
+    )
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -168,10 +191,17 @@ def print_report(report: dict[str, Any]) -> None:
 
 def main() -> int:
     """Exits with 0 only if every frame is there and every pixel is right."""
-    parser = argparse.ArgumentParser(prog="tools/demo", description="Stream frames through the daemon into a store and compare every pixel.")
-    parser.add_argument("--frames", type=int, default=500, help="frames to stream (default 500: the last shard stays ragged)")
+    parser = argparse.ArgumentParser(
+        prog="tools/demo",
+        description="Stream frames through the daemon into a store and compare every pixel.",
+    )
+    parser.add_argument(
+        "--frames", type=int, default=500, help="frames to stream (default 500: the last shard stays ragged)"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fps", type=float, default=0.0, help="frames per second, 0 for as fast as the daemon takes them")
+    parser.add_argument(
+        "--fps", type=float, default=0.0, help="frames per second, 0 for as fast as the daemon takes them"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args()
     try:

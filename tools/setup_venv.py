@@ -1,12 +1,15 @@
-"""Sets up .venv in this checkout. Run by tools/setup with the system's Python, so: standard library only, nothing installed is assumed.
+"""Sets up .venv in this checkout. Run by tools/setup with the system's Python, so: standard library only,
+nothing installed is assumed.
 
     .cache/setup.lock   held while .venv is looked at or changed: two tools started at once take turns
-    .cache/setup.json   what .venv holds; "building" while it is being made, so that an interrupted set-up is started over
+    .cache/setup.json   what .venv holds; "building" while it is being made, so that an interrupted set-up is
+                        started over
     .cache/setup.log    everything pip said
 
-A stripped-down system may lack ensurepip or pip, or have an old or an externally managed one, so there are several ways to an environment with
-pip in it (``WAYS``); the first that works is used. Installing is then always the new environment's own pip. Programs that tests need and pip cannot
-bring come from Debian (``DEBIAN_PACKAGES``), if root may install them.
+A stripped-down system may lack ensurepip or pip, or have an old or an externally managed one, so there are
+several ways to an environment with pip in it (``WAYS``); the first that works is used. Installing is then
+always the new environment's own pip. Programs that tests need and pip cannot bring come from Debian
+(``DEBIAN_PACKAGES``), if root may install them.
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ def say(text: str) -> None:
 
 
 def run_logged(command: list[str], progress: Callable[[str], None] | None = None) -> bool:
-    """Runs a command with all its output in the log; ``progress`` sees each line as well. True if it succeeded."""
+    """Runs a command with all its output in the log; ``progress`` sees each line as well. True if it
+    succeeded."""
     with LOG.open("a", encoding="utf-8", errors="replace") as log:
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
@@ -81,7 +85,8 @@ def run_logged(command: list[str], progress: Callable[[str], None] | None = None
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                close_fds=False,  # the child shares the lock: should we be killed, the next set-up waits until it is gone too
+                # the child shares the lock: should we be killed, the next set-up waits until it is gone too
+                close_fds=False,
                 text=True,
                 errors="replace",
             )
@@ -98,10 +103,12 @@ def run_logged(command: list[str], progress: Callable[[str], None] | None = None
 
 
 def log_tail(lines: int = 12) -> str:
-    return "\n".join("    " + line for line in LOG.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    return "\n".join(
+        "    " + line for line in LOG.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    )
 
 
-# --- an environment with pip in it ---------------------------------------------------------------------------------------------------------
+# --- an environment with pip in it ---
 
 
 def has_pip() -> bool:
@@ -113,12 +120,17 @@ def by_venv() -> bool:
 
 
 def by_system_pip() -> bool:
-    """ensurepip is missing, but some pip is there: let it put a pip into the bare environment. ``--target`` works where it is externally managed."""
+    """ensurepip is missing, but some pip is there: let it put a pip into the bare environment. ``--target``
+    works where it is externally managed."""
     if not run_logged([sys.executable, "-m", "venv", "--without-pip", str(VENV)]):
         return False
-    site_packages = VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site_packages = (
+        VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    )
     pips = [[sys.executable, "-m", "pip"], ["pip3"], ["pip"]]
-    return any(run_logged([*pip, "install", "--target", str(site_packages), "--upgrade", "pip"]) for pip in pips)
+    return any(
+        run_logged([*pip, "install", "--target", str(site_packages), "--upgrade", "pip"]) for pip in pips
+    )
 
 
 def by_virtualenv() -> bool:
@@ -152,12 +164,14 @@ def create_venv() -> None:
             return
     explain_unreachable()
     raise SetupError(
-        f"no virtual environment could be made: {sys.executable} has no working venv with pip, and no pip, virtualenv or uv is at hand.\n"
-        f"  On Debian or Ubuntu, install it as root and run this again:  apt-get install python3-venv\n  The last lines of {LOG}:\n{log_tail()}"
+        f"no virtual environment could be made: {sys.executable} has no working venv with pip, and no pip, "
+        f"virtualenv or uv is at hand.\n"
+        f"  On Debian or Ubuntu, install it as root and run this again:  apt-get install python3-venv\n  "
+        f"The last lines of {LOG}:\n{log_tail()}"
     )
 
 
-# --- packages ------------------------------------------------------------------------------------------------------------------------------
+# --- packages ---
 
 
 def explain_unreachable() -> None:
@@ -165,7 +179,8 @@ def explain_unreachable() -> None:
     text = LOG.read_text(encoding="utf-8", errors="replace")
     if any(sign in text for sign in UNREACHABLE_SIGNS):
         raise SetupError(
-            "the package index could not be reached. Check the network (a proxy or a mirror is set with HTTPS_PROXY, PIP_INDEX_URL or pip.conf) "
+            "the package index could not be reached. Check the network (a proxy or a mirror is set with "
+            "HTTPS_PROXY, PIP_INDEX_URL or pip.conf) "
             f"and run this again.\n  The last lines of {LOG}:\n{log_tail()}"
         )
 
@@ -197,18 +212,25 @@ def install(extras: list[str]) -> None:
     say(f"ready after {time.monotonic() - start:.0f} s")
 
 
-# --- programs of the system ----------------------------------------------------------------------------------------------------------------
+# --- programs of the system ---
 
 
 def missing_programs(wanted: set[str]) -> dict[str, str]:
     """Programs that a wanted extra needs and that are not there, each with its Debian package."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-    needed = {program: package for extra in sorted(wanted) for program, package in DEBIAN_PACKAGES.get(extra, {}).items()}
-    return {program: package for program, package in needed.items() if shutil.which(program, path=path) is None}
+    needed = {
+        program: package
+        for extra in sorted(wanted)
+        for program, package in DEBIAN_PACKAGES.get(extra, {}).items()
+    }
+    return {
+        program: package for program, package in needed.items() if shutil.which(program, path=path) is None
+    }
 
 
 def install_programs(wanted: set[str]) -> None:
-    """As root on Debian they are installed. Elsewhere, or if that fails, the set-up goes on without them and says what is missing."""
+    """As root on Debian they are installed. Elsewhere, or if that fails, the set-up goes on without them and
+    says what is missing."""
     missing = missing_programs(wanted)
     if not missing:
         return
@@ -216,23 +238,30 @@ def install_programs(wanted: set[str]) -> None:
     if os.geteuid() == 0 and shutil.which("apt-get") is not None:
         say(f"installing from Debian: {' '.join(packages)} (a minute)")
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-        os.environ["SYSTEMD_OFFLINE"] = "1"  # the program is wanted; a service that comes along in its package must not start
+        # the program is wanted; a service that comes along in its package must not start
+        os.environ["SYSTEMD_OFFLINE"] = "1"
         run_logged(["apt-get", "update"])  # a list that is old but there may still do
         run_logged(["apt-get", "install", "-y", "--no-install-recommends", *packages])
         missing = missing_programs(wanted)
     if missing:
         command = f"apt-get install {' '.join(sorted(set(missing.values())))}"
-        say(f"{', '.join(sorted(missing))} missing: tests that need them fail, or are skipped and say so. On Debian or Ubuntu, as root:  {command}")
+        say(
+            f"{', '.join(sorted(missing))} missing: tests that need them fail, or are skipped and say so. "
+            f"On Debian or Ubuntu, as root:  {command}"
+        )
 
 
-# --- what is there already -----------------------------------------------------------------------------------------------------------------
+# --- what is there already ---
 
 
 def venv_version() -> str:
-    """The version of .venv's Python, empty if it does not run (removed, replaced, or the checkout was moved)."""
+    """The version of .venv's Python, empty if it does not run (removed, replaced, or the checkout was
+    moved)."""
     code = "import sys; print(sys.version, sys.prefix)"
     try:
-        done = subprocess.run([str(VENV_PYTHON), "-I", "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [str(VENV_PYTHON), "-I", "-c", code], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
@@ -281,7 +310,9 @@ def set_up(wanted: set[str]) -> None:
     if not usable:
         create_venv()
     install(sorted(extras))
-    write_state({"phase": "ready", "python": venv_version(), "requirements": requirements, "extras": sorted(extras)})
+    write_state(
+        {"phase": "ready", "python": venv_version(), "requirements": requirements, "extras": sorted(extras)}
+    )
 
 
 def main() -> int:

@@ -1,4 +1,5 @@
-"""A rig without a camera: frames in memory, an acquisition driven by hand, the store read back by zarr-python."""
+"""A rig without a camera: frames in memory, an acquisition driven by hand, the store read back by
+zarr-python."""
 
 from __future__ import annotations
 
@@ -88,7 +89,9 @@ def keeper_is_done(acquisition):
 class Drive:
     """Owns the pixels of what it submits until ``poll`` gives them back; counts every sequence in and out."""
 
-    def __init__(self, path: Path, spec: ArraySpec, pool: WorkerPool, settings: WriteSettings | None = None, **limits) -> None:
+    def __init__(
+        self, path: Path, spec: ArraySpec, pool: WorkerPool, settings: WriteSettings | None = None, **limits
+    ) -> None:
         self.spec, self.grid = spec, Grid.of(spec)
         self.limits = Limits.derive(spec, threads=pool.threads, **limits)
         self.acquisition = Acquisition(path, spec, self.limits, pool, lambda: None, settings)
@@ -104,7 +107,8 @@ class Drive:
         return noise.astype(dtype)
 
     def submit(self, *positions: int, seed: int = 0) -> list[int]:
-        """One batch; the frame at a position has pixels of its own, other ``seed``s other pixels. Returns the sequences."""
+        """One batch; the frame at a position has pixels of its own, other ``seed``s other pixels. Returns the
+        sequences."""
         batch, addresses = np.zeros(len(positions), DESCRIPTOR), np.zeros(len(positions), np.int64)
         for i, position in enumerate(positions):
             frame = self.pixels(1000 * seed + position)
@@ -157,7 +161,9 @@ class Drive:
         fill = np.frombuffer(self.spec.fill_bytes(), np.dtype(self.spec.dtype))[0]
         array = np.full((*counts, *self.spec.frame_shape), fill, self.spec.dtype)
         for position in positions:
-            array[self.grid.index_of(position)] = self.pixels(1000 * (seeds or {}).get(position, 0) + position)
+            array[self.grid.index_of(position)] = self.pixels(
+                1000 * (seeds or {}).get(position, 0) + position
+            )
         order = [[d.name for d in self.spec.dimensions].index(d.name) for d in self.spec.stored_dimensions]
         return array.transpose(order)
 
@@ -167,7 +173,11 @@ class Drive:
 
 def tyx(count=None, chunk=2, shard=2, y=(4, 2, 1), x=(6, 4, 2), **fields) -> ArraySpec:
     axes = [("t", count, chunk, shard), ("y", *y), ("x", *x)]
-    return ArraySpec(dtype="uint16", dimensions=[Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s) for n, c, k, s in axes], **fields)
+    return ArraySpec(
+        dtype="uint16",
+        dimensions=[Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s) for n, c, k, s in axes],
+        **fields,
+    )
 
 
 @pytest.fixture(scope="session")

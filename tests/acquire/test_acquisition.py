@@ -1,4 +1,5 @@
-"""The state machine between frames and shards: arrival in any order, duplicates, holes, failures; exact counts, every pixel."""
+"""The state machine between frames and shards: arrival in any order, duplicates, holes, failures; exact
+counts, every pixel."""
 
 from __future__ import annotations
 
@@ -27,14 +28,18 @@ def open_descriptors() -> int:
 
 def counts(receipt):
     return (
-        receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing, receipt.frames_duplicate, receipt.frames_late
+        receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing, receipt.frames_duplicate, receipt.frames_late  # noqa: E501
     )  # fmt: skip
 
 
 def check_store(drive, receipt, positions, **expected):
     assert np.array_equal(drive.read(), drive.expected(positions, **expected))
     assert not (drive.path / ".shardwright").exists()
-    files = [p for p in (drive.path / "0" / "c").rglob("*") if p.is_file()] if (drive.path / "0" / "c").exists() else []
+    files = (
+        [p for p in (drive.path / "0" / "c").rglob("*") if p.is_file()]
+        if (drive.path / "0" / "c").exists()
+        else []
+    )
     assert len(files) == receipt.shards
     assert receipt.bytes_raw == receipt.frames_stored * drive.spec.frame_bytes
 
@@ -66,7 +71,13 @@ def arrivals(draw):
         for i in range(axes)
     ]
     dims += [
-        Dimension(name=n, count=draw(st.integers(1, 7)), chunk_size=draw(st.integers(1, 4)), shard_size_chunks=draw(st.integers(1, 2))) for n in "yx"
+        Dimension(
+            name=n,
+            count=draw(st.integers(1, 7)),
+            chunk_size=draw(st.integers(1, 4)),
+            shard_size_chunks=draw(st.integers(1, 2)),
+        )
+        for n in "yx"
     ]
     order = (*draw(st.permutations([d.name for d in dims[:-2]])), "y", "x")
     spec = ArraySpec(
@@ -79,7 +90,11 @@ def arrivals(draw):
     )
     most = int(np.prod([d.count or 9 for d in dims[:-2]], dtype=int))
     in_order = draw(st.booleans())
-    positions = list(range(draw(st.integers(0, most)))) if in_order else draw(st.lists(st.integers(0, most - 1), max_size=2 * most))
+    positions = (
+        list(range(draw(st.integers(0, most))))
+        if in_order
+        else draw(st.lists(st.integers(0, most - 1), max_size=2 * most))
+    )
     cuts = sorted(draw(st.lists(st.integers(0, len(positions)), max_size=4)))
     return spec, [positions[a:b] for a, b in zip([0, *cuts], [*cuts, len(positions)], strict=True)]
 
@@ -87,7 +102,8 @@ def arrivals(draw):
 @settings(max_examples=50)
 @given(arrival=arrivals())
 def test_any_array_in_any_order(tmp_path_factory, shared_pool, drive_of, arrival):
-    """Room for every frame to wait, so nothing is late: each position is stored once, the rest are duplicates."""
+    """Room for every frame to wait, so nothing is late: each position is stored once, the rest are
+    duplicates."""
     spec, batches = arrival
     drive = drive_of(tmp_path_factory.mktemp("store") / "a.zarr", spec, shared_pool)
     for batch in batches:
@@ -97,13 +113,21 @@ def test_any_array_in_any_order(tmp_path_factory, shared_pool, drive_of, arrival
     receipt = drive.finish()
     assert drive.acquisition.state is AcquisitionState.SEALED
     places = drive.expected(positions).size // int(np.prod(spec.frame_shape))
-    assert counts(receipt) == (drive.submitted, len(positions), len(positions), places - len(positions), drive.submitted - len(positions), 0)
+    assert counts(receipt) == (
+        drive.submitted,
+        len(positions),
+        len(positions),
+        places - len(positions),
+        drive.submitted - len(positions),
+        0,
+    )
     assert drive.acquisition.durable_watermark == drive.submitted
     check_store(drive, receipt, positions)
 
 
 def test_duplicates_whenever_they_come(tmp_path, shared_pool, drive_of, spec_of):
-    """In the same batch, while the slab waits, after the slab was stored, after the shard was sealed: the first frame stays."""
+    """In the same batch, while the slab waits, after the slab was stored, after the shard was sealed: the
+    first frame stays."""
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     drive.submit(0, 0)
     drive.submit(0, seed=1)
@@ -141,7 +165,8 @@ def test_a_hole_closed_by_ring_pressure_makes_its_frame_late(tmp_path, shared_po
 
 
 def test_a_late_frame_for_a_slab_that_is_being_compressed(tmp_path, pool, drive_of, spec_of, monkeypatch):
-    """The workers have the slab's row: the frame must not slip into it, whether its slab would be complete with it or not."""
+    """The workers have the slab's row: the frame must not slip into it, whether its slab would be complete
+    with it or not."""
     go = threading.Event()
     encode = SlabEncoder.encode
 
@@ -187,7 +212,10 @@ def test_an_array_without_frames(tmp_path, shared_pool, drive_of, spec_of):
 
 @pytest.mark.parametrize("came", [True, False])
 def test_a_single_image(tmp_path, shared_pool, drive_of, came):
-    spec = ArraySpec(dtype="uint16", dimensions=[Dimension(name=n, count=5, chunk_size=2, shard_size_chunks=2) for n in "yx"])
+    spec = ArraySpec(
+        dtype="uint16",
+        dimensions=[Dimension(name=n, count=5, chunk_size=2, shard_size_chunks=2) for n in "yx"],
+    )
     drive = drive_of(tmp_path / "a.zarr", spec, shared_pool)
     if came:
         drive.submit(0)
@@ -216,7 +244,8 @@ def test_all_fill_shards_leave_no_file(tmp_path, shared_pool, drive_of, spec_of)
 
 
 def test_the_shape_on_disk_never_covers_what_is_not_sealed(tmp_path, shared_pool, drive_of, spec_of):
-    """Out of order, so that later shards are sealed before earlier ones: whatever zarr-python sees at any moment is what was sent."""
+    """Out of order, so that later shards are sealed before earlier ones: whatever zarr-python sees at any
+    moment is what was sent."""
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     order = [*range(4, 8), *range(4), *range(12, 16), *range(8, 12), 16]
     truth = drive.expected(range(17))
@@ -239,7 +268,9 @@ def test_bytes_stored_are_the_live_bytes_on_disk(tmp_path, shared_pool, drive_of
     drive = drive_of(tmp_path / "a.zarr", spec, shared_pool)
     drive.submit(*range(5))
     receipt = drive.finish()
-    assert receipt.bytes_stored == sum(p.stat().st_size for p in (drive.path / "0" / "c").rglob("*") if p.is_file())
+    assert receipt.bytes_stored == sum(
+        p.stat().st_size for p in (drive.path / "0" / "c").rglob("*") if p.is_file()
+    )
 
 
 # ------------------------------------------------------------------ failures
@@ -264,7 +295,8 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path, shared_pool, drive_of
 
 
 def test_a_full_disk_later_fails_and_keeps_what_is_sealed(tmp_path, shared_pool, drive_of, spec_of, failing):
-    failing("shard.before_preallocate", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), after=4)  # two groups of two files fit
+    # two groups of two files fit
+    failing("shard.before_preallocate", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), after=4)
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     for position in range(20):
         drive.submit(position)
@@ -280,7 +312,8 @@ def test_a_full_disk_later_fails_and_keeps_what_is_sealed(tmp_path, shared_pool,
 
 
 def test_a_failure_seals_what_was_stored_before_it(tmp_path, shared_pool, drive_of, spec_of, failing):
-    """The second group's files cannot be made. The first is not full, but its frames were told to be stored: they end up in sealed shards."""
+    """The second group's files cannot be made. The first is not full, but its frames were told to be stored:
+    they end up in sealed shards."""
     failing("shard.before_preallocate", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), after=2)
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     drive.submit(0, 1, 2)
@@ -289,8 +322,15 @@ def test_a_failure_seals_what_was_stored_before_it(tmp_path, shared_pool, drive_
     receipt = drive.finish()
     assert drive.acquisition.state is AcquisitionState.FAILED
     assert isinstance(drive.acquisition.error, StorageFullError)
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (5, 3, 3, 2)
-    assert np.array_equal(drive.read()[:3], drive.expected(range(3))), "the slab that was not full was closed with a hole"
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (
+        5,
+        3,
+        3,
+        2,
+    )
+    assert np.array_equal(drive.read()[:3], drive.expected(range(3))), (
+        "the slab that was not full was closed with a hole"
+    )
     assert not list((tmp_path / "a.zarr").glob(".shardwright/*"))
 
 
@@ -318,7 +358,8 @@ def test_zarr_json_that_cannot_grow_for_a_while_costs_nothing(tmp_path, shared_p
 
 
 def test_workers_never_wait_for_another_acquisition_s_disk(tmp_path, shared_pool, drive_of, spec_of):
-    """The next shard of one acquisition hangs while it is prepared; its frames wait, the workers of the shared pool serve the other one."""
+    """The next shard of one acquisition hangs while it is prepared; its frames wait, the workers of the
+    shared pool serve the other one."""
     slow = drive_of(tmp_path / "slow.zarr", spec_of(), shared_pool)
     other = drive_of(tmp_path / "other.zarr", spec_of(), shared_pool)
     hanging, go = threading.Event(), threading.Event()
@@ -348,7 +389,9 @@ FAILURES = {"an exception": ValueError("broken pixel"), "a death": SystemExit("k
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_worker_that_fails_is_seen_and_everything_released(tmp_path, pool, drive_of, spec_of, monkeypatch, failure):
+def test_a_worker_that_fails_is_seen_and_everything_released(
+    tmp_path, pool, drive_of, spec_of, monkeypatch, failure
+):
     encode = SlabEncoder.encode
 
     def broken(self, frames, records, slab, *arguments):
@@ -367,14 +410,20 @@ def test_a_worker_that_fails_is_seen_and_everything_released(tmp_path, pool, dri
     assert ("broken pixel" if failure == "an exception" else "killed") in str(drive.acquisition.error)
     assert receipt.frames_received <= 24
     seen = drive.read()
-    right = [np.array_equal(frame, expected) for frame, expected in zip(seen, drive.expected(range(24)), strict=False)]
+    right = [
+        np.array_equal(frame, expected)
+        for frame, expected in zip(seen, drive.expected(range(24)), strict=False)
+    ]
     assert sum(right) == receipt.frames_durable > 0
     assert not seen[np.logical_not(right)].any(), "what was not stored reads as fill"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_pixels_stay_owned_while_a_surviving_worker_reads_them(tmp_path, pool, drive_of, spec_of, monkeypatch):
-    """One worker dies, the other is in the middle of a slab: that slab's frames must not be given back before it is done."""
+def test_pixels_stay_owned_while_a_surviving_worker_reads_them(
+    tmp_path, pool, drive_of, spec_of, monkeypatch
+):
+    """One worker dies, the other is in the middle of a slab: that slab's frames must not be given back before
+    it is done."""
     go, reading = threading.Event(), threading.Event()
     encode = SlabEncoder.encode
 
@@ -402,9 +451,17 @@ def test_pixels_stay_owned_while_a_surviving_worker_reads_them(tmp_path, pool, d
 
 @pytest.mark.parametrize(
     ("point", "after"),
-    [("shard.before_sync", 0), ("shard.before_rename", 2), ("shard.before_truncate", 1), ("replace.before_rename", 0), ("directory.before_sync", 1)],
+    [
+        ("shard.before_sync", 0),
+        ("shard.before_rename", 2),
+        ("shard.before_truncate", 1),
+        ("replace.before_rename", 0),
+        ("directory.before_sync", 1),
+    ],
 )
-def test_storage_that_fails_later_is_a_typed_failure(tmp_path, shared_pool, drive_of, spec_of, failing, point, after):
+def test_storage_that_fails_later_is_a_typed_failure(
+    tmp_path, shared_pool, drive_of, spec_of, failing, point, after
+):
     descriptors = open_descriptors()
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     failing(point, OSError(errno.EIO, os.strerror(errno.EIO)), after)
@@ -416,16 +473,24 @@ def test_storage_that_fails_later_is_a_typed_failure(tmp_path, shared_pool, driv
     assert isinstance(drive.acquisition.error, StorageError)
     assert "Input/output error" in str(drive.acquisition.error)
     for frame, expected in zip(drive.read(), drive.expected(range(16)), strict=False):
-        assert np.array_equal(frame, expected) or not frame.any(), "right, or left to recovery and fill until then"
+        assert np.array_equal(frame, expected) or not frame.any(), (
+            "right, or left to recovery and fill until then"
+        )
     assert open_descriptors() == descriptors, "files of unsealed shards are closed"
 
 
-def test_the_workspace_holds_no_name_that_a_reader_takes_for_a_chunk(tmp_path, shared_pool, drive_of, spec_of):
+def test_the_workspace_holds_no_name_that_a_reader_takes_for_a_chunk(
+    tmp_path, shared_pool, drive_of, spec_of
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool)
     drive.submit(0)
-    assert sorted(p.name for p in (drive.path / ".shardwright").iterdir() if p.suffix == ".partial")[:2] == ["c.0.0.0.partial", "c.0.1.0.partial"]
+    assert sorted(p.name for p in (drive.path / ".shardwright").iterdir() if p.suffix == ".partial")[:2] == [
+        "c.0.0.0.partial",
+        "c.0.1.0.partial",
+    ]
     assert not (drive.path / "0" / "c").exists()
-    with pytest.warns(zarr.errors.ZarrUserWarning, match=r"\.shardwright is not recognized"):  # a warning is all that a reader makes of it
+    # a warning is all that a reader makes of it
+    with pytest.warns(zarr.errors.ZarrUserWarning, match=r"\.shardwright is not recognized"):
         assert set(dict(zarr.open_group(drive.path, mode="r").members())) == {"0"}
     assert json.loads((drive.path / "0" / "zarr.json").read_bytes())["shape"] == [0, 4, 6]
     drive.finish()

@@ -20,7 +20,11 @@ from shardwright.model.errors import BudgetError
 from shardwright.shard.frame_record import record_dtype
 
 
-@given(order=st.integers(0, 3000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, 10**6), st.integers(1, 400))))
+@given(
+    order=st.integers(0, 3000).flatmap(
+        lambda n: st.tuples(st.just(n), st.integers(0, 10**6), st.integers(1, 400))
+    )
+)
 def test_sequence_set_equals_a_set(order):
     count, seed, step = order
     # shuffled within a window, so that it moves; batches of any size
@@ -35,7 +39,9 @@ def test_sequence_set_equals_a_set(order):
         assert mark.stop == max(model) + 1
         assert mark.holds(np.arange(count + 3)).tolist() == [i in model for i in range(count + 3)]
         stop = count + 2
-        assert [i for first, last in mark.missing(stop) for i in range(first, last + 1)] == [i for i in range(stop) if i not in model]
+        assert [i for first, last in mark.missing(stop) for i in range(first, last + 1)] == [
+            i for i in range(stop) if i not in model
+        ]
     assert mark.value == count
 
 
@@ -63,7 +69,12 @@ def specs(draw):
         for i in range(axes)
     ]
     dims += [
-        Dimension(name=n, count=draw(st.integers(1, 600)), chunk_size=draw(st.integers(1, 300)), shard_size_chunks=draw(st.integers(1, 4)))
+        Dimension(
+            name=n,
+            count=draw(st.integers(1, 600)),
+            chunk_size=draw(st.integers(1, 300)),
+            shard_size_chunks=draw(st.integers(1, 4)),
+        )
         for n in "yx"
     ]
     return ArraySpec(
@@ -88,35 +99,71 @@ def test_limits_relations(spec, threads, batch):
     assert limits.chunks_per_task >= 1
     assert limits.shard_file_bytes >= limits.slot_bytes + limits.index_bytes
     assert limits.memory_bytes >= RUNTIME_BYTES + limits.ring_bytes + threads * limits.scratch_bytes
-    assert limits.disk_reserved_bytes > limits.mapped_bytes >= 2 * limits.shard_files_per_group * limits.slot_bytes
+    assert (
+        limits.disk_reserved_bytes
+        > limits.mapped_bytes
+        >= 2 * limits.shard_files_per_group * limits.slot_bytes
+    )
     assert all(isinstance(v, int) and v >= 0 for v in limits.to_dict().values())
     least = least_ring_frames(grid, batch)
     assert Limits.derive(spec, threads=threads, batch_frames=batch, ring_frames=least).ring_frames == least
-    with pytest.raises(BudgetError, match=f"ring_frames is too small for this chunking; expected at least {least} frames; got {least - 1}"):
+    with pytest.raises(
+        BudgetError,
+        match=f"ring_frames is too small for this chunking; expected at least "
+        f"{least} frames; got {least - 1}",
+    ):
         Limits.derive(spec, threads=threads, batch_frames=batch, ring_frames=least - 1)
-    assert Limits.derive(spec, threads=threads, batch_frames=batch, memory_bytes=limits.memory_bytes) == limits
-    with pytest.raises(BudgetError, match=f"expected at most {limits.memory_bytes - 1:,} bytes in all; got {limits.memory_bytes:,} bytes"):
+    assert (
+        Limits.derive(spec, threads=threads, batch_frames=batch, memory_bytes=limits.memory_bytes) == limits
+    )
+    with pytest.raises(
+        BudgetError,
+        match=f"expected at most {limits.memory_bytes - 1:,} bytes in all; got {limits.memory_bytes:,} bytes",
+    ):
         Limits.derive(spec, threads=threads, batch_frames=batch, memory_bytes=limits.memory_bytes - 1)
 
 
 @pytest.mark.parametrize(
     ("codec", "most_bytes"),
-    [(None, TASK_BYTES), (Blosc(), TASK_BYTES), (Zstd(level=1), TASK_BYTES), (Blosc(cname="zstd", clevel=3), TASK_BYTES)]
-    + [(slow, SLOW_TASK_BYTES) for slow in (Zstd(level=9), Blosc(cname="zstd", clevel=9), Blosc(cname="zlib"), Gzip(level=1))],
+    [
+        (None, TASK_BYTES),
+        (Blosc(), TASK_BYTES),
+        (Zstd(level=1), TASK_BYTES),
+        (Blosc(cname="zstd", clevel=3), TASK_BYTES),
+    ]
+    + [
+        (slow, SLOW_TASK_BYTES)
+        for slow in (Zstd(level=9), Blosc(cname="zstd", clevel=9), Blosc(cname="zlib"), Gzip(level=1))
+    ],
 )
 def test_a_task_holds_as_much_as_is_soon_done(codec, most_bytes):
     """Nothing interrupts it, and other acquisitions wait for its worker. A chunk is the least."""
-    axes = [Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=8), Dimension(name="y", count=4096, chunk_size=256, shard_size_chunks=16)]
+    axes = [
+        Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=8),
+        Dimension(name="y", count=4096, chunk_size=256, shard_size_chunks=16),
+    ]
     for width, chunk_bytes in ((4096, 2 * 256 * 4096), (65536, 2 * 256 * 65536)):
-        spec = ArraySpec(dtype="uint16", dimensions=[*axes, Dimension(name="x", count=width, chunk_size=width)], codec=codec)
+        spec = ArraySpec(
+            dtype="uint16",
+            dimensions=[*axes, Dimension(name="x", count=width, chunk_size=width)],
+            codec=codec,
+        )
         assert Limits.derive(spec, threads=4).chunks_per_task == max(1, most_bytes // chunk_bytes)
 
 
 def test_the_hint_names_what_to_change(spec_of):
-    with pytest.raises(BudgetError, match="A chunk is 16 frames deep: give it a smaller chunk_size, or raise the budget"):
+    with pytest.raises(
+        BudgetError, match="A chunk is 16 frames deep: give it a smaller chunk_size, or raise the budget"
+    ):
         Limits.derive(spec_of(chunk=16), threads=1, ring_frames=1)
-    axes = [Dimension(name="t", count=None, chunk_size=4), Dimension(name="z", count=50, chunk_size=1), *spec_of().dimensions[-2:]]
-    with pytest.raises(BudgetError, match="50 slabs are open at once, because frames change their chunk on faster axes"):
+    axes = [
+        Dimension(name="t", count=None, chunk_size=4),
+        Dimension(name="z", count=50, chunk_size=1),
+        *spec_of().dimensions[-2:],
+    ]
+    with pytest.raises(
+        BudgetError, match="50 slabs are open at once, because frames change their chunk on faster axes"
+    ):
         Limits.derive(ArraySpec(dtype="uint8", dimensions=axes), threads=1, ring_frames=1)
 
 
@@ -124,7 +171,9 @@ def place(table, *positions):
     n = len(positions)
     fates = np.zeros(n, np.uint8)
     records = np.zeros(n, record_dtype(0))
-    result = table.place(0, np.array(positions, np.int64), np.arange(100, 100 + n), np.arange(8, 8 * n + 8, 8), records, fates)
+    result = table.place(
+        0, np.array(positions, np.int64), np.arange(100, 100 + n), np.arange(8, 8 * n + 8, 8), records, fates
+    )
     return result, fates.tolist()
 
 
@@ -143,7 +192,9 @@ def test_slab_table_life_of_a_row(spec_of):
     assert table.oldest() == 1
     closed = table.close(1)
     assert table.filled(closed).tolist() == [False, True, False]
-    assert place(table, 5)[0] == (0, [], 1), "a closed slab takes no more frames although its row is not free yet"
+    assert place(table, 5)[0] == (0, [], 1), (
+        "a closed slab takes no more frames although its row is not free yet"
+    )
     table.free(row)
     assert table.open(2)
     assert table.filled(row).tolist() == [False] * 3
@@ -156,7 +207,9 @@ def test_hole_memory_is_bounded():
         memory.remember(slab, np.array([True, False]) if slab % 2 else None)
     assert memory.fates(REMEMBERED_HOLES + 9, np.array([0, 1, 0])).tolist() == [1, 2, 1]
     assert memory.fates(REMEMBERED_HOLES + 8, np.array([0, 1])).tolist() == [2, 2]
-    assert memory.fates(0, np.array([1])).tolist() == [1], "of those that were forgotten every frame is a duplicate"
+    assert memory.fates(0, np.array([1])).tolist() == [1], (
+        "of those that were forgotten every frame is a duplicate"
+    )
     assert len(memory._filled) == REMEMBERED_HOLES
 
 

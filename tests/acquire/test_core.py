@@ -1,4 +1,5 @@
-"""The core by itself: events in, commands out, no thread, file or clock. What chance events may do to it is tried in ``tests/simulation``."""
+"""The core by itself: events in, commands out, no thread, file or clock. What chance events may do to it is
+tried in ``tests/simulation``."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from shardwright.acquire.commands import Commit, Discard, Encode, Finish, Prepar
 from shardwright.acquire.core import AcquisitionState, Core, Now
 from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.reports import Committed, FramesStaged, GroupPrepared, GroupSealed, SlabEncoded, StoreFinished
+from shardwright.acquire.reports import (
+    Committed,
+    FramesStaged,
+    GroupPrepared,
+    GroupSealed,
+    SlabEncoded,
+    StoreFinished,
+)
 from shardwright.acquire.settings import WriteSettings
 from shardwright.array.grid import Grid
 from shardwright.model.error_text import ErrorText
@@ -39,7 +47,21 @@ OF_THE_CORE = (
     "commands",
     "reports",
 )
-DEVICES = {"time", "datetime", "threading", "queue", "multiprocessing", "os", "io", "socket", "mmap", "shutil", "tempfile", "logging", "random"}
+DEVICES = {
+    "time",
+    "datetime",
+    "threading",
+    "queue",
+    "multiprocessing",
+    "os",
+    "io",
+    "socket",
+    "mmap",
+    "shutil",
+    "tempfile",
+    "logging",
+    "random",
+}
 FIRST = object()  # stands for files
 
 
@@ -59,7 +81,11 @@ class Drive:
             staging_slots=limits.staging_frames,
         )
         self.ns = 0
-        self.core.begin(self.core.groups.prepare_first(lambda command: GroupPrepared(command.group, command.request, FIRST, None)))
+        self.core.begin(
+            self.core.groups.prepare_first(
+                lambda command: GroupPrepared(command.group, command.request, FIRST, None)
+            )
+        )
 
     def now(self, later_ms: int = 1) -> Now:
         self.ns += later_ms * 1_000_000
@@ -68,7 +94,11 @@ class Drive:
     def send(self, *positions: int) -> list:
         """Frames for these places, numbered on; what is asked for then."""
         batch, first = np.zeros(len(positions), DESCRIPTOR), self.core.accounts.seen.stop
-        batch["sequence"], batch["position"], batch["frame_id"] = first + np.arange(len(positions)), positions, positions
+        batch["sequence"], batch["position"], batch["frame_id"] = (
+            first + np.arange(len(positions)),
+            positions,
+            positions,
+        )
         self.core.submit(batch, 1 + batch["sequence"].astype(np.int64), self.now())
         return self.core.take_commands()
 
@@ -91,8 +121,17 @@ def of(kind: type, commands: list) -> list:
 def test_no_device_is_within_reach(module):
     """No clock, thread, lock, file or queue: the same inputs give the same outputs."""
     tree = ast.parse((ROOM / f"{module}.py").read_text())
-    named = {alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    named |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    named = {
+        alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    named |= {
+        node.module.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+    }
     assert not named & DEVICES
     assert not any(isinstance(node, ast.Name) and node.id == "open" for node in ast.walk(tree))
 
@@ -104,7 +143,11 @@ def test_the_way_of_a_slab(spec_of):
     assert (slab.slab, slab.files, slab.frames.tolist()) == (0, FIRST, [1, 2])
     assert drive.core.take_released().size == 0, "a worker reads them"
     assert drive.tell(SlabEncoded(slab.row, 10, None)) == []
-    assert (drive.core.take_released().tolist(), drive.core.accounts.stored.value, drive.core.accounts.durable.value) == ([0, 1], 2, 0)
+    assert (
+        drive.core.take_released().tolist(),
+        drive.core.accounts.stored.value,
+        drive.core.accounts.durable.value,
+    ) == ([0, 1], 2, 0)
     drive.core.tick(drive.now(2000))
     (commit,) = drive.core.take_commands()
     assert commit == Commit(frozenset({0}))
@@ -180,6 +223,8 @@ def test_a_failure_while_the_end_waits_for_room_is_an_end(spec_of):
     assert drive.core.state is AcquisitionState.FINISHING
     drive.core.workers_failed("it died", drive.now(), ended=True)
     drive.core.tick(drive.now())
-    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)], "what readers see is to be true"
+    assert of(Finish, drive.core.take_commands()) == [Finish(0, keep_workspace=False)], (
+        "what readers see is to be true"
+    )
     drive.tell(StoreFinished(None))
     assert drive.core.state is AcquisitionState.FAILED

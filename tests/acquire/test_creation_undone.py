@@ -1,4 +1,5 @@
-"""A creation that fails at any step leaves nothing behind: no descriptor, no thread, no file; and the name can be had the next time."""
+"""A creation that fails at any step leaves nothing behind: no descriptor, no thread, no file; and the name
+can be had the next time."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def left(tmp_path):
 
     def look() -> tuple[list[str], list[str], list[str]]:
         gc.collect()
-        descriptors = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        descriptors = [
+            str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()
+        ]
         files = sorted(str(path) for path in tmp_path.rglob("*"))
         return sorted(descriptors), sorted(t.name for t in threading.enumerate()), files
 
@@ -60,7 +63,10 @@ def left(tmp_path):
 def spec() -> sw.ArraySpec:
     """Slabs of two frames, so that there is a staging area."""
     axes = [("t", None, 2), ("y", 4, 4), ("x", 6, 6)]
-    return sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name=name, count=count, chunk_size=chunk) for name, count, chunk in axes])
+    return sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name=name, count=count, chunk_size=chunk) for name, count, chunk in axes],
+    )
 
 
 def create(path: Path) -> sw.Writer:
@@ -81,12 +87,23 @@ def watch(look: Callable[[str], None]) -> None:
     failpoints.watch_all(lambda name: look(name) if name != "keeper.before_command" else None)
 
 
-CAN_DO_WITHOUT = {"ballast.before_fill", "ballast.before_open", "log.before_preallocate", "store.before_remove"}
+CAN_DO_WITHOUT = {
+    "ballast.before_fill",
+    "ballast.before_open",
+    "log.before_preallocate",
+    "store.before_remove",
+}
 
 
 def test_a_storage_call_that_fails(tmp_path, left):
     calls = calls_of_a_creation(tmp_path / "counted")
-    assert {"lock.before_take", "log.before_sync", "staging.before_preallocate", "ballast.before_fill", "journal.before_sync"} <= set(calls)
+    assert {
+        "lock.before_take",
+        "log.before_sync",
+        "staging.before_preallocate",
+        "ballast.before_fill",
+        "journal.before_sync",
+    } <= set(calls)
     before, failed = left(), 0
 
     def fail():
@@ -165,8 +182,14 @@ def test_a_thread_that_cannot_be_started(tmp_path, left, monkeypatch, number):
     assert left() == before
 
 
-@pytest.mark.parametrize(("owner", "name"), [part for part in PARTS if part[1] != "prepare_first"], ids=[n for _, n in PARTS if n != "prepare_first"])
-def test_a_resume_that_fails_leaves_the_store_and_nothing_else(tmp_path, left, monkeypatch, pool, drive_of, owner, name):
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [part for part in PARTS if part[1] != "prepare_first"],
+    ids=[n for _, n in PARTS if n != "prepare_first"],
+)
+def test_a_resume_that_fails_leaves_the_store_and_nothing_else(
+    tmp_path, left, monkeypatch, pool, drive_of, owner, name
+):
     path = tmp_path / "a.ome.zarr"
     drive = drive_of(path, spec(), pool)
     drive.submit(0, 1, 2)
@@ -186,11 +209,15 @@ def test_a_resume_that_fails_leaves_the_store_and_nothing_else(tmp_path, left, m
         assert again.frames == 3
 
 
-def test_an_array_that_this_machine_cannot_hold_is_refused_before_anything_is_made(tmp_path, left, monkeypatch):
+def test_an_array_that_this_machine_cannot_hold_is_refused_before_anything_is_made(
+    tmp_path, left, monkeypatch
+):
     """Memory that is promised and not there would end the process while it is filled."""
     before = left()
     monkeypatch.setattr("shardwright.acquire.limits.machine_memory_bytes", lambda: 64 << 30)
-    plane = [sw.Dimension(name=name, count=2**18 - 1, chunk_size=2**10, shard_size_chunks=2**8) for name in "yx"]
+    plane = [
+        sw.Dimension(name=name, count=2**18 - 1, chunk_size=2**10, shard_size_chunks=2**8) for name in "yx"
+    ]
     large = sw.ArraySpec(dtype="uint8", dimensions=[sw.Dimension(name="t", count=None, chunk_size=1), *plane])
     with pytest.raises(sw.errors.BudgetError, match="does not fit the memory budget"):
         sw.create(tmp_path / "a.ome.zarr", large, threads=THREADS)
@@ -206,7 +233,13 @@ def test_what_another_store_has_spilled_under_the_same_name_stays(tmp_path, left
     failpoints.set_hook("log.before_sync", failpoints._raise_eio)
     try:
         with pytest.raises(sw.errors.StorageError):
-            sw.create(tmp_path / "a.ome.zarr", spec(), threads=THREADS, on_full="spill", spill_root=tmp_path / "second")
+            sw.create(
+                tmp_path / "a.ome.zarr",
+                spec(),
+                threads=THREADS,
+                on_full="spill",
+                spill_root=tmp_path / "second",
+            )
     finally:
         failpoints.set_hook("log.before_sync", None)
     assert spilled.read_bytes() == b"a shard"

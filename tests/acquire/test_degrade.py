@@ -1,5 +1,5 @@
-"""Encoders that cannot follow, under the policy ``degrade``: chunks are written faster, then uncompressed; every one opens and is right, the level
-comes back, and the counts are those of the chunks on disk."""
+"""Encoders that cannot follow, under the policy ``degrade``: chunks are written faster, then uncompressed;
+every one opens and is right, the level comes back, and the counts are those of the chunks on disk."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ from shardwright.storage import failpoints
 
 DEGRADE = WriteSettings(overload="degrade")
 AXES = {"y": (64, 32, 2), "x": (64, 32, 2)}  # chunks that shrink
-ALL_LEVELS = [("configured", "faster"), ("faster", "uncompressed"), ("uncompressed", "faster"), ("faster", "configured")]
+ALL_LEVELS = [
+    ("configured", "faster"),
+    ("faster", "uncompressed"),
+    ("uncompressed", "faster"),
+    ("faster", "configured"),
+]
 
 
 class Throttle:
-    """Lets so many tasks begin to encode, and no more, until it is opened. ``came``: how many there were, the one that waits included."""
+    """Lets so many tasks begin to encode, and no more, until it is opened. ``came``: how many there were, the
+    one that waits included."""
 
     def __init__(self) -> None:
         self.came = 0
@@ -71,7 +77,8 @@ def forms(path) -> Counter[str]:
 
 
 def overload(drive, throttle) -> list[tuple[str, dict]]:
-    """More frames than may be encoded, until chunks are stored uncompressed; then all of them, and the level comes back."""
+    """More frames than may be encoded, until chunks are stored uncompressed; then all of them, and the level
+    comes back."""
     acquisition, next_frame = drive.acquisition, 0
     events: list[tuple[str, dict]] = []
     while acquisition.degrade_level is not DegradeLevel.UNCOMPRESSED:
@@ -102,7 +109,9 @@ CODECS = {
 
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("name", CODECS)
-def test_levels_go_up_and_come_back_and_every_frame_is_right(tmp_path, drive_of, spec_of, throttle, name, checksum):
+def test_levels_go_up_and_come_back_and_every_frame_is_right(
+    tmp_path, drive_of, spec_of, throttle, name, checksum
+):
     pool = WorkerPool(2)
     pool.start()
     try:
@@ -118,7 +127,9 @@ def test_levels_go_up_and_come_back_and_every_frame_is_right(tmp_path, drive_of,
     assert receipt.frames_faster >= 2
     assert receipt.frames_uncompressed >= 2
     assert receipt.frames_faster + receipt.frames_uncompressed < receipt.frames_stored
-    assert receipt.chunks_faster + receipt.chunks_uncompressed < 4 * drive.submitted // 2, "four chunks cover two frames"
+    assert receipt.chunks_faster + receipt.chunks_uncompressed < 4 * drive.submitted // 2, (
+        "four chunks cover two frames"
+    )
     found = forms(drive.path)
     assert sum(count for form, count in found.items() if "stored" in form) == receipt.chunks_uncompressed
     if name == "blosc zstd":  # the compressor of each chunk tells its level
@@ -133,9 +144,12 @@ def test_a_slab_counts_at_the_fastest_level_of_its_chunks(tmp_path, drive_of, sp
     pool = WorkerPool(1)
     pool.start()
     try:
-        drive = drive_of(tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, DEGRADE, ring_frames=24)
+        drive = drive_of(
+            tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, DEGRADE, ring_frames=24
+        )
         acquisition = drive.acquisition
-        acquisition._task_ranges = [(0, 1), (1, 2), (2, 3), (3, 4)]  # a range that could hold all of it is cut into four
+        # a range that could hold all of it is cut into four
+        acquisition._task_ranges = [(0, 1), (1, 2), (2, 3), (3, 4)]
         drive.submit(0, 1)
         throttle.let(3)
         drive.until(lambda: throttle.came == 4)  # the fourth has begun, and waits
@@ -153,16 +167,24 @@ def test_a_slab_counts_at_the_fastest_level_of_its_chunks(tmp_path, drive_of, sp
     assert (receipt.chunks_uncompressed, receipt.frames_uncompressed) == (0, 0)
 
 
-@pytest.mark.parametrize(("point", "at", "durability"), [("journal.before_chunks", 2, "stored"), ("shard.before_sync", 1, "durable")])
-def test_a_slab_that_is_written_again_counts_once(tmp_path, drive_of, spec_of, monkeypatch, point, at, durability):
-    """After an I/O error in one of its tasks, or in a sync of what was stored: whatever was counted is taken back."""
+@pytest.mark.parametrize(
+    ("point", "at", "durability"),
+    [("journal.before_chunks", 2, "stored"), ("shard.before_sync", 1, "durable")],
+)
+def test_a_slab_that_is_written_again_counts_once(
+    tmp_path, drive_of, spec_of, monkeypatch, point, at, durability
+):
+    """After an I/O error in one of its tasks, or in a sync of what was stored: whatever was counted is taken
+    back."""
     monkeypatch.setattr(overload_level, "DWELL_S", math.inf)
     pool = WorkerPool(1)
     pool.start()
     failpoints.set_hook(point, failpoints.at_time(at, lambda: (_ for _ in ()).throw(OSError(5, "I/O"))))
     try:
         settings = WriteSettings(overload="degrade", durability=durability, sync_interval_ms=10)
-        drive = drive_of(tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, settings, ring_frames=24)
+        drive = drive_of(
+            tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, settings, ring_frames=24
+        )
         acquisition = drive.acquisition
         acquisition._task_ranges = [(0, 2), (2, 4)]
         acquisition.core.encoders.overload.look(1.0, 0.0)
@@ -192,7 +214,13 @@ def test_without_a_compressor_there_is_nothing_to_change(tmp_path, pool, drive_o
 
 @pytest.mark.parametrize("policy", ["block", "drop", "fail"])
 def test_other_policies_never_change_the_level(tmp_path, pool, drive_of, spec_of, throttle, policy):
-    drive = drive_of(tmp_path / "a.zarr", spec_of(codec=Zstd(level=3), **AXES), pool, WriteSettings(overload=policy), ring_frames=12)
+    drive = drive_of(
+        tmp_path / "a.zarr",
+        spec_of(codec=Zstd(level=3), **AXES),
+        pool,
+        WriteSettings(overload=policy),
+        ring_frames=12,
+    )
     drive.submit(*range(12))
     drive.poll()
     drive.poll()
@@ -203,7 +231,8 @@ def test_other_policies_never_change_the_level(tmp_path, pool, drive_of, spec_of
 
 
 def test_the_writer_in_process(tmp_path, spec_of, throttle):
-    """A camera that waits where its ring is full all the same: nothing is lost, and the receipt tells what was degraded."""
+    """A camera that waits where its ring is full all the same: nothing is lost, and the receipt tells what
+    was degraded."""
     spec = spec_of(shard=256, codec=Zstd(level=3), **AXES)
     images = np.random.default_rng(5).integers(0, 200, (4000, 64, 64), np.uint16)
     with sw.create(tmp_path / "a.zarr", spec, threads=2, overload="degrade") as writer:
@@ -219,7 +248,12 @@ def test_the_writer_in_process(tmp_path, spec_of, throttle):
             writer.append(image)
         sent += 100
     receipt = writer.receipt
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_missing, receipt.frames_lost) == (sent, sent, 0, 0)
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_missing, receipt.frames_lost) == (
+        sent,
+        sent,
+        0,
+        0,
+    )
     assert receipt.chunks_faster > 0
     store = open_store(tmp_path / "a.zarr")
     assert np.array_equal(_read(store.arrays[0].path), images[:sent])

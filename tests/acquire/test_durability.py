@@ -1,4 +1,5 @@
-"""Stored, durable, staged, flushed: what an acquisition says of its frames, and what it does when a disk fails under them."""
+"""Stored, durable, staged, flushed: what an acquisition says of its frames, and what it does when a disk
+fails under them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ ENOSPC = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 def settings(**changes) -> WriteSettings:
     """Nothing happens by itself, unless a test asks for it."""
-    return WriteSettings(**{"store_within_ms": NEVER_MS, "sync_interval_ms": NEVER_MS, "ballast_bytes": 0, **changes})
+    return WriteSettings(
+        **{"store_within_ms": NEVER_MS, "sync_interval_ms": NEVER_MS, "ballast_bytes": 0, **changes}
+    )
 
 
 def event_names(drive) -> list[str]:
@@ -60,8 +63,12 @@ def failing_once():
         failpoints.set_hook(point, None)
 
 
-def test_a_frame_of_an_unfinished_slab_is_stored_in_time_and_then_durable(tmp_path, shared_pool, drive_of, spec_of):
-    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, settings(store_within_ms=20, sync_interval_ms=20))
+def test_a_frame_of_an_unfinished_slab_is_stored_in_time_and_then_durable(
+    tmp_path, shared_pool, drive_of, spec_of
+):
+    drive = drive_of(
+        tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, settings(store_within_ms=20, sync_interval_ms=20)
+    )
     drive.submit(0)
     drive.until(lambda: drive.acquisition.durable_watermark == 1)
     assert not drive.released, "its pixels are needed for its slab"
@@ -80,7 +87,9 @@ def test_nothing_is_durable_before_it_is_synced(tmp_path, shared_pool, drive_of,
     drive.finish()
 
 
-def test_a_flush_makes_everything_durable_although_slabs_are_not_full(tmp_path, shared_pool, drive_of, spec_of):
+def test_a_flush_makes_everything_durable_although_slabs_are_not_full(
+    tmp_path, shared_pool, drive_of, spec_of
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, settings())
     drive.submit(0, 1, 2, 3, 4, 9)
     drive.acquisition.flush()
@@ -93,7 +102,9 @@ def test_one_sync_makes_many_frames_durable(tmp_path, shared_pool, drive_of, spe
     syncs = []
     failpoints.set_hook("journal.before_sync", lambda: syncs.append(1))
     try:
-        drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=2, shard=32), shared_pool, settings(sync_interval_ms=NEVER_MS))
+        drive = drive_of(
+            tmp_path / "a.zarr", spec_of(chunk=2, shard=32), shared_pool, settings(sync_interval_ms=NEVER_MS)
+        )
         made = len(syncs)  # each journal's header is synced when it is made
         for position in range(40):
             drive.submit(position)
@@ -101,14 +112,18 @@ def test_one_sync_makes_many_frames_durable(tmp_path, shared_pool, drive_of, spe
         drive.until(lambda: drive.acquisition.stored_watermark == 40)
         drive.acquisition.flush()
         drive.until(lambda: drive.acquisition.durable_watermark == 40)
-        assert len(syncs) - made <= 3, "one of the group that was filled, and the header of the one prepared behind it"
+        assert len(syncs) - made <= 3, (
+            "one of the group that was filled, and the header of the one prepared behind it"
+        )
     finally:
         failpoints.set_hook("journal.before_sync", None)
     drive.finish()
 
 
 @pytest.mark.parametrize("durability", ["stored", "durable"])
-def test_pixels_come_back_at_the_level_that_was_asked_for(tmp_path, shared_pool, drive_of, spec_of, durability):
+def test_pixels_come_back_at_the_level_that_was_asked_for(
+    tmp_path, shared_pool, drive_of, spec_of, durability
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(durability=durability))
     drive.submit(0, 1)
     drive.until(lambda: drive.acquisition.stored_watermark == 2)
@@ -119,8 +134,12 @@ def test_pixels_come_back_at_the_level_that_was_asked_for(tmp_path, shared_pool,
     drive.finish()
 
 
-def test_with_durability_durable_a_ring_of_waiting_frames_asks_for_a_commit(tmp_path, shared_pool, drive_of, spec_of):
-    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(durability="durable"), ring_frames=13)
+def test_with_durability_durable_a_ring_of_waiting_frames_asks_for_a_commit(
+    tmp_path, shared_pool, drive_of, spec_of
+):
+    drive = drive_of(
+        tmp_path / "a.zarr", spec_of(), shared_pool, settings(durability="durable"), ring_frames=13
+    )
     for position in range(60):
         drive.until(lambda: drive.submitted - len(drive.released) < 13)
         drive.submit(position)
@@ -130,9 +149,18 @@ def test_with_durability_durable_a_ring_of_waiting_frames_asks_for_a_commit(tmp_
 
 @pytest.mark.parametrize("durability", ["stored", "durable"])
 @pytest.mark.parametrize(
-    "point", ["shard.before_sync", "journal.before_sync", "slots.before_write", "shard.before_truncate", "journal.before_chunks"]
+    "point",
+    [
+        "shard.before_sync",
+        "journal.before_sync",
+        "slots.before_write",
+        "shard.before_truncate",
+        "journal.before_chunks",
+    ],
 )
-def test_an_io_error_moves_the_group_to_new_files(tmp_path, shared_pool, drive_of, spec_of, failing_once, durability, point):
+def test_an_io_error_moves_the_group_to_new_files(
+    tmp_path, shared_pool, drive_of, spec_of, failing_once, durability, point
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(shard=4), shared_pool, settings(durability=durability))
     drive.submit(0, 1)
     drive.until(lambda: drive.acquisition.stored_watermark == 2)
@@ -146,7 +174,8 @@ def test_an_io_error_moves_the_group_to_new_files(tmp_path, shared_pool, drive_o
     assert drive.acquisition.error is None
     assert (receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (8, 8, 0)
     assert np.array_equal(drive.read(), drive.expected(range(8)))
-    if point != "slots.before_write" or drive.acquisition.folder.io != "mmap":  # a mapped shard writes no slots
+    # a mapped shard writes no slots
+    if point != "slots.before_write" or drive.acquisition.folder.io != "mmap":
         assert event_names(drive) == ["io_error", "shard_rewritten"]
     assert table(drive)["fate"] == [Fate.STORED] * 8
 
@@ -155,7 +184,9 @@ def test_an_io_error_moves_the_group_to_new_files(tmp_path, shared_pool, drive_o
 def test_what_cannot_be_read_back_is_written_again_if_it_is_held_and_reported_lost_if_not(
     tmp_path, shared_pool, drive_of, spec_of, failing_once, durability, rot
 ):
-    drive = drive_of(tmp_path / "a.zarr", spec_of(shard=4, codec=None), shared_pool, settings(durability=durability))
+    drive = drive_of(
+        tmp_path / "a.zarr", spec_of(shard=4, codec=None), shared_pool, settings(durability=durability)
+    )
     drive.submit(0, 1)
     drive.submit(2, 3)
     drive.until(lambda: drive.acquisition.stored_watermark == 4)
@@ -171,10 +202,20 @@ def test_what_cannot_be_read_back_is_written_again_if_it_is_held_and_reported_lo
         assert np.array_equal(drive.read(), drive.expected(range(4)))
         return
     assert [loss[:2] for loss in losses] == [(0, 1)]
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_lost, receipt.frames_missing) == (4, 2, 2, 2, 2)
+    assert (
+        receipt.frames_received,
+        receipt.frames_stored,
+        receipt.frames_durable,
+        receipt.frames_lost,
+        receipt.frames_missing,
+    ) == (4, 2, 2, 2, 2)
     assert np.array_equal(drive.read(), drive.expected([2, 3], extent=4))
     found = table(drive)
-    lost = [(s, r) for s, f, r in zip(found["sequence"], found["fate"], found["reason"], strict=True) if f == Fate.LOST]
+    lost = [
+        (s, r)
+        for s, f, r in zip(found["sequence"], found["fate"], found["reason"], strict=True)
+        if f == Fate.LOST
+    ]
     assert sorted(lost) == [(0, Reason.IO_ERROR), (1, Reason.IO_ERROR)]
 
 
@@ -187,7 +228,10 @@ def test_a_disk_that_goes_on_failing_ends_the_acquisition(tmp_path, shared_pool,
     drive.until(lambda: drive.acquisition.state is AcquisitionState.FAILED)
     drive.finish()
     assert isinstance(drive.acquisition.error, StorageError)
-    assert sorted(path.name for path in drive.path.glob(".shardwright/*.partial")) == ["c.0.0.0.partial", "c.0.1.0.partial"], "left for recovery"
+    assert sorted(path.name for path in drive.path.glob(".shardwright/*.partial")) == [
+        "c.0.0.0.partial",
+        "c.0.1.0.partial",
+    ], "left for recovery"
 
 
 def test_staging_that_fails_costs_time_but_no_frame(tmp_path, shared_pool, drive_of, spec_of, failing):
@@ -204,7 +248,13 @@ def test_staging_that_fails_costs_time_but_no_frame(tmp_path, shared_pool, drive
 
 def test_more_waiting_frames_than_staging_slots(tmp_path, shared_pool, drive_of, spec_of):
     """Every slot comes back once the slab that took its frame up is durable."""
-    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=8), shared_pool, settings(store_within_ms=4), ring_frames=13)
+    drive = drive_of(
+        tmp_path / "a.zarr",
+        spec_of(chunk=4, shard=8),
+        shared_pool,
+        settings(store_within_ms=4),
+        ring_frames=13,
+    )
     for slab in range(20):
         for place in range(4):
             drive.submit(4 * slab + place)
@@ -225,7 +275,13 @@ def test_frames_that_are_only_told_of_are_counted_and_recorded(tmp_path, shared_
     drive.until(lambda: drive.acquisition.state is AcquisitionState.SEALED)
     drive.acquisition.close()
     receipt = drive.acquisition.receipt()
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_dropped, receipt.frames_lost, receipt.frames_missing) == (4, 2, 1, 1, 1)
+    assert (
+        receipt.frames_received,
+        receipt.frames_stored,
+        receipt.frames_dropped,
+        receipt.frames_lost,
+        receipt.frames_missing,
+    ) == (4, 2, 1, 1, 1)
     assert table(drive) == {
         "sequence": [2, 3, 0, 1],
         "fate": [Fate.DROPPED, Fate.LOST, Fate.STORED, Fate.STORED],
@@ -265,9 +321,13 @@ def full_disk():
     failpoints.set_hook("shard.before_preallocate", None)
 
 
-def test_on_a_full_disk_frames_wait_for_room(tmp_path, shared_pool, drive_of, spec_of, full_disk, monkeypatch):
+def test_on_a_full_disk_frames_wait_for_room(
+    tmp_path, shared_pool, drive_of, spec_of, full_disk, monkeypatch
+):
     monkeypatch.setattr("shardwright.acquire.groups.FULL_DISK_RETRY_S", 0.02)
-    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block", store_within_ms=20))
+    drive = drive_of(
+        tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block", store_within_ms=20)
+    )
     full_disk.room.clear()
     drive.submit(*range(12))
     drive.until(lambda: drive.acquisition.stored_watermark == 12)  # what has no shard yet is staged
@@ -279,7 +339,9 @@ def test_on_a_full_disk_frames_wait_for_room(tmp_path, shared_pool, drive_of, sp
     assert event_names(drive) == ["disk_full", "disk_has_room"]
 
 
-def test_on_a_full_disk_shards_spill_to_the_second_root(tmp_path, shared_pool, drive_of, spec_of, monkeypatch):
+def test_on_a_full_disk_shards_spill_to_the_second_root(
+    tmp_path, shared_pool, drive_of, spec_of, monkeypatch
+):
     first = tmp_path / "first" / "a.zarr"
     spill = tmp_path / "second"
     create = GroupFiles.create.__func__
@@ -303,7 +365,9 @@ def test_on_a_full_disk_shards_spill_to_the_second_root(tmp_path, shared_pool, d
     assert "spilling" in event_names(drive)
 
 
-def test_a_full_disk_that_fails_the_acquisition_seals_everything_acknowledged(tmp_path, shared_pool, drive_of, spec_of, full_disk):
+def test_a_full_disk_that_fails_the_acquisition_seals_everything_acknowledged(
+    tmp_path, shared_pool, drive_of, spec_of, full_disk
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, settings(store_within_ms=20))
     drive.submit(*range(6))
     drive.until(lambda: drive.acquisition.stored_watermark == 6)  # two of them in the staging area
@@ -325,8 +389,12 @@ def test_low_water_is_told_before_the_disk_is_full(tmp_path, shared_pool, drive_
     assert events[0][1]["shards_left"] > 0
 
 
-def test_a_sync_of_the_staging_area_that_fails_is_told_once_and_costs_nothing(tmp_path, shared_pool, drive_of, spec_of):
-    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, settings(store_within_ms=20, sync_interval_ms=20))
+def test_a_sync_of_the_staging_area_that_fails_is_told_once_and_costs_nothing(
+    tmp_path, shared_pool, drive_of, spec_of
+):
+    drive = drive_of(
+        tmp_path / "a.zarr", spec_of(chunk=4), shared_pool, settings(store_within_ms=20, sync_interval_ms=20)
+    )
     drive.still()
     failpoints.set_hook("staging.before_sync", lambda: (_ for _ in ()).throw(EIO))
     try:
@@ -345,7 +413,9 @@ def test_a_sync_of_the_staging_area_that_fails_is_told_once_and_costs_nothing(tm
 
 
 @pytest.mark.parametrize("point", ["table.before_create", "log.before_preallocate"])
-def test_ending_and_recording_wait_for_room_as_well(tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point):
+def test_ending_and_recording_wait_for_room_as_well(
+    tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point
+):
     for module in ("core", "recorder"):
         monkeypatch.setattr(f"shardwright.acquire.{module}.FULL_DISK_RETRY_S", 0.02)
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, settings(on_full="block"))
@@ -369,7 +439,9 @@ def test_ending_and_recording_wait_for_room_as_well(tmp_path, shared_pool, drive
     assert table(drive)["fate"].count(Fate.DUPLICATE) == 2
 
 
-@pytest.mark.parametrize("point", ["shard.before_preallocate", "shard.before_index", "table.before_create", "log.before_append"])
+@pytest.mark.parametrize(
+    "point", ["shard.before_preallocate", "shard.before_index", "table.before_create", "log.before_append"]
+)
 @pytest.mark.parametrize("waits_already", [True, False])
 def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recovery(
     tmp_path, shared_pool, drive_of, spec_of, monkeypatch, point, waits_already
@@ -403,7 +475,9 @@ def test_who_must_end_does_not_wait_for_room_and_leaves_what_is_stored_to_recove
     assert np.array_equal(drive.read(), drive.expected(range(11)))
 
 
-def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(tmp_path, pool, drive_of, spec_of, monkeypatch):
+def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(
+    tmp_path, pool, drive_of, spec_of, monkeypatch
+):
     """They were acknowledged: their group is left to recovery, not sealed without them."""
     encode = SlabEncoder.encode
 
@@ -413,7 +487,9 @@ def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(tmp_path,
         return encode(self, frames, records, slab, *arguments)
 
     monkeypatch.setattr(SlabEncoder, "encode", broken)
-    drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4), pool, settings(store_within_ms=20, sync_interval_ms=20))
+    drive = drive_of(
+        tmp_path / "a.zarr", spec_of(chunk=4), pool, settings(store_within_ms=20, sync_interval_ms=20)
+    )
     drive.submit(*range(6))
     drive.until(lambda: drive.acquisition.durable_watermark == 6)
     drive.submit(6, 7)
@@ -426,7 +502,9 @@ def test_frames_that_were_staged_outlive_a_slab_that_cannot_be_encoded(tmp_path,
 
 
 @pytest.mark.parametrize("frames", [1, 2])
-def test_files_that_cannot_be_prepared_are_found_out_at_the_end_at_the_latest(tmp_path, shared_pool, drive_of, spec_of, frames):
+def test_files_that_cannot_be_prepared_are_found_out_at_the_end_at_the_latest(
+    tmp_path, shared_pool, drive_of, spec_of, frames
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=1), shared_pool, settings())
     drive.submit(*range(4))
     drive.still()

@@ -1,4 +1,5 @@
-"""A loss that breaks a promise, and one for which nothing had been promised: which is which after a crash, and what becomes of either."""
+"""A loss that breaks a promise, and one for which nothing had been promised: which is which after a crash,
+and what becomes of either."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def left(tmp_path, shared_pool, drive_of, spec_of):
     """(a store whose writer is gone and had stored all of its frames, its specification)."""
 
     def make(frames=FRAMES, settings=SETTINGS, **spec):
-        drive = drive_of(tmp_path / "living.zarr", spec_of(codec=None, **{"shard": 4, **spec}), shared_pool, settings)
+        drive = drive_of(
+            tmp_path / "living.zarr", spec_of(codec=None, **{"shard": 4, **spec}), shared_pool, settings
+        )
         drive.submit(*range(frames))
         drive.until(lambda: drive.acquisition.durable_watermark == frames)
         drive.still()
@@ -69,7 +72,9 @@ def extent(store: Path) -> int:
 
 def fates(store: Path) -> list[tuple[int, int]]:
     group = zarr.open_group(store / "frames", mode="r")
-    rows = sorted(zip(*(np.asarray(group[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True))
+    rows = sorted(
+        zip(*(np.asarray(group[name]).tolist() for name in ("sequence", "fate", "reason")), strict=True)
+    )
     return [row[1:] for row in rows]
 
 
@@ -187,22 +192,31 @@ def test_what_was_found_out_is_not_forgotten_when_recovery_dies(left, shared_poo
 
 
 def test_what_is_believed_is_durable_before_anything_goes(left, rot, monkeypatch):
-    """A power cut after a deletion must find what made it right: names in the workspace, the frame log, staged frames, and that frames were lost."""
+    """A power cut after a deletion must find what made it right: names in the workspace, the frame log,
+    staged frames, and that frames were lost."""
     store, spec = left(frames=7, chunk=2, shard=4, settings=STAGING)
     rot(store, spec, 0)
     workspace = store / ".shardwright"
     (workspace / "5.journal.rewrite").touch()
     points: list[str] = []
     sync = execute.sync_directory
-    monkeypatch.setattr(execute, "sync_directory", lambda path: (points.append(f"sync {path.name}"), sync(path)))
+    monkeypatch.setattr(
+        execute, "sync_directory", lambda path: (points.append(f"sync {path.name}"), sync(path))
+    )
     failpoints.watch_all(points.append)
     try:
         restore(store, partial(Limits.derive, threads=2), SETTINGS, threads=1)[0].close()
     finally:
         failpoints.watch_all(None)
     goes = min(points.index("recover.before_delete"), points.index("journal.before_clear"))
-    _fenced, remembered = (i for i, point in enumerate(points) if point == "replace.before_rename")  # two manifests
-    before = (points.index("sync .shardwright"), points.index("log.before_sync"), points.index("staging.before_sync"), remembered)
+    # two manifests
+    _fenced, remembered = (i for i, point in enumerate(points) if point == "replace.before_rename")
+    before = (
+        points.index("sync .shardwright"),
+        points.index("log.before_sync"),
+        points.index("staging.before_sync"),
+        remembered,
+    )
     assert max(before) < goes
 
 
@@ -282,7 +296,9 @@ def failing_at():
 
 
 @pytest.mark.parametrize("point", ["log.before_append", "log.before_sync"])
-def test_an_error_while_a_shard_is_sealed_leaves_no_store_intact(tmp_path, shared_pool, drive_of, spec_of, failing_at, point):
+def test_an_error_while_a_shard_is_sealed_leaves_no_store_intact(
+    tmp_path, shared_pool, drive_of, spec_of, failing_at, point
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, SETTINGS)
     drive.submit(0, 1)
     drive.until(lambda: drive.acquisition.durable_watermark == 2)
@@ -323,14 +339,18 @@ def test_an_error_while_a_row_is_opened_again_leaves_no_store_intact(tmp_path, s
 
 
 @pytest.mark.parametrize("point", ["shard.before_preallocate", "staging.before_sync"])
-def test_of_a_full_disk_only_a_sync_that_fails_ends_it(tmp_path, shared_pool, drive_of, spec_of, failing_at, point):
+def test_of_a_full_disk_only_a_sync_that_fails_ends_it(
+    tmp_path, shared_pool, drive_of, spec_of, failing_at, point
+):
     drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, replace(STAGING, on_full="block"))
     drive.submit(0)
     drive.until(lambda: drive.acquisition.durable_watermark == 1)
     drive.still()
     failing_at(point, FULL)
     drive.submit(*range(1, 21))
-    drive.until(lambda: {"disk_full", "staging_failed"} & {name for name, _ in drive.acquisition.take_events()})
+    drive.until(
+        lambda: {"disk_full", "staging_failed"} & {name for name, _ in drive.acquisition.take_events()}
+    )
     assert is_intact(drive.path / ".shardwright") == (point == "shard.before_preallocate")
     failing_at(point, None)
     drive.finish()
@@ -342,7 +362,9 @@ def test_a_store_without_a_boot_is_not_intact(tmp_path):
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize("where", ["shardwright.recovery.scan.is_intact", "shardwright.recovery.leftovers.is_intact"])
+@pytest.mark.parametrize(
+    "where", ["shardwright.recovery.scan.is_intact", "shardwright.recovery.leftovers.is_intact"]
+)
 def test_a_disk_that_fails_at_a_look_is_a_typed_error(left, shared_pool, monkeypatch, where, dry_run):
     """Of a folder whose own checksum does not hold ``exists`` raises what the system says."""
     store, _ = left()

@@ -1,4 +1,5 @@
-"""What a frame and a shard cost does not depend on how many came before, nor what a batch costs on how many frames are in it. Counted, not timed."""
+"""What a frame and a shard cost does not depend on how many came before, nor what a batch costs on how many
+frames are in it. Counted, not timed."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ from shardwright.storage import failpoints
 from shardwright.wire.descriptor import DESCRIPTOR
 
 SOURCE = str(Path(shardwright.__file__).parent)
-NO_CLOCKS = WriteSettings.checked(store_within_ms=3_600_000, sync_interval_ms=3_600_000)  # else the number of commits is a matter of time
+# else the number of commits is a matter of time
+NO_CLOCKS = WriteSettings.checked(store_within_ms=3_600_000, sync_interval_ms=3_600_000)
 
 
 class Lines:
-    """Counts the lines of shardwright's Python that run in any thread that begins while it is installed, and in this one."""
+    """Counts the lines of shardwright's Python that run in any thread that begins while it is installed, and
+    in this one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -92,12 +95,18 @@ def lines_of_a_run(path: Path, frames_per_slab: int, channels: int, *, late: boo
     return lines.count
 
 
-@pytest.mark.parametrize(("channels", "late"), [(1, False), (3, False), (1, True)], ids=["in order", "interleaved", "every frame twice"])
+@pytest.mark.parametrize(
+    ("channels", "late"),
+    [(1, False), (3, False), (1, True)],
+    ids=["in order", "interleaved", "every frame twice"],
+)
 def test_no_line_runs_for_each_frame(tmp_path, channels, late):
     lines_of_a_run(tmp_path / "first", 16, channels, late=late)  # what is done once in a process
     few, many = (lines_of_a_run(tmp_path / str(frames), frames, channels, late=late) for frames in (16, 2048))
     more_frames = 8 * channels * (2048 - 16) * (1 + late)
-    assert many - few < more_frames / 4, f"{few} lines for {8 * 16 * channels} frames, {many} for {8 * 2048 * channels}"
+    assert many - few < more_frames / 4, (
+        f"{few} lines for {8 * 16 * channels} frames, {many} for {8 * 2048 * channels}"
+    )
 
 
 class Calls:
@@ -125,7 +134,9 @@ def traced_bytes() -> int:
 
 def test_shards_leave_nothing_behind(tmp_path, shared_pool, drive_of, spec_of, calls):
     """One slab of 16 frames a shard; the first shards are for whatever has a size of its own."""
-    drive = drive_of(tmp_path / "a", spec_of(chunk=16, shard=1, y=(8, 8, 1), x=(8, 8, 1)), shared_pool, NO_CLOCKS)
+    drive = drive_of(
+        tmp_path / "a", spec_of(chunk=16, shard=1, y=(8, 8, 1), x=(8, 8, 1)), shared_pool, NO_CLOCKS
+    )
 
     def write(shards: int) -> tuple[Counter[str], int]:
         """Storage calls by their points, and bytes that are held afterwards."""
@@ -148,8 +159,14 @@ def test_shards_leave_nothing_behind(tmp_path, shared_pool, drive_of, spec_of, c
     finally:
         tracemalloc.stop()
     points = early_calls.keys() | late_calls.keys()
-    assert {point: late_calls[point] - early_calls[point] for point in points if abs(late_calls[point] - early_calls[point]) > 2} == {}
-    assert late_bytes - early_bytes < 180 * 160, "not 10 bytes a frame: the frame log remembers the number of each group"
+    assert {
+        point: late_calls[point] - early_calls[point]
+        for point in points
+        if abs(late_calls[point] - early_calls[point]) > 2
+    } == {}
+    assert late_bytes - early_bytes < 180 * 160, (
+        "not 10 bytes a frame: the frame log remembers the number of each group"
+    )
     drive.released.update(range(drive.submitted))
     assert drive.finish().shards == 300
 

@@ -26,13 +26,37 @@ from shardwright.shard.frame_record import record_dtype
 
 SPEC = ArraySpec(
     dtype="uint16",
-    dimensions=[Dimension(name=n, count=c, chunk_size=2) for n, c in [("t", None), ("z", 3), ("c", 2), ("y", 4), ("x", 4)]],
+    dimensions=[
+        Dimension(name=n, count=c, chunk_size=2)
+        for n, c in [("t", None), ("z", 3), ("c", 2), ("y", 4), ("x", 4)]
+    ],
     storage_order=("t", "c", "z", "y", "x"),
     frame_fields=("laser_power", "temperature"),
 )
 COLUMNS = [
-    *("index_t", "index_z", "index_c", "frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns"),
-    *("delta_t", "exposure_time", "position_x", "position_y", "position_z", "laser_power", "temperature", "client_epoch", "fate", "reason"),
+    *(
+        "index_t",
+        "index_z",
+        "index_c",
+        "frame_id",
+        "sequence",
+        "camera_ns",
+        "monotonic_ns",
+        "arrival_ns",
+        "arrival_monotonic_ns",
+    ),
+    *(
+        "delta_t",
+        "exposure_time",
+        "position_x",
+        "position_y",
+        "position_z",
+        "laser_power",
+        "temperature",
+        "client_epoch",
+        "fate",
+        "reason",
+    ),
 ]
 
 
@@ -47,7 +71,9 @@ def log_of(store):
     logs = []
 
     def make(spec: ArraySpec = SPEC) -> FrameLog:
-        log = FrameLog.create(store / ".shardwright" / "frames.log", record_dtype(len(spec.frame_fields)), bytes(16))
+        log = FrameLog.create(
+            store / ".shardwright" / "frames.log", record_dtype(len(spec.frame_fields)), bytes(16)
+        )
         logs.append(log)
         return log
 
@@ -79,7 +105,11 @@ def test_every_column_of_every_row(store, log_of):
     log = log_of()
     log.append(BlockKind.GROUP, 0, some_records(0, 12))
     events = some_records(12, 2)
-    events["position"], events["fate"], events["reason"] = [7, -1], [Fate.DUPLICATE, Fate.DROPPED], [Reason.PLACE_TAKEN, Reason.OVERLOAD]
+    events["position"], events["fate"], events["reason"] = (
+        [7, -1],
+        [Fate.DUPLICATE, Fate.DROPPED],
+        [Reason.PLACE_TAKEN, Reason.OVERLOAD],
+    )
     log.append(BlockKind.EVENTS, -1, events)
     log.append(BlockKind.GROUP, 1, some_records(14, 3))
     write_frame_table(store, SPEC, log)
@@ -103,7 +133,11 @@ def test_every_column_of_every_row(store, log_of):
     np.testing.assert_array_equal(table["client_epoch"], 1 + rows // 7)
     np.testing.assert_array_equal(table["fate"], [1] * 12 + [2, 4] + [1] * 3)
     np.testing.assert_array_equal(table["reason"], [0] * 12 + [1, 3] + [0] * 3)
-    assert (table["fate"].dtype, table["reason"].dtype, table["client_epoch"].dtype) == (np.uint8, np.uint8, np.uint32)
+    assert (table["fate"].dtype, table["reason"].dtype, table["client_epoch"].dtype) == (
+        np.uint8,
+        np.uint8,
+        np.uint32,
+    )
     log.delete()
     assert list((store / ".shardwright").iterdir()) == []
 
@@ -122,11 +156,15 @@ def test_one_line_to_pandas_and_to_pyarrow(store, log_of):
     log = log_of()
     log.append(BlockKind.GROUP, 0, some_records(0, 100))
     write_frame_table(store, SPEC, log)
-    frame = pd.DataFrame({name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()})
+    frame = pd.DataFrame(
+        {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
+    )
     assert frame.shape == (100, len(COLUMNS))
     assert frame.query("index_c == 1 and exposure_time > 50")["sequence"].tolist() == list(range(51, 100, 2))
     assert str(pd.to_datetime(frame["arrival_ns"])[0]).startswith("2001-09-09 01:46:40")
-    table = pa.table({name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()})
+    table = pa.table(
+        {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
+    )
     assert (table.num_rows, table.num_columns) == (100, len(COLUMNS))
     assert table.column("frame_id").to_pylist() == list(range(1000, 1100))
 
@@ -155,7 +193,8 @@ def test_blocks_and_chunks_need_not_meet(store, log_of, monkeypatch):
 
 
 def test_writing_it_again_replaces_it(store, log_of):
-    """As recovery does after a crash behind the rename; what an earlier try left half done is no hindrance."""
+    """As recovery does after a crash behind the rename; what an earlier try left half done is no
+    hindrance."""
     log = log_of()
     log.append(BlockKind.GROUP, 0, some_records(0, 5))
     write_frame_table(store, SPEC, log)
@@ -189,7 +228,9 @@ def test_a_disk_that_fails_at_any_point_leaves_no_half_table(store, log_of, fail
             break
     else:
         pytest.fail("never came past the failure")
-    assert after >= 1 or point == "table.before_delete", "where there is nothing to delete the first try succeeds"
+    assert after >= 1 or point == "table.before_delete", (
+        "where there is nothing to delete the first try succeeds"
+    )
     assert read(store)["sequence"].tolist() == list(range(5))
 
 
@@ -223,7 +264,7 @@ for start in range(0, rows, 1000):
     log.append(BlockKind.GROUP, start, records)
 write_frame_table(store, spec, log)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
+"""  # noqa: E501
 
 
 def test_memory_and_metadata_do_not_grow_with_the_rows(tmp_path):
@@ -231,7 +272,12 @@ def test_memory_and_metadata_do_not_grow_with_the_rows(tmp_path):
     for rows in (ROWS_PER_CHUNK // 1000 * 1000, 400_000):
         store = tmp_path / str(rows)
         (store / ".shardwright").mkdir(parents=True)
-        ended = subprocess.run([sys.executable, "-c", MEASURED, str(store), str(rows)], capture_output=True, text=True, check=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", MEASURED, str(store), str(rows)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         peak_kib[rows] = int(ended.stdout)
         metadata[rows] = sum(p.stat().st_size for p in store.rglob("zarr.json"))
         assert zarr.open_array(store / "frames/sequence", mode="r").shape == (rows,)
@@ -241,7 +287,8 @@ def test_memory_and_metadata_do_not_grow_with_the_rows(tmp_path):
 
 
 def test_a_frame_that_was_given_up_and_found_again_has_one_row(store, log_of):
-    """A write said that it failed, and had not: the frame was recorded as lost, and recovery found it. Stored wins; others stay lost."""
+    """A write said that it failed, and had not: the frame was recorded as lost, and recovery found it. Stored
+    wins; others stay lost."""
     log = log_of()
     lost = some_records(0, 10)
     lost["fate"], lost["reason"] = Fate.LOST, Reason.ACQUISITION_FAILED
@@ -253,4 +300,6 @@ def test_a_frame_that_was_given_up_and_found_again_has_one_row(store, log_of):
     write_frame_table(store, SPEC, log)
     table = zarr.open_group(store / "frames", mode="r")
     found = list(zip(table["sequence"][:].tolist(), table["fate"][:].tolist(), strict=True))
-    assert found == [(i, Fate.LOST) for i in (0, 1, 2, 3, 7, 8, 9)] + [(i, Fate.STORED) for i in (4, 5, 6)] + [(5, Fate.DUPLICATE)]
+    assert found == [(i, Fate.LOST) for i in (0, 1, 2, 3, 7, 8, 9)] + [
+        (i, Fate.STORED) for i in (4, 5, 6)
+    ] + [(5, Fate.DUPLICATE)]

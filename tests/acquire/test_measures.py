@@ -1,4 +1,5 @@
-"""Histograms and clocks: exact counts in the right buckets, and a pipeline that counts each frame, task, sync and shard once."""
+"""Histograms and clocks: exact counts in the right buckets, and a pipeline that counts each frame, task, sync
+and shard once."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def test_the_buckets_reach_from_100_us_to_100_s_and_each_holds_what_is_at_most_i
 
 
 def test_many_durations_at_once_count_as_one_after_another():
-    durations = np.concatenate([10 ** np.random.default_rng(1).uniform(3, 12, 1000), BOUNDS_NS]).astype(np.int64)
+    durations = np.concatenate([10 ** np.random.default_rng(1).uniform(3, 12, 1000), BOUNDS_NS]).astype(
+        np.int64
+    )
     at_once, one_by_one = Histogram(), Histogram()
     at_once.observe_all_ns(durations)
     at_once.observe_all_ns(durations[:0])
@@ -79,7 +82,11 @@ def test_sums_are_new_and_leave_their_parts_alone():
         part.queue.observe_ns(10**6)
         part.commit.observe_ns(i * 10**9)
     total = parts[0].plus(parts[1:])
-    assert (total.queue.to_dict()["count"], total.commit.sum_ns, total.store.to_dict()["count"]) == (3, 3 * 10**9, 0)
+    assert (total.queue.to_dict()["count"], total.commit.sum_ns, total.store.to_dict()["count"]) == (
+        3,
+        3 * 10**9,
+        0,
+    )
     assert [int(part.queue.counts.sum()) for part in parts] == [1, 1, 1]
 
 
@@ -102,7 +109,8 @@ def test_a_busy_clock_runs_while_its_thread_is_at_something_and_ends_with_an_err
 @pytest.mark.parametrize("durability", ["stored", "durable"])
 def test_each_frame_task_sync_and_shard_is_counted_once(drive, durability):
     rig = drive(durability=durability, store_within_ms=10, sync_interval_ms=10)
-    rig.submit(*range(7))  # three slabs of two frames, and half of one: it is staged, and stored again with its slab
+    # three slabs of two frames, and half of one: it is staged, and stored again with its slab
+    rig.submit(*range(7))
     rig.until(lambda: rig.acquisition.durable_watermark == 7)
     receipt = rig.finish()
     measures = rig.acquisition.measures
@@ -115,7 +123,9 @@ def test_each_frame_task_sync_and_shard_is_counted_once(drive, durability):
     assert counts["commit_seconds"] >= 1
 
 
-def test_what_a_worker_is_held_up_by_is_in_its_time_and_in_the_wait_of_the_others(drive, one_worker, at_point):
+def test_what_a_worker_is_held_up_by_is_in_its_time_and_in_the_wait_of_the_others(
+    drive, one_worker, at_point
+):
     rig = drive(one_worker)
     at_point("slots.before_store", lambda: time.sleep(HELD_S))
     rig.submit(*range(4))  # two slabs
@@ -126,7 +136,9 @@ def test_what_a_worker_is_held_up_by_is_in_its_time_and_in_the_wait_of_the_other
     assert measures.store.sum_ns >= 4 * HELD_S * 1e9
 
 
-@pytest.mark.parametrize(("point", "name"), [("shard.before_rename", "shard_seal"), ("keeper.before_commit", "commit")])
+@pytest.mark.parametrize(
+    ("point", "name"), [("shard.before_rename", "shard_seal"), ("keeper.before_commit", "commit")]
+)
 def test_what_the_keeper_is_held_up_by_is_in_the_time_of_its_call(drive, at_point, point, name):
     rig = drive(y=(4, 4, 1), x=(6, 6, 1), sync_interval_ms=10)
     at_point(point, lambda: time.sleep(HELD_S))
@@ -148,7 +160,11 @@ def test_what_failed_is_not_counted(drive, at_point):
     receipt = rig.finish()
     counts = {name: histogram["count"] for name, histogram in rig.acquisition.measures.to_dict().items()}
     assert receipt.frames_lost == 2
-    assert counts == {**dict.fromkeys(counts, 0), "shard_open_seconds": counts["shard_open_seconds"], "commit_seconds": counts["commit_seconds"]}
+    assert counts == {
+        **dict.fromkeys(counts, 0),
+        "shard_open_seconds": counts["shard_open_seconds"],
+        "commit_seconds": counts["commit_seconds"],
+    }
 
 
 @pytest.mark.parametrize("point", ["shard.before_preallocate", "shard.before_index", "shard.before_rename"])

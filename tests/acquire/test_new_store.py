@@ -1,4 +1,5 @@
-"""A store gets its name when it is complete, and loses it as a whole: what others do meanwhile, and what is not ours."""
+"""A store gets its name when it is complete, and loses it as a whole: what others do meanwhile, and what is
+not ours."""
 
 from __future__ import annotations
 
@@ -124,7 +125,9 @@ def test_a_store_that_has_just_got_its_name_is_its_creator_s(tmp_path, spec_of, 
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_creation_that_fails_when_the_store_has_its_name_takes_back_only_its_own(tmp_path, spec_of, at_point, again):
+def test_a_creation_that_fails_when_the_store_has_its_name_takes_back_only_its_own(
+    tmp_path, spec_of, at_point, again
+):
     path, held = tmp_path / "a.zarr", []
 
     def fail() -> None:
@@ -229,7 +232,9 @@ def test_a_name_is_freed_only_where_no_frame_can_have_come(tmp_path, spec_of, tr
         holder.close()
 
 
-def test_a_store_whose_first_frames_a_power_cut_may_have_taken_is_sealed_not_removed(tmp_path, spec_of, shared_pool):
+def test_a_store_whose_first_frames_a_power_cut_may_have_taken_is_sealed_not_removed(
+    tmp_path, spec_of, shared_pool
+):
     left = begin_and_die(tmp_path / "left.zarr", spec_of())
     (left / ".shardwright" / "boot").write_text("00000000-0000-0000-0000-000000000000")
     assert recover_store(left, shared_pool, threads=1, dry_run=True).action == "would be sealed"
@@ -247,7 +252,9 @@ def test_a_folder_in_the_making_is_gone_whatever_happens(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_removal_that_was_killed_is_finished_by_whoever_comes_next(tmp_path, spec_of, shared_pool, at_point):
+def test_a_removal_that_was_killed_is_finished_by_whoever_comes_next(
+    tmp_path, spec_of, shared_pool, at_point
+):
     def die() -> None:
         raise OSError(5, "Input/output error")
 

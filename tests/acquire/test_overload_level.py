@@ -1,4 +1,5 @@
-"""The table of the overload policy ``degrade``: complete, without contradiction, and slow to change its mind."""
+"""The table of the overload policy ``degrade``: complete, without contradiction, and slow to change its
+mind."""
 
 from __future__ import annotations
 
@@ -8,7 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.acquire.overload_level import DWELL_S, HIGH, LOW, STUCK_S, TABLE, TRIAL_S, Backlog, Move, OverloadLevel, Place, backlog_part, decide
+from shardwright.acquire.overload_level import (
+    DWELL_S,
+    HIGH,
+    LOW,
+    STUCK_S,
+    TABLE,
+    TRIAL_S,
+    Backlog,
+    Move,
+    OverloadLevel,
+    Place,
+    backlog_part,
+    decide,
+)
 from shardwright.model.degrade_level import DegradeLevel
 
 CASES = list(itertools.product(Backlog, Place, (False, True), (False, True), (False, True)))
@@ -54,8 +68,8 @@ steps = st.lists(
 
 @given(ladder=st.sampled_from(LADDERS), tasks_to_try=st.integers(1, 5), steps=steps)
 def test_whatever_happens(ladder, tasks_to_try, steps):
-    """One level at a time and only along the ladder; up only at the high mark and after enough tasks at this level, down only at the low mark and
-    after the dwell."""
+    """One level at a time and only along the ladder; up only at the high mark and after enough tasks at this
+    level, down only at the low mark and after the dwell."""
     control, now_s, changed_s, tasks = OverloadLevel(ladder, tasks_to_try), 0.0, None, tasks_to_try
     for part, wait_s, done, level in steps:
         for _ in range(done):
@@ -79,7 +93,11 @@ def test_whatever_happens(ladder, tasks_to_try, steps):
         changed_s, tasks = now_s, 0
 
 
-@given(ladder=st.sampled_from(LADDERS), parts=st.lists(st.floats(LOW + 0.001, HIGH - 0.001)), at=st.integers(0, 2))
+@given(
+    ladder=st.sampled_from(LADDERS),
+    parts=st.lists(st.floats(LOW + 0.001, HIGH - 0.001)),
+    at=st.integers(0, 2),
+)
 def test_between_the_marks_nothing_changes(ladder, parts, at):
     control = OverloadLevel(ladder, 1)
     for i in range(at):
@@ -109,7 +127,13 @@ counts = st.integers(0, 200)
 @given(ring=st.integers(1, 200), used=counts, collecting=counts, held=counts, unsynced=counts)
 def test_the_backlog_is_a_part_that_grows_with_what_waits(ring, used, collecting, held, unsynced):
     def part(used_frames: int) -> float:
-        return backlog_part(ring_frames=ring, used_frames=used_frames, collecting_frames=collecting, held_frames=held, unsynced_frames=unsynced)
+        return backlog_part(
+            ring_frames=ring,
+            used_frames=used_frames,
+            collecting_frames=collecting,
+            held_frames=held,
+            unsynced_frames=unsynced,
+        )
 
     assert 0 <= part(used) <= part(used + 1) <= 1
     assert part(min(used, collecting + unsynced)) == 0, "frames that no encoder can help are no backlog"
@@ -118,10 +142,22 @@ def test_the_backlog_is_a_part_that_grows_with_what_waits(ring, used, collecting
 def test_a_ring_that_is_full_of_frames_for_the_encoders_is_full():
     """However many frames wait for their slab, or for a sync within its half."""
     for collecting, unsynced in itertools.product((0, 7, 15), (0, 8, 16)):
-        full = backlog_part(ring_frames=49, used_frames=49, collecting_frames=collecting, held_frames=15, unsynced_frames=unsynced)
+        full = backlog_part(
+            ring_frames=49,
+            used_frames=49,
+            collecting_frames=collecting,
+            held_frames=15,
+            unsynced_frames=unsynced,
+        )
         assert full == 1.0
-    assert backlog_part(ring_frames=49, used_frames=31, collecting_frames=15, held_frames=15, unsynced_frames=0) < HIGH, "one slab at the workers"
-    assert backlog_part(ring_frames=49, used_frames=32, collecting_frames=0, held_frames=15, unsynced_frames=0) >= HIGH, "and one more behind it"
+    assert (
+        backlog_part(ring_frames=49, used_frames=31, collecting_frames=15, held_frames=15, unsynced_frames=0)
+        < HIGH
+    ), "one slab at the workers"
+    assert (
+        backlog_part(ring_frames=49, used_frames=32, collecting_frames=0, held_frames=15, unsynced_frames=0)
+        >= HIGH
+    ), "and one more behind it"
 
 
 def test_a_disk_that_cannot_take_uncompressed_chunks_is_not_asked_to_for_ever():

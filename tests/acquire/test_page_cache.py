@@ -1,4 +1,5 @@
-"""What an acquisition leaves in the page cache: nothing that waits to be written for long, and nothing of a sealed shard."""
+"""What an acquisition leaves in the page cache: nothing that waits to be written for long, and nothing of a
+sealed shard."""
 
 from __future__ import annotations
 

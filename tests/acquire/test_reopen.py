@@ -1,4 +1,5 @@
-"""Rows that an early end sealed take frames again. Ends here are those of a keeper that died: what it leaves is what a kill leaves."""
+"""Rows that an early end sealed take frames again. Ends here are those of a keeper that died: what it leaves
+is what a kill leaves."""
 
 from __future__ import annotations
 
@@ -84,15 +85,20 @@ def rows(path: Path) -> list[tuple[int, int, int]]:
     return sorted(zip(*(group[name][:].tolist() for name in ("sequence", "fate", "reason")), strict=True))
 
 
-def end_early(writer: sw.Writer, at_point: Callable[..., None], point: str = "workspace.before_manifest") -> None:
-    """``close``, whose keeper dies at ``point``: by default when everything is sealed, and only the workspace is left."""
+def end_early(
+    writer: sw.Writer, at_point: Callable[..., None], point: str = "workspace.before_manifest"
+) -> None:
+    """``close``, whose keeper dies at ``point``: by default when everything is sealed, and only the workspace
+    is left."""
     at_point(point, _die)
     with pytest.raises(sw.errors.ShardwrightError):
         writer.close()
     at_point(point, None)
 
 
-def ended(path: Path, spec: sw.ArraySpec, frames: int, at_point: Callable[..., None], **settings: Any) -> None:
+def ended(
+    path: Path, spec: sw.ArraySpec, frames: int, at_point: Callable[..., None], **settings: Any
+) -> None:
     writer = sw.create(path, spec, **{**QUICK, **settings})
     for i in range(frames):
         writer.append(frame(i))
@@ -102,7 +108,9 @@ def ended(path: Path, spec: sw.ArraySpec, frames: int, at_point: Callable[..., N
 
 @pytest.mark.parametrize("durability", ["stored", "durable"])
 @pytest.mark.parametrize(("chunk", "shard", "first"), [(1, 8, 5), (4, 2, 6), (4, 2, 3), (2, 2, 4)])
-def test_an_end_that_was_not_reached_changes_nothing(tmp_path, spec_of, at_point, chunk, shard, first, durability):
+def test_an_end_that_was_not_reached_changes_nothing(
+    tmp_path, spec_of, at_point, chunk, shard, first, durability
+):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=chunk, shard=shard), first, at_point, durability=durability)
     with sw.resume(path, durability=durability, **QUICK) as writer:
@@ -111,13 +119,20 @@ def test_an_end_that_was_not_reached_changes_nothing(tmp_path, spec_of, at_point
         writer.flush()
         assert writer.watermark == sw.Watermark(20, 20)
     receipt = writer.receipt
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing) == (20, 20, 20, 0)
+    assert (
+        receipt.frames_received,
+        receipt.frames_stored,
+        receipt.frames_durable,
+        receipt.frames_missing,
+    ) == (20, 20, 20, 0)
     assert receipt.shards == 2 * -(-20 // (chunk * shard)), "a shard that was replaced is one shard"
     assert np.array_equal(read(path), [frame(i) for i in range(20)])
     assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(20)]
 
 
-def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(tmp_path, spec_of, at_point, shared_pool):
+def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(
+    tmp_path, spec_of, at_point, shared_pool
+):
     path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
     ended(path, spec_of(chunk=4), 6, at_point)
     writer = sw.resume(path, **QUICK)
@@ -129,7 +144,15 @@ def test_a_dry_run_says_what_recovery_does_with_a_row_that_was_opened_again(tmp_
     assert set(dry.groups[0].actions.values()) == {"continue"}
     assert (left / "0" / "c" / "0" / "0" / "0").exists(), "readers see the old shard meanwhile"
     done = recover_store(left, shared_pool, threads=2)
-    facts = ("groups", "frames_kept", "frames_completed_from_staging", "frames_lost", "chunks_kept", "chunks_dropped", "bytes_checked")
+    facts = (
+        "groups",
+        "frames_kept",
+        "frames_completed_from_staging",
+        "frames_lost",
+        "chunks_kept",
+        "chunks_dropped",
+        "bytes_checked",
+    )
     assert [getattr(dry, name) for name in facts] == [getattr(done, name) for name in facts]
     assert (done.frames_kept, done.frames_completed_from_staging) == (7, 3)
     assert np.array_equal(read(left), [frame(i) for i in range(7)])
@@ -151,7 +174,9 @@ def spoil(file: Path, pixels: np.ndarray) -> None:
     [("c.0.0.0.partial", 1, [0, 1, 2, 3]), ("staging", 8, [8]), ("c.0.0.0.partial", None, list(range(8)))],
     ids=["a chunk of the new shard", "a frame that was taken back", "the new shard"],
 )
-def test_what_is_lost_of_a_row_that_was_opened_again_is_told(tmp_path, spec_of, at_point, shared_pool, file, spoiled, lost):
+def test_what_is_lost_of_a_row_that_was_opened_again_is_told(
+    tmp_path, spec_of, at_point, shared_pool, file, spoiled, lost
+):
     """The log has these frames since the row was sealed, and they are no longer where it says."""
     path, left = tmp_path / "a.zarr", tmp_path / "left.zarr"
     ended(path, spec_of(chunk=4, shard=4, codec=None, y=(4, 4, 1), x=(6, 6, 1)), 10, at_point)
@@ -168,10 +193,20 @@ def test_what_is_lost_of_a_row_that_was_opened_again_is_told(tmp_path, spec_of, 
     dry = recover_store(left, shared_pool, threads=2, dry_run=True)
     done = recover_store(left, shared_pool, threads=2)
     for found in (dry, done):
-        assert (found.frames_kept, found.frames_lost, found.frames_unacknowledged) == (11 - len(lost), len(lost), 0)
-    assert (done.receipt.frames_stored, done.receipt.frames_durable, done.receipt.frames_lost) == (11 - len(lost), 11 - len(lost), len(lost))
+        assert (found.frames_kept, found.frames_lost, found.frames_unacknowledged) == (
+            11 - len(lost),
+            len(lost),
+            0,
+        )
+    assert (done.receipt.frames_stored, done.receipt.frames_durable, done.receipt.frames_lost) == (
+        11 - len(lost),
+        11 - len(lost),
+        len(lost),
+    )
     assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.LOST] == lost
-    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.STORED] == [i for i in range(11) if i not in lost]
+    assert [sequence for sequence, fate, _ in rows(left) if fate == Fate.STORED] == [
+        i for i in range(11) if i not in lost
+    ]
 
 
 def test_one_end_after_the_other(tmp_path, spec_of, at_point):
@@ -182,16 +217,30 @@ def test_one_end_after_the_other(tmp_path, spec_of, at_point):
         writer = sw.resume(path, **QUICK)
         writer.append(frame(i))
         writer.flush()
-        end_early(writer, at_point, ["workspace.before_manifest", "log.before_append", "journal.before_delete"][i % 3])
+        end_early(
+            writer,
+            at_point,
+            ["workspace.before_manifest", "log.before_append", "journal.before_delete"][i % 3],
+        )
     with sw.resume(path, **QUICK) as writer:
         writer.append(frame(9))
-    assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (10, 0, 0)
+    assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (
+        10,
+        0,
+        0,
+    )
     assert np.array_equal(read(path), [frame(i) for i in range(10)])
     assert rows(path) == [(i, Fate.STORED, Reason.NONE) for i in range(10)]
 
 
 @pytest.mark.parametrize(
-    ("point", "time_of"), [("workspace.before_manifest", 1), ("shard.before_index", 1), ("shard.before_rename", 2), ("journal.before_delete", 1)]
+    ("point", "time_of"),
+    [
+        ("workspace.before_manifest", 1),
+        ("shard.before_index", 1),
+        ("shard.before_rename", 2),
+        ("journal.before_delete", 1),
+    ],
 )
 def test_the_bytes_of_a_row_that_is_opened_again_count_once(tmp_path, spec_of, at_point, point, time_of):
     """Whatever had been counted for its shards: what they take on disk, what was encoded, or some of each."""
@@ -229,13 +278,21 @@ def test_prepared_shards_without_a_frame_hold_no_places(tmp_path, spec_of, at_po
     with sw.resume(path, **QUICK) as writer:
         for i in range(1, 10):
             writer.append(frame(i))
-    assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (10, 0, 0)
+    assert (writer.receipt.frames_stored, writer.receipt.frames_late, writer.receipt.frames_duplicate) == (
+        10,
+        0,
+        0,
+    )
     assert np.array_equal(read(path), [frame(i) for i in range(10)])
 
 
 def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, shared_pool, drive_of, at_point):
-    """The hole of a slab that was closed to relieve the ring: late in the life that closed it, and in every life after it."""
-    path, settings = tmp_path / "a.zarr", WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
+    """The hole of a slab that was closed to relieve the ring: late in the life that closed it, and in every
+    life after it."""
+    path, settings = (
+        tmp_path / "a.zarr",
+        WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0),
+    )
     drive = drive_of(path, spec_of(chunk=4, shard=8), shared_pool, settings, ring_frames=13)
     drive.submit(0, 1, 3)
     first = 4
@@ -252,7 +309,9 @@ def test_what_newer_frames_had_passed_over_stays_closed(tmp_path, spec_of, share
     with sw.resume(left, **QUICK) as writer:
         for place in (2, 3, 5, first):
             writer.append(drive.pixels(place), index=(place,))
-    assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1), "2 was passed over, 3 has a frame"
+    assert (writer.receipt.frames_late, writer.receipt.frames_duplicate) == (1, 1), (
+        "2 was passed over, 3 has a frame"
+    )
     assert np.array_equal(read(left)[5], drive.pixels(5)), "the end had closed its slab, nobody else"
 
 
@@ -306,7 +365,9 @@ def test_an_io_error_in_a_row_that_was_opened_again_costs_nothing(tmp_path, spec
     assert np.array_equal(read(path), [frame(i) for i in range(12)])
 
 
-def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_nothing(tmp_path, spec_of, at_point):
+def test_an_io_error_while_a_row_is_opened_again_ends_the_acquisition_and_loses_nothing(
+    tmp_path, spec_of, at_point
+):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4), 6, at_point)
     writer = sw.resume(path, **QUICK)
@@ -349,7 +410,8 @@ def until(acquisition: Acquisition, condition: Callable[[], bool]) -> None:
 
 
 def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spec_of, at_point, resumed):
-    """Sealed without the slab that is on its way back, the new shards would take the names of older ones that have it."""
+    """Sealed without the slab that is on its way back, the new shards would take the names of older ones that
+    have it."""
     path, begun, go = tmp_path / "a.zarr", threading.Event(), threading.Event()
     ended(path, spec_of(chunk=4, shard=4), 6, at_point)
     acquisition = resumed(path)
@@ -369,11 +431,15 @@ def test_a_failure_while_a_row_is_opened_again_leaves_it_as_it_was(tmp_path, spe
     until(acquisition, lambda: acquisition.state is AcquisitionState.FAILED)
     assert len(held) == 2
     assert np.array_equal(read(path)[:6], [frame(i) for i in range(6)])
-    assert [row for row in rows(path) if row[1] == Fate.STORED] == [(i, Fate.STORED, Reason.NONE) for i in range(6)]
+    assert [row for row in rows(path) if row[1] == Fate.STORED] == [
+        (i, Fate.STORED, Reason.NONE) for i in range(6)
+    ]
     assert verify_store(path, threads=1).problems == []
 
 
-def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(tmp_path, spec_of, at_point, resumed):
+def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(
+    tmp_path, spec_of, at_point, resumed
+):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=4, shard=4), 6, at_point)
     acquisition = resumed(path)
@@ -394,10 +460,16 @@ def test_frames_that_were_taken_back_and_find_no_room_are_left_to_recovery(tmp_p
     [(13, [16, 17, 18, 20, 21, 22, 24, 25]), (None, [16, 17, 18, 20, 21, 22, 24, 25, 26, 28, 29, 30])],
     ids=["in the ring", "in the staging area"],
 )
-def test_a_slab_that_goes_on_waits_for_room(tmp_path, spec_of, drive_of, shared_pool, at_point, resumed, ring_frames, others):
-    """Its row is opened again once: without it the slab would be closed for good, and frames in order late."""
+def test_a_slab_that_goes_on_waits_for_room(
+    tmp_path, spec_of, drive_of, shared_pool, at_point, resumed, ring_frames, others
+):
+    """Its row is opened again once: without it the slab would be closed for good, and frames in order
+    late."""
     settings = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
-    drive, path = drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=4), shared_pool, settings, ring_frames=13), tmp_path / "left.zarr"
+    drive, path = (
+        drive_of(tmp_path / "a.zarr", spec_of(chunk=4, shard=4), shared_pool, settings, ring_frames=13),
+        tmp_path / "left.zarr",
+    )
     drive.submit(*range(6))
     drive.until(lambda: drive.acquisition.durable_watermark == 6)
     drive.still()
@@ -407,8 +479,10 @@ def test_a_slab_that_goes_on_waits_for_room(tmp_path, spec_of, drive_of, shared_
     acquisition = resumed(path, ring_frames)
     assert acquisition.folder.staging.slots == 13
     held = [submit(acquisition, 6 + i, position) for i, position in enumerate(others)]
-    until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))  # they are staged, and wait for their slabs
-    acquisition.core.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)  # what gives the room back must not wait for its turn
+    # they are staged, and wait for their slabs
+    until(acquisition, lambda: acquisition.durable_watermark == 6 + len(others))
+    # what gives the room back must not wait for its turn
+    acquisition.core.settings = replace(acquisition.settings, sync_interval_ms=3_600_000)
     held += [submit(acquisition, acquisition.next_sequence, position) for position in (6, 7)]
     until(acquisition, lambda: acquisition.stored_watermark == acquisition.next_sequence)
     acquisition.finish()
@@ -484,7 +558,9 @@ def leave_it(shard: Path) -> None:
         (leave_it, "Input/output error"),
     ],
 )
-def test_whatever_keeps_an_old_shard_from_being_read_costs_its_row_only(tmp_path, spec_of, at_point, caplog, harm, why):
+def test_whatever_keeps_an_old_shard_from_being_read_costs_its_row_only(
+    tmp_path, spec_of, at_point, caplog, harm, why
+):
     path = tmp_path / "a.zarr"
     ended(path, spec_of(chunk=1, shard=8, y=(4, 4, 1), x=(6, 6, 1)), 5, at_point)
     harm(path / "0" / "c" / "0" / "0" / "0")
@@ -512,8 +588,11 @@ def swap(store: Path, other: Path) -> None:
 
 @pytest.mark.parametrize(("chunk", "first"), [(1, 5), (4, 6)])
 @pytest.mark.parametrize(("harm", "checksum"), [(delete, False), (alter, False), (swap, False), (swap, True)])
-def test_what_is_not_the_sealed_shard_keeps_its_row_closed(tmp_path, spec_of, at_point, caplog, chunk, first, harm, checksum):
-    """New shards with its chunks, or with holes in their place, would have a sum of their own: nobody would be told again."""
+def test_what_is_not_the_sealed_shard_keeps_its_row_closed(
+    tmp_path, spec_of, at_point, caplog, chunk, first, harm, checksum
+):
+    """New shards with its chunks, or with holes in their place, would have a sum of their own: nobody would
+    be told again."""
     path, other = tmp_path / "a.zarr", tmp_path / "b.zarr"
     spec = spec_of(chunk=chunk, shard=8, codec=None, chunk_checksum=checksum, y=(4, 4, 1), x=(6, 6, 1))
     ended(path, spec, first, at_point)
@@ -533,7 +612,12 @@ def test_what_is_not_the_sealed_shard_keeps_its_row_closed(tmp_path, spec_of, at
 def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path, spec_of, at_point):
     """It costs its own frames, which it had cost before, and no other's."""
     path = tmp_path / "a.zarr"
-    ended(path, spec_of(chunk=4, shard=4, codec=None, chunk_checksum=True, y=(4, 4, 1), x=(6, 6, 1)), 10, at_point)
+    ended(
+        path,
+        spec_of(chunk=4, shard=4, codec=None, chunk_checksum=True, y=(4, 4, 1), x=(6, 6, 1)),
+        10,
+        at_point,
+    )
     shard = path / "0" / "c" / "0" / "0" / "0"
     data = bytearray(shard.read_bytes())
     (array,) = open_store(path).arrays
@@ -545,7 +629,9 @@ def test_a_damaged_chunk_of_a_row_that_is_opened_again_stays_what_it_is(tmp_path
     with sw.resume(path, **QUICK) as writer:
         for i in range(10, 16):
             writer.append(frame(i))
-    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (2, 14), "a slab that cannot be decoded stays closed"
+    assert (writer.receipt.frames_late, writer.receipt.frames_stored) == (2, 14), (
+        "a slab that cannot be decoded stays closed"
+    )
     image = zarr.open_array(path / "0", mode="r")
     assert np.array_equal(image[4:8], [frame(i) for i in range(4, 8)])
     assert np.array_equal(image[12:16], [frame(i) for i in range(12, 16)])
@@ -589,7 +675,8 @@ def row_of(grid: Grid, places: list[int], passed_over: bool = False) -> EarlierR
 
 
 CASES = {
-    # row: 0 to 7, slabs 0-3 and 4-7; 0, 1 and 3 have a frame: state of the row, passed over, place -> what becomes of a frame there
+    # row: 0 to 7, slabs 0-3 and 4-7; 0, 1 and 3 have a frame: state of the row, passed over, place -> what
+    # becomes of a frame there
     "earlier, a free place": (None, False, 2, PLACED),
     "earlier, a place that has a frame": (None, False, 3, DUPLICATE),
     "earlier, passed over": (None, True, 2, LATE),
@@ -625,7 +712,13 @@ def test_what_becomes_of_a_frame_whose_slab_collects_nothing(tmp_path, spec_of, 
         groups._closed.add(0)
         groups._earlier[0] = row
     if state is not None:
-        group = Group(0, slabs_left=1, files_state=FILES.get(state, FilesState.READY), closed=state is GroupState.CLOSING, done_slabs={0})
+        group = Group(
+            0,
+            slabs_left=1,
+            files_state=FILES.get(state, FilesState.READY),
+            closed=state is GroupState.CLOSING,
+            done_slabs={0},
+        )
         group.takes_back, group.opens_again = row.takes_back(), not passed_over
         groups.by_number[0] = group
     if state in (GroupState.CLOSING, GroupState.SEALING):

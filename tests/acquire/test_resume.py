@@ -1,4 +1,5 @@
-"""Going on after a crash. A crash is a copy of the store's folder at some moment: what a kill would leave, without a process to kill."""
+"""Going on after a crash. A crash is a copy of the store's folder at some moment: what a kill would leave,
+without a process to kill."""
 
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ from .conftest import keeper_is_done
 
 QUICK = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
 UNSTAGED = WriteSettings(store_within_ms=3_600_000, sync_interval_ms=20, ballast_bytes=0)
-"""For tests in which what the shards have lost must be lost: under load a frame may be staged for a while, and is then found there."""
+"""For tests in which what the shards have lost must be lost: under load a frame may be staged for a while,
+and is then found there."""
 
 
 @pytest.fixture
 def crash(tmp_path, shared_pool, drive_of, spec_of):
-    """``crash(positions, **spec)``: an acquisition that had stored these frames when it died; returns (what wrote it, the folder it left)."""
+    """``crash(positions, **spec)``: an acquisition that had stored these frames when it died; returns (what
+    wrote it, the folder it left)."""
 
     def make(positions, *, pool=shared_pool, settings=QUICK, name="crashed", **spec):
         drive = drive_of(tmp_path / "living.zarr", spec_of(**spec), pool, settings)
@@ -103,14 +106,18 @@ def test_the_page_cache_is_written_again_once_a_sync_has_failed(crash, shared_po
         return pieces(descriptor, **options)
 
     in_progress = sorted(
-        path.name for path in workspace.iterdir() if path.name in ("frames.log", "staging") or path.suffix in (".partial", ".journal")
+        path.name
+        for path in workspace.iterdir()
+        if path.name in ("frames.log", "staging") or path.suffix in (".partial", ".journal")
     )
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(files, "pieces_of", noted)
     recover_store(left, shared_pool, threads=2)
     assert len(in_progress) >= 5
     expected = {"nothing": [], "no mark": in_progress, "a sync that fails": ["0.journal"]}[what]
-    assert sorted(again) == [(name, False) for name in expected], "and it is no longer intact when that begins"
+    assert sorted(again) == [(name, False) for name in expected], (
+        "and it is no longer intact when that begins"
+    )
     assert np.array_equal(read(left), drive.expected(range(7)))
 
 
@@ -122,7 +129,14 @@ def test_a_dry_run_says_what_recovery_does_and_changes_nothing(crash, shared_poo
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in left.rglob("*")} == before
     done = recover_store(left, shared_pool, threads=2)
     assert dry.action == "would be sealed"
-    facts = ("groups", "frames_kept", "frames_completed_from_staging", "chunks_kept", "chunks_dropped", "bytes_checked")
+    facts = (
+        "groups",
+        "frames_kept",
+        "frames_completed_from_staging",
+        "chunks_kept",
+        "chunks_dropped",
+        "bytes_checked",
+    )
     assert [getattr(dry, name) for name in facts] == [getattr(done, name) for name in facts]
     assert sum(seen) == dry.bytes_checked > 0
 
@@ -135,7 +149,9 @@ def test_going_on_leaves_no_trace_of_the_crash(crash, shared_pool):
         assert writer.watermark == sw.Watermark(7, 7)
         for position in range(7, 19):
             writer.append(drive.pixels(position))
-    assert writer.receipt.frames_stored == writer.receipt.frames_durable == writer.receipt.frames_received == 19
+    assert (
+        writer.receipt.frames_stored == writer.receipt.frames_durable == writer.receipt.frames_received == 19
+    )
     assert np.array_equal(read(left), drive.expected(range(19)))
     assert rows(left) == [(i, Fate.STORED, Reason.NONE) for i in range(19)]
 
@@ -155,11 +171,21 @@ def test_a_crash_after_a_crash_while_going_on(crash, shared_pool, tmp_path):
     assert np.array_equal(read(again), drive.expected(range(10)))
 
 
-def test_duplicates_late_and_told_frames_survive_with_their_reasons(crash, shared_pool, tmp_path, drive_of, spec_of):
+def test_duplicates_late_and_told_frames_survive_with_their_reasons(
+    crash, shared_pool, tmp_path, drive_of, spec_of
+):
     _, left = crash([0, 1, 1, 2, 3, 0, 4], chunk=2)
     recover_store(left, shared_pool, threads=2)
     fates = [fate for _, fate, _ in rows(left)]
-    assert fates == [Fate.STORED, Fate.STORED, Fate.DUPLICATE, Fate.STORED, Fate.STORED, Fate.DUPLICATE, Fate.STORED]
+    assert fates == [
+        Fate.STORED,
+        Fate.STORED,
+        Fate.DUPLICATE,
+        Fate.STORED,
+        Fate.STORED,
+        Fate.DUPLICATE,
+        Fate.STORED,
+    ]
 
 
 def test_a_chunk_whose_bytes_do_not_hold_costs_its_slab_only(crash, shared_pool, rot):
@@ -208,10 +234,15 @@ def test_a_damaged_journal_is_set_aside_with_its_shards(crash, shared_pool):
 
 @pytest.mark.parametrize("nbytes", [0, 100, None])
 def test_a_journal_that_was_never_begun_is_no_damage(crash, shared_pool, nbytes):
-    """The writer died between making the file and writing its header: nothing was stored in the group, nothing is kept of it."""
+    """The writer died between making the file and writing its header: nothing was stored in the group,
+    nothing is kept of it."""
     _, left = crash(range(3), shard=4)
-    (left / ".shardwright" / "0.journal").write_bytes(bytes(nbytes if nbytes is not None else (left / ".shardwright" / "0.journal").stat().st_size))
-    assert [report.group for report in recover_store(left, shared_pool, threads=2, dry_run=True).groups] == [1], "the next one, prepared"
+    (left / ".shardwright" / "0.journal").write_bytes(
+        bytes(nbytes if nbytes is not None else (left / ".shardwright" / "0.journal").stat().st_size)
+    )
+    assert [report.group for report in recover_store(left, shared_pool, threads=2, dry_run=True).groups] == [
+        1
+    ], "the next one, prepared"
     recover_store(left, shared_pool, threads=2)
     assert not (left / ".shardwright.damaged").exists()
     assert not (left / ".shardwright").exists()
@@ -227,15 +258,19 @@ def test_a_recovery_that_dies_while_it_sets_aside_is_done_again(crash, shared_po
             recover_store(left, shared_pool, threads=2)
     failpoints.set_hook("recover.before_set_aside", None)
     recover_store(left, shared_pool, threads=2)
-    assert {path.name for path in (left / ".shardwright.damaged").iterdir()} == {"0.journal", "c.0.0.0.partial", "c.0.1.0.partial"}
+    assert {path.name for path in (left / ".shardwright.damaged").iterdir()} == {
+        "0.journal",
+        "c.0.0.0.partial",
+        "c.0.1.0.partial",
+    }
 
 
 def _eio() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-STEPS = ["shard.before_index", "shard.before_truncate", "shard.before_sync", "shard.before_rename", "log.before_append", "log.before_sync",
-         "journal.before_delete", "table.before_create", "folder.before_rename", "workspace.before_manifest", "workspace.before_remove",
+STEPS = ["shard.before_index", "shard.before_truncate", "shard.before_sync", "shard.before_rename", "log.before_append", "log.before_sync",  # noqa: E501
+         "journal.before_delete", "table.before_create", "folder.before_rename", "workspace.before_manifest", "workspace.before_remove",  # noqa: E501
          "replace.before_rename", "directory.before_sync"]  # fmt: skip
 
 
@@ -280,12 +315,17 @@ def test_a_store_that_is_finished_cannot_be_resumed(crash, shared_pool):
 def test_where_no_store_is_there_is_nothing_to_resume(tmp_path):
     (tmp_path / "other").mkdir()
     for name, found in (("none", "no such folder"), ("other", "another folder or file")):
-        with pytest.raises(ResumeError, match=f"nothing to resume at .*{name}; expected a store .*; got {found}"):
+        with pytest.raises(
+            ResumeError, match=f"nothing to resume at .*{name}; expected a store .*; got {found}"
+        ):
             sw.resume(tmp_path / name)
 
 
 def test_only_one_writer_at_a_time(tmp_path, spec_of):
-    with sw.create(tmp_path / "a.zarr", spec_of()), pytest.raises(LockedError, match=f"process {os.getpid()} on"):
+    with (
+        sw.create(tmp_path / "a.zarr", spec_of()),
+        pytest.raises(LockedError, match=f"process {os.getpid()} on"),
+    ):
         sw.resume(tmp_path / "a.zarr")
 
 
@@ -318,7 +358,11 @@ def test_what_a_writer_that_was_taken_over_still_writes_reaches_no_file_of_the_n
         old.append(frame)
     old.flush()
     links = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    workspace = [int(link.name) for link in links if str(link.readlink()).startswith(str(path / ".shardwright")) and link.readlink().name != "lock"]
+    workspace = [
+        int(link.name)
+        for link in links
+        if str(link.readlink()).startswith(str(path / ".shardwright")) and link.readlink().name != "lock"
+    ]
     assert len(workspace) >= 5, "shards, journals, staging area, frame log"
     with sw.resume(path, take_over=True) as new, mmap.mmap(-1, 1 << 20) as rubbish:
         rubbish.write(b"\xa5" * len(rubbish))
@@ -388,8 +432,11 @@ def test_frames_that_nobody_has_any_more_do_not_hold_the_watermark_up(crash, sha
     writer.close()
 
 
-def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(tmp_path, shared_pool, drive_of, spec_of):
-    """Frames whose shard has no room are never acknowledged, not even as staged: the shard's edge is where it ends."""
+def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(
+    tmp_path, shared_pool, drive_of, spec_of
+):
+    """Frames whose shard has no room are never acknowledged, not even as staged: the shard's edge is where it
+    ends."""
     full = [False]
 
     def hook() -> None:
@@ -412,13 +459,20 @@ def test_a_full_disk_under_policy_fail_seals_everything_that_was_acknowledged(tm
     assert (receipt.frames_stored, receipt.frames_durable, receipt.frames_lost) == (16, 16, 3)
     assert np.array_equal(drive.read()[:16], drive.expected(range(16)))
     assert not (drive.path / ".shardwright").exists(), "nothing is left to recover"
-    assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [(i, Fate.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)]
+    assert [row for row in rows(drive.path) if row[1] == Fate.LOST] == [
+        (i, Fate.LOST, Reason.ACQUISITION_FAILED) for i in (16, 17, 18)
+    ]
 
 
 def test_a_second_root_that_is_not_mounted_stops_recovery(tmp_path, shared_pool, drive_of, spec_of):
     """Else its shards would be holes, and its journals forgotten."""
     spill = tmp_path / "second"
-    drive = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, WriteSettings(on_full="spill", spill_root=spill, ballast_bytes=0))
+    drive = drive_of(
+        tmp_path / "a.zarr",
+        spec_of(),
+        shared_pool,
+        WriteSettings(on_full="spill", spill_root=spill, ballast_bytes=0),
+    )
     drive.submit(0, 1, 2)
     drive.acquisition.flush()
     drive.until(lambda: drive.acquisition.durable_watermark == 3)
@@ -455,7 +509,9 @@ def test_rot_and_strangers_among_sealed_shards_do_not_stop_recovery(crash, share
 
 
 def test_recovery_on_a_full_disk_begins_in_the_ballast_s_room(crash, shared_pool):
-    _, left = crash(range(3), settings=WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=1 << 20))
+    _, left = crash(
+        range(3), settings=WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=1 << 20)
+    )
     ballast = left / ".shardwright" / "ballast"
 
     def full() -> None:
@@ -469,12 +525,15 @@ def test_recovery_on_a_full_disk_begins_in_the_ballast_s_room(crash, shared_pool
         failpoints.set_hook("replace.before_write", None)
 
 
-def test_a_frame_for_a_hole_of_a_slab_that_was_closed_is_late_after_a_crash_as_well(crash, shared_pool, tmp_path, drive_of, spec_of):
+def test_a_frame_for_a_hole_of_a_slab_that_was_closed_is_late_after_a_crash_as_well(
+    crash, shared_pool, tmp_path, drive_of, spec_of
+):
     drive = drive_of(tmp_path / "living.zarr", spec_of(chunk=4, shard=8), shared_pool, QUICK, ring_frames=13)
     drive.submit(0, 1, 3)
     first = 4
     while not drive.acquisition.core.groups.holes._filled:
-        drive.submit(first)  # of every following slab one frame, until the oldest slab is closed with its hole
+        # of every following slab one frame, until the oldest slab is closed with its hole
+        drive.submit(first)
         first += 4
         drive.poll()
     drive.until(lambda: drive.acquisition.durable_watermark == drive.submitted)
@@ -517,7 +576,8 @@ def _die() -> None:
 def test_frames_that_came_are_known_of_even_if_recovery_dies_once_more(crash, shared_pool, rot):
     drive, left = crash(range(6), codec=None, shard=4, settings=UNSTAGED)
     rot(left, drive.spec, 2)
-    restore(left, partial(Limits.derive, threads=2), UNSTAGED, threads=2)[0].close()  # the torn slab is cleared from the journal
+    # the torn slab is cleared from the journal
+    restore(left, partial(Limits.derive, threads=2), UNSTAGED, threads=2)[0].close()
     recovery = recover_store(left, shared_pool, threads=2)
     assert (recovery.frames_kept, recovery.frames_lost) == (4, 2)
     assert read(left).shape[0] == 6

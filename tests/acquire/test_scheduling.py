@@ -1,4 +1,5 @@
-"""Workers as the kernel sees them: batch threads with long slices and everybody's nice value; where it cannot, they work all the same."""
+"""Workers as the kernel sees them: batch threads with long slices and everybody's nice value; where it
+cannot, they work all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Acquisitions that share workers: the backlog of one is none of the others' business. Workers are stepped by hand, one task at a time."""
+"""Acquisitions that share workers: the backlog of one is none of the others' business. Workers are stepped by
+hand, one task at a time."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def cameras(pool, drive_of, spec_of, tmp_path):
     def drive(name, settings=None, **axes):
         return drive_of(tmp_path / name, spec_of(**axes), pool, settings, ring_frames=2 * BACKLOG)
 
-    large = drive("large.zarr", WriteSettings(overload="drop"), chunk=1, shard=2 * BACKLOG, y=(4, 1, 4), x=(6, 6, 1))
+    large = drive(
+        "large.zarr", WriteSettings(overload="drop"), chunk=1, shard=2 * BACKLOG, y=(4, 1, 4), x=(6, 6, 1)
+    )
     large.acquisition._task_ranges = [(i, i + 1) for i in range(4)]
     small = drive("small.zarr", shard=BACKLOG)
     for each in (large, small):

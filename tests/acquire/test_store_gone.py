@@ -1,4 +1,5 @@
-"""A store that somebody deletes or moves while it is recorded: what is said of it is true, and nothing is made again under its name."""
+"""A store that somebody deletes or moves while it is recorded: what is said of it is true, and nothing is
+made again under its name."""
 
 from __future__ import annotations
 
@@ -59,7 +60,12 @@ SAID = {
 
 @pytest.fixture
 def drive(drive_of, spec_of, shared_pool, tmp_path):
-    made = drive_of(tmp_path / "a.zarr", spec_of(), shared_pool, WriteSettings(store_within_ms=20, sync_interval_ms=NEVER_MS, ballast_bytes=0))
+    made = drive_of(
+        tmp_path / "a.zarr",
+        spec_of(),
+        shared_pool,
+        WriteSettings(store_within_ms=20, sync_interval_ms=NEVER_MS, ballast_bytes=0),
+    )
     made.submit(*range(FRAMES))
     made.until(lambda: made.acquisition.accounts.frames_stored == FRAMES)
     made.still()
@@ -95,7 +101,9 @@ def test_it_is_told_as_what_it_is(drive, spoil, notice):
     assert "taken" not in str(acquisition.error)
     assert "is kept" not in str(acquisition.error)
     assert not acquisition.left_to_recovery
-    assert (sorted(path.rglob("*")) if path.exists() else None) == left, "nothing is made again under its name"
+    assert (sorted(path.rglob("*")) if path.exists() else None) == left, (
+        "nothing is made again under its name"
+    )
     if spoil is move:
         assert receipt.frames_stored >= FRAMES
     else:

@@ -1,4 +1,5 @@
-"""The tables of an acquisition's life and of a shard row's files: each event in each state is in its table once, or never comes."""
+"""The tables of an acquisition's life and of a shard row's files: each event in each state is in its table
+once, or never comes."""
 
 from __future__ import annotations
 
@@ -11,10 +12,14 @@ from shardwright.acquire.life import AcquisitionState, Life, LifeEvent
 from shardwright.acquire.row_files import FilesEvent, FilesState
 
 MACHINES = [(life.TABLE, Life, LifeEvent), (row_files.TABLE, FilesState, FilesEvent)]
-CASES = [(table, state, event) for table, states, events in MACHINES for state, event in product(states, events)]
+CASES = [
+    (table, state, event) for table, states, events in MACHINES for state, event in product(states, events)
+]
 
 
-@pytest.mark.parametrize(("table", "state", "event"), CASES, ids=[f"{state}, {event.value}" for _, state, event in CASES])
+@pytest.mark.parametrize(
+    ("table", "state", "event"), CASES, ids=[f"{state}, {event.value}" for _, state, event in CASES]
+)
 def test_each_event_in_each_state_is_one_row_or_a_mistake(table, state, event):
     rows = [step for step in table.steps if step.event is event and state in step.states]
     if rows:

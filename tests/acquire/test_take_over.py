@@ -1,4 +1,5 @@
-"""A store is taken over from a writer that lives: whatever that one was about to do when it last looked at the fence finds nothing to do it to."""
+"""A store is taken over from a writer that lives: whatever that one was about to do when it last looked at
+the fence finds nothing to do it to."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = WriteSettings(store_within_ms=20, sync_interval_ms=20, ballast_bytes=0)
-FRAMES = 7  # slabs of two, groups of eight: a slab that collects in the first group, which may be below the second root; the next is prepared
+# slabs of two, groups of eight: a slab that collects in the first group, which may be below the second root;
+# the next is prepared
+FRAMES = 7
 DOCUMENTS = ("zarr.json", "0/zarr.json")
 
 
@@ -64,7 +67,11 @@ def known_names(store: Path) -> list[Path]:
         (store / name).with_name(f".{(store / name).name}.1.new").write_text("{}")
     (workspace / "0.journal.rewrite").touch()
     there = [path for folder in (workspace, second) if folder.is_dir() for path in folder.iterdir()]
-    found = [path for path in there if path.name.endswith((".partial", ".journal", ".rewrite", "frames.log", "staging"))]
+    found = [
+        path
+        for path in there
+        if path.name.endswith((".partial", ".journal", ".rewrite", "frames.log", "staging"))
+    ]
     return found + [(store / name).with_name(".zarr.json.1.new") for name in DOCUMENTS]
 
 
@@ -105,7 +112,9 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("then", ["taken over", "resumed"])
-@pytest.mark.parametrize("point", ["take_over.before_copy", "take_over.before_delete", "replace.before_rename"])
+@pytest.mark.parametrize(
+    "point", ["take_over.before_copy", "take_over.before_delete", "replace.before_rename"]
+)
 def test_a_take_over_that_is_cut_short_is_begun_again(old, shared_pool, point, then):
     """At every call of this kind, one after the other."""
 
@@ -159,16 +168,23 @@ def send(drive, positions: range | list[int], stop: int) -> None:
 def assert_kept(drive, positions) -> None:
     found = zarr.open_array(drive.path / "0", mode="r")[...]
     expected = drive.expected(positions)
-    assert [position for position in positions if not np.array_equal(found[position], expected[position])] == []
+    assert [
+        position for position in positions if not np.array_equal(found[position], expected[position])
+    ] == []
 
 
 @pytest.mark.parametrize("number", range(1, 6))
-def test_frames_that_the_old_writer_hands_on_meanwhile_are_not_missed(tmp_path, shared_pool, drive_of, spec_of, number):
-    """It does not hang at all: before each copy in turn it stores the slab of a staged frame, and uses every slot again."""
+def test_frames_that_the_old_writer_hands_on_meanwhile_are_not_missed(
+    tmp_path, shared_pool, drive_of, spec_of, number
+):
+    """It does not hang at all: before each copy in turn it stores the slab of a staged frame, and uses every
+    slot again."""
     drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=64), shared_pool, STAGED, ring_frames=8)
     stop = 7 + 2 * drive.acquisition.limits.staging_frames
     send(drive, range(stop), 7)
-    failpoints.set_hook("take_over.before_copy", failpoints.at_time(number, lambda: send(drive, range(stop), stop)))
+    failpoints.set_hook(
+        "take_over.before_copy", failpoints.at_time(number, lambda: send(drive, range(stop), stop))
+    )
     try:
         take_over(drive.path).close()
     finally:
@@ -178,12 +194,18 @@ def test_frames_that_the_old_writer_hands_on_meanwhile_are_not_missed(tmp_path, 
     assert_kept(drive, range(7))
 
 
-def test_a_group_that_the_old_writer_finishes_making_meanwhile_is_not_missed(tmp_path, shared_pool, drive_of, spec_of):
-    """It has looked at the fence, and makes all of a group's files after that; a frame that was staged for it has its slot used again."""
+def test_a_group_that_the_old_writer_finishes_making_meanwhile_is_not_missed(
+    tmp_path, shared_pool, drive_of, spec_of
+):
+    """It has looked at the fence, and makes all of a group's files after that; a frame that was staged for it
+    has its slot used again."""
     held, waits = threading.Event(), threading.Event()
     failpoints.set_hook("journal.before_create", failpoints.at_time(3, lambda: (waits.set(), held.wait(60))))
-    settings = replace(STAGED, sync_interval_ms=50)  # slots come back with a commit, and none is made while the keeper is held
-    drive = drive_of(tmp_path / "a.ome.zarr", spec_of(count=384, chunk=2, shard=64), shared_pool, settings, ring_frames=8)
+    # slots come back with a commit, and none is made while the keeper is held
+    settings = replace(STAGED, sync_interval_ms=50)
+    drive = drive_of(
+        tmp_path / "a.ome.zarr", spec_of(count=384, chunk=2, shard=64), shared_pool, settings, ring_frames=8
+    )
     positions = [*range(127), 128, *range(256, 384)]  # frame 127 never comes: the first group is not sealed
     stop = 131 + 2 * drive.acquisition.limits.staging_frames
 
@@ -206,7 +228,9 @@ def test_a_group_that_the_old_writer_finishes_making_meanwhile_is_not_missed(tmp
     assert_kept(drive, positions[:129])
 
 
-def test_a_take_over_that_was_cut_short_is_one_for_whoever_comes_next(tmp_path, shared_pool, drive_of, spec_of):
+def test_a_take_over_that_was_cut_short_is_one_for_whoever_comes_next(
+    tmp_path, shared_pool, drive_of, spec_of
+):
     """Its old writer may live: what a recovery without the flag had sealed, it would write into."""
     drive = drive_of(tmp_path / "a.ome.zarr", spec_of(chunk=2, shard=64), shared_pool, STAGED, ring_frames=8)
     send(drive, range(20), 8)
@@ -235,8 +259,12 @@ def test_a_copy_has_what_its_source_has(tmp_path):
 
 
 @pytest.mark.parametrize("slow_one", ["resumed", "taken over"])
-@pytest.mark.parametrize("point", ["replace.before_rename", "workspace.before_manifest", "take_over.before_delete"])
-def test_a_recovery_that_is_taken_over_itself_touches_nothing_of_its_successor(old, shared_pool, point, slow_one):
+@pytest.mark.parametrize(
+    "point", ["replace.before_rename", "workspace.before_manifest", "take_over.before_delete"]
+)
+def test_a_recovery_that_is_taken_over_itself_touches_nothing_of_its_successor(
+    old, shared_pool, point, slow_one
+):
     """It was stopped right before it asked for the last time whether the store is still its own."""
     old.acquisition.close()  # it is dead
     take_over(old.path).close()  # so that there are files of an older epoch

@@ -1,4 +1,5 @@
-"""Whose turn it is, with no thread and no clock: workers that are counted, tasks that take what the test says."""
+"""Whose turn it is, with no thread and no clock: workers that are counted, tasks that take what the test
+says."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def test_beside_many_backlogs_it_is_the_next_as_well(workers: Workers, cameras: 
 
 
 def test_it_is_the_next_also_when_the_other_has_had_a_task_that_took_long(workers: Workers) -> None:
-    """Such as its first one, which touches fresh memory: what was charged in advance for those that began beside it was too much."""
+    """Such as its first one, which touches fresh memory: what was charged in advance for those that began
+    beside it was too much."""
     large, small = workers.line(), workers.line()
     workers.put(large, "large", 1, 70 * MS)
     workers.step()
@@ -115,13 +117,17 @@ def test_a_line_with_a_backlog_goes_on_beside_one_that_always_has_a_task(workers
         workers.step()
         if workers.spent_ns["small"] > before:
             workers.put(small, "small", 1, 2 * MS)  # always the next
-    longest = max(len(run) for run in "".join("s" if name == "small" else " " for name in workers.began).split())
+    longest = max(
+        len(run) for run in "".join("s" if name == "small" else " " for name in workers.began).split()
+    )
     assert longest <= 5, "not more in a row than make up for one long task of the other"
     assert workers.spent_ns["large"] > workers.spent_ns["small"] > 0
 
 
 @pytest.mark.parametrize("long_ms", [1, 7, 400])
-def test_backlogs_get_equal_parts_of_the_time_whatever_their_tasks_take(workers: Workers, long_ms: int) -> None:
+def test_backlogs_get_equal_parts_of_the_time_whatever_their_tasks_take(
+    workers: Workers, long_ms: int
+) -> None:
     for name, took_ms in (("a", 5), ("b", long_ms)):
         workers.put(workers.line(), name, 100_000, took_ms * MS)
     while workers.now_ns < 20_000 * MS:

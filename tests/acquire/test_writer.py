@@ -1,4 +1,5 @@
-"""The in-process writer as a user meets it: what it takes, what it refuses and then leaves as it was, how it ends."""
+"""The in-process writer as a user meets it: what it takes, what it refuses and then leaves as it was, how it
+ends."""
 
 from __future__ import annotations
 
@@ -63,7 +64,12 @@ def test_write_and_read_back(path, spec_of):
             writer.append(frame(i))
         assert writer.path == path
     receipt = writer.receipt
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing) == (9, 9, 9, 0)
+    assert (
+        receipt.frames_received,
+        receipt.frames_stored,
+        receipt.frames_durable,
+        receipt.frames_missing,
+    ) == (9, 9, 9, 0)
     assert receipt == writer.close(), "closing again changes nothing"
     assert np.array_equal(read(path), [frame(i) for i in range(9)])
     assert receipt.path == str(path)
@@ -95,16 +101,31 @@ def test_many_frames_at_once_are_what_single_ones_would_be(path, tmp_path, spec_
     one_by_one = tmp_path / "b.ome.zarr"
     with sw.create(one_by_one, spec_of(frame_fields=("laser",)), threads=2) as writer:
         for i in ids.tolist():
-            writer.append(frames[i], frame_id=i, metadata={"delta_t": i / 10, "exposure_time": 0.5, "laser": -i})
+            writer.append(
+                frames[i], frame_id=i, metadata={"delta_t": i / 10, "exposure_time": 0.5, "laser": -i}
+            )
     with sw.create(path, spec_of(frame_fields=("laser",)), threads=2) as writer:
         for first, stop in ((0, 1), (1, 1), (1, 150), (150, 200)):
             part = slice(first, stop)
-            writer.append_many(frames[ids[part]], frame_ids=ids[part], metadata={n: v if np.ndim(v) == 0 else v[part] for n, v in metadata.items()})
+            writer.append_many(
+                frames[ids[part]],
+                frame_ids=ids[part],
+                metadata={n: v if np.ndim(v) == 0 else v[part] for n, v in metadata.items()},
+            )
     assert np.array_equal(read(path), frames)
     assert (writer.receipt.frames_stored, writer.frames) == (200, 200)
     theirs, ours = (zarr.open_group(store / "frames", mode="r") for store in (one_by_one, path))
     orders = [np.argsort(table["sequence"][:]) for table in (ours, theirs)]  # groups are sealed in any order
-    for name in ("frame_id", "sequence", "index_t", "delta_t", "exposure_time", "laser", "position_x", "fate"):
+    for name in (
+        "frame_id",
+        "sequence",
+        "index_t",
+        "delta_t",
+        "exposure_time",
+        "laser",
+        "position_x",
+        "fate",
+    ):
         np.testing.assert_array_equal(ours[name][:][orders[0]], theirs[name][:][orders[1]])
 
 
@@ -238,7 +259,8 @@ FAILURES = {
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_an_error_is_one_traceback(path, spec_of, failing, name):
-    """What a user sees at the end of a program: the error that says what to do, not the three that led to it."""
+    """What a user sees at the end of a program: the error that says what to do, not the three that led to
+    it."""
     with pytest.raises(ShardwrightError) as caught:
         FAILURES[name](path, spec_of(count=8), failing)
     told = "".join(traceback.format_exception(caught.value))
@@ -248,18 +270,34 @@ def test_an_error_is_one_traceback(path, spec_of, failing, name):
 
 T3 = np.zeros((4, 6), np.uint16)
 REFUSED = {
-    "shape": (lambda w: w.append(np.zeros((6, 4), np.uint16)), FrameShapeError, r"expected \(4, 6\); got \(6, 4\)"),
+    "shape": (
+        lambda w: w.append(np.zeros((6, 4), np.uint16)),
+        FrameShapeError,
+        r"expected \(4, 6\); got \(6, 4\)",
+    ),
     "no frame": (lambda w: w.append(3), FrameShapeError, r"got \(\)"),
     "dtype": (lambda w: w.append(T3.astype(np.float32)), FrameDtypeError, "expected uint16; got float32"),
     "byte order": (lambda w: w.append(T3.astype(">u2")), FrameDtypeError, "expected uint16; got >u2"),
-    "index past the end": (lambda w: w.append(T3, index=(8,)), FrameIndexError, "along axis 0; expected 0 to 7"),
+    "index past the end": (
+        lambda w: w.append(T3, index=(8,)),
+        FrameIndexError,
+        "along axis 0; expected 0 to 7",
+    ),
     "index negative": (lambda w: w.append(T3, index=(-1,)), FrameIndexError, "expected 0 to 7"),
     "index too long": (lambda w: w.append(T3, index=(0, 0)), FrameIndexError, "expected 1 numbers"),
     "index a fraction": (lambda w: w.append(T3, index=(0.5,)), TypeError, "float"),
     "id past the end": (lambda w: w.append(T3, frame_id=8), FrameIndexError, "expected 0 to 7"),
     "id negative": (lambda w: w.append(T3, frame_id=-2), FrameIndexError, "expected 0 to 7"),
-    "unknown metadata": (lambda w: w.append(T3, metadata={"mood": 1}), MetadataError, "expected one of delta_t"),
-    "metadata no number": (lambda w: w.append(T3, metadata={"delta_t": "soon"}), MetadataError, "'delta_t' is not a number"),
+    "unknown metadata": (
+        lambda w: w.append(T3, metadata={"mood": 1}),
+        MetadataError,
+        "expected one of delta_t",
+    ),
+    "metadata no number": (
+        lambda w: w.append(T3, metadata={"delta_t": "soon"}),
+        MetadataError,
+        "'delta_t' is not a number",
+    ),
 }
 
 
@@ -326,7 +364,9 @@ def test_two_writers_at_once(path, spec_of):
 
 
 def test_too_little_memory_is_refused_before_anything_is_made(path, spec_of):
-    with pytest.raises(BudgetError, match=r"does not fit the memory budget; expected at most 335,544,320 bytes in all"):
+    with pytest.raises(
+        BudgetError, match=r"does not fit the memory budget; expected at most 335,544,320 bytes in all"
+    ):
         sw.create(path, spec_of(), threads=1, memory_bytes=RUNTIME_BYTES)
     assert not path.exists()
 
@@ -356,8 +396,13 @@ def test_a_failed_writer_keeps_the_error_of_the_body(path, spec_of, failing):
 
 def test_a_layout_that_validators_refuse_is_a_warning(path):
     axes = [("z", 4), ("t", 2), ("y", 8), ("x", 8)]
-    spec = sw.ArraySpec(dtype="uint8", dimensions=[sw.Dimension(name=n, count=c, chunk_size=1) for n, c in axes])
-    with pytest.warns(sw.errors.LayoutWarning, match="wants time, then channel, then space"), sw.create(path, spec, threads=1) as writer:
+    spec = sw.ArraySpec(
+        dtype="uint8", dimensions=[sw.Dimension(name=n, count=c, chunk_size=1) for n, c in axes]
+    )
+    with (
+        pytest.warns(sw.errors.LayoutWarning, match="wants time, then channel, then space"),
+        sw.create(path, spec, threads=1) as writer,
+    ):
         writer.append(np.zeros((8, 8), np.uint8))
     assert writer.receipt.frames_stored == 1
 
@@ -371,7 +416,9 @@ def test_a_receipt_that_is_not_perfect_is_a_warning(path, tmp_path, spec_of, cap
         writer.append(frame(0), index=(0,))
         writer.append(frame(1), index=(3,))
     assert writer.receipt.trouble == {"frames_missing": 2}
-    assert [record.getMessage() for record in caplog.records] == ["a.ome.zarr: not every frame is in its place: frames_missing 2"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a.ome.zarr: not every frame is in its place: frames_missing 2"
+    ]
 
 
 def test_a_frame_whose_place_is_taken_is_an_error_that_names_both(path, spec_of):
@@ -380,7 +427,8 @@ def test_a_frame_whose_place_is_taken_is_an_error_that_names_both(path, spec_of)
         for i in range(3):
             writer.append(frame(i))
         with pytest.raises(
-            DuplicateFrameError, match=r"the place of frame 3 \(id 77\) is taken.*index \(1,\). Is the index right.*on_duplicate"
+            DuplicateFrameError,
+            match=r"the place of frame 3 \(id 77\) is taken.*index \(1,\). Is the index right.*on_duplicate",
         ) as caught:
             writer.append(frame(9), index=(1,), frame_id=77)
         assert caught.value.code == "duplicate_frame"
@@ -388,7 +436,11 @@ def test_a_frame_whose_place_is_taken_is_an_error_that_names_both(path, spec_of)
         writer.flush()  # each is told once
         with pytest.raises(DuplicateFrameError, match=r"frame 5 .*index \(0,\), and 2 more such frames"):
             writer.append_many(np.stack([frame(i) for i in (9, 9, 4, 9)]), indices=[[0], [1], [4], [2]])
-    assert (writer.receipt.frames_received, writer.receipt.frames_stored, writer.receipt.frames_duplicate) == (9, 5, 4)
+    assert (
+        writer.receipt.frames_received,
+        writer.receipt.frames_stored,
+        writer.receipt.frames_duplicate,
+    ) == (9, 5, 4)
     assert np.array_equal(read(path), [frame(i) for i in range(5)])
 
 
@@ -413,7 +465,9 @@ def test_a_duplicate_that_had_to_wait_is_told_by_a_later_call(path, spec_of, how
     """The frames before it wait for a group of shards, and so does it: nobody can know yet."""
     spec = spec_of()
     limits = replace(Limits.derive(spec, threads=1), open_groups=2)
-    writer = Writer(lambda pool, wake: Acquisition(path, spec, limits, pool, wake, WriteSettings(on_duplicate="fail")), 1)
+    writer = Writer(
+        lambda pool, wake: Acquisition(path, spec, limits, pool, wake, WriteSettings(on_duplicate="fail")), 1
+    )
     go_on = threading.Event()
     failpoints.set_hook("slots.before_store", go_on.wait)
     try:
@@ -423,7 +477,11 @@ def test_a_duplicate_that_had_to_wait_is_told_by_a_later_call(path, spec_of, how
     finally:
         failpoints.set_hook("slots.before_store", None)
         go_on.set()
-    later = {"flush": writer.flush, "close": writer.close, "append": partial(append_at_each, writer, range(13, 1000))}
+    later = {
+        "flush": writer.flush,
+        "close": writer.close,
+        "append": partial(append_at_each, writer, range(13, 1000)),
+    }
     with pytest.raises(DuplicateFrameError, match=r"index \(0,\)"):
         later[how]()
     assert writer.close().frames_duplicate == 1

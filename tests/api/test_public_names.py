@@ -28,8 +28,13 @@ SOURCE = str(Path(shardwright.__file__).parents[1])
 
 def loaded_by(code: str) -> str:
     """Which heavy modules a fresh interpreter has after running ``code``."""
-    code = f"import sys; sys.path.insert(0, {SOURCE!r}); {code}; print([m for m in {HEAVY!r} if m in sys.modules])"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    code = (
+        f"import sys; sys.path.insert(0, {SOURCE!r}); {code}; print([m for m in {HEAVY!r} if m in "
+        f"sys.modules])"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_every_exported_name_is_there():

@@ -1,4 +1,5 @@
-"""Many frames at once are described as each of them would be, and what is wrong with one is said before any is taken."""
+"""Many frames at once are described as each of them would be, and what is wrong with one is said before any
+is taken."""
 
 from __future__ import annotations
 
@@ -15,13 +16,27 @@ from shardwright.wire.messages import MAX_POSITION
 
 @pytest.fixture
 def spec(spec_of):
-    return spec_of(("t", None, 2, 2), ("z", 5, 2, 1), ("c", 3, 1, 1), ("y", 4, 4, 1), ("x", 6, 6, 1), frame_fields=("laser_mw", "stage"))
+    return spec_of(
+        ("t", None, 2, 2),
+        ("z", 5, 2, 1),
+        ("c", 3, 1, 1),
+        ("y", 4, 4, 1),
+        ("x", 6, 6, 1),
+        frame_fields=("laser_mw", "stage"),
+    )
 
 
 def test_ids_places_and_metadata_stand_in_their_columns(spec):
     grid = Grid.of(spec)
     indices = [(0, 0, 0), (7, 4, 2)]
-    records = described(spec, grid, 2, indices, [5, MAX_POSITION], {"delta_t": 0.5, "stage": [1, 2], "position_z": np.array([3.0, np.nan])})
+    records = described(
+        spec,
+        grid,
+        2,
+        indices,
+        [5, MAX_POSITION],
+        {"delta_t": 0.5, "stage": [1, 2], "position_z": np.array([3.0, np.nan])},
+    )
     assert records["frame_id"].tolist() == [5, MAX_POSITION]
     assert records["position"].tolist() == [grid.position_of(index) for index in indices]
     assert records["delta_t"].tolist() == [0.5, 0.5]
@@ -42,14 +57,22 @@ def test_places_of_many_are_the_places_of_each(data):
     counts = data.draw(st.lists(st.integers(1, 6), min_size=0, max_size=3))
     unlimited = data.draw(st.booleans()) and bool(counts)
     grid = Grid(
-        (0, *counts[1:]) if unlimited else tuple(counts), (1,) * len(counts), (1,) * len(counts), tuple(range(len(counts))), (1, 1), *((1, 1),) * 2, 1
+        (0, *counts[1:]) if unlimited else tuple(counts),
+        (1,) * len(counts),
+        (1,) * len(counts),
+        tuple(range(len(counts))),
+        (1, 1),
+        *((1, 1),) * 2,
+        1,
     )
     axes = [st.integers(-1, 7) | st.sampled_from([MAX_POSITION, 2**62]) for _ in counts]
     indices = data.draw(st.lists(st.tuples(*axes), min_size=1, max_size=8))
     array = np.array(indices, np.int64).reshape(len(indices), len(counts))
     outcomes = [outcome(grid.position_of, index) for index in indices]
     errors = [error for error in outcomes if isinstance(error, str)]
-    assert outcome(lambda places: grid.positions_of(places).tolist(), array) == (errors[0] if errors else outcomes)
+    assert outcome(lambda places: grid.positions_of(places).tolist(), array) == (
+        errors[0] if errors else outcomes
+    )
 
 
 def outcome(place, index):
@@ -83,7 +106,14 @@ def test_places_that_are_none_are_refused(spec, indices, frame_ids, message):
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"colour": 1.0}, {"delta_t": [1.0]}, {"delta_t": [1.0, 2.0, 3.0]}, {"delta_t": "soon"}, {"stage": [[1.0, 2.0]]}]
+    "metadata",
+    [
+        {"colour": 1.0},
+        {"delta_t": [1.0]},
+        {"delta_t": [1.0, 2.0, 3.0]},
+        {"delta_t": "soon"},
+        {"stage": [[1.0, 2.0]]},
+    ],
 )
 def test_metadata_that_does_not_fit_is_refused(spec, metadata):
     with pytest.raises(MetadataError):

@@ -49,7 +49,9 @@ def test_position_and_index_are_inverse(grid):
 @given(grid=grids(unlimited=False))
 def test_outside_the_array_is_refused(grid):
     assert grid.total_frames == math.prod(grid.counts) == len(in_order(grid))
-    with pytest.raises(FrameIndexError, match=rf"frame id outside the array; expected 0 to {grid.total_frames - 1}"):
+    with pytest.raises(
+        FrameIndexError, match=rf"frame id outside the array; expected 0 to {grid.total_frames - 1}"
+    ):
         grid.check_position(grid.total_frames)
     with pytest.raises(FrameIndexError):
         grid.check_position(-1)
@@ -109,7 +111,8 @@ def test_groups_are_numbered_by_their_first_frame(grid):
 
 
 def most_at_once(grid: Grid, size: tuple[int, ...], whole: Counter) -> tuple[int, int]:
-    """(most blocks, most frames) incomplete at once, a frame counted from its arrival until its block is complete."""
+    """(most blocks, most frames) incomplete at once, a frame counted from its arrival until its block is
+    complete."""
     arrived: Counter = Counter()
     most_blocks = most_frames = 0
     for index in in_order(grid):
@@ -135,7 +138,13 @@ def test_open_blocks_and_held_frames_against_simulation(grid):
 
 def test_a_single_image_is_one_slab():
     grid = Grid((), (), (), (), (5, 7), (2, 3), (2, 1), 2)
-    assert (grid.total_frames, grid.frames_per_slab, grid.open_slabs, grid.open_groups, grid.held_frames) == (1, 1, 1, 1, 1)
+    assert (grid.total_frames, grid.frames_per_slab, grid.open_slabs, grid.open_groups, grid.held_frames) == (
+        1,
+        1,
+        1,
+        1,
+        1,
+    )
     assert (grid.position_of(()), grid.index_of(0), grid.next_group(0)) == (0, (), None)
     assert (grid.plane_chunks, grid.plane_shards) == ((3, 3), (2, 3))
     assert (grid.frame_bytes, grid.chunk_bytes) == (70, 12)

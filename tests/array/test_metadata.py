@@ -30,7 +30,12 @@ def write(tmp_path, spec: ArraySpec, extent: int) -> zarr.Array:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_zarr_python_opens_every_dtype(tmp_path, spec_of, dtype):
     array = write(tmp_path, spec_of(("t", None, 2, 3), *YX, dtype=dtype, fill_value=1), 7)
-    assert (array.shape, array.chunks, array.shards, array.dtype) == ((7, 10, 9), (2, 4, 3), (6, 8, 6), np.dtype(dtype))
+    assert (array.shape, array.chunks, array.shards, array.dtype) == (
+        (7, 10, 9),
+        (2, 4, 3),
+        (6, 8, 6),
+        np.dtype(dtype),
+    )
     assert array.metadata.dimension_names == ("t", "y", "x")
     assert (array[...] == np.ones((), dtype)).all()
 
@@ -39,14 +44,20 @@ CODECS = [
     None,
     Zstd(level=3),
     Gzip(level=2),
-    *(Blosc(cname=c, shuffle=s) for c in ("lz4", "lz4hc", "zstd", "zlib") for s in ("noshuffle", "shuffle", "bitshuffle")),
+    *(
+        Blosc(cname=c, shuffle=s)
+        for c in ("lz4", "lz4hc", "zstd", "zlib")
+        for s in ("noshuffle", "shuffle", "bitshuffle")
+    ),
 ]
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 @pytest.mark.parametrize("checksum", [False, True])
 def test_zarr_python_opens_every_codec(tmp_path, spec_of, codec, checksum):
-    array = write(tmp_path, spec_of(*YX, codec=codec, chunk_checksum=checksum, index_location="start", fill_value=5), 0)
+    array = write(
+        tmp_path, spec_of(*YX, codec=codec, chunk_checksum=checksum, index_location="start", fill_value=5), 0
+    )
     assert array.shape == (10, 9)
     assert (array[...] == 5).all()
     (sharding,) = array.metadata.codecs
@@ -56,7 +67,10 @@ def test_zarr_python_opens_every_codec(tmp_path, spec_of, codec, checksum):
     assert sharding.index_location.value == "start"
 
 
-@pytest.mark.parametrize(("value", "expected"), [("NaN", "NaN"), (float("inf"), "Infinity"), ("-Infinity", "-Infinity"), (0.5, 0.5), (3, 3.0)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("NaN", "NaN"), (float("inf"), "Infinity"), ("-Infinity", "-Infinity"), (0.5, 0.5), (3, 3.0)],
+)
 def test_float_fill_values(tmp_path, spec_of, value, expected):
     spec = spec_of(*YX, dtype="float32", fill_value=value)
     assert fill_value_json(spec) == expected
@@ -64,7 +78,9 @@ def test_float_fill_values(tmp_path, spec_of, value, expected):
 
 
 def test_the_shape_follows_the_storage_order(spec_of):
-    spec = spec_of(("t", None, 1, 1), ("z", 5, 1, 1), ("c", 2, 1, 1), *YX, storage_order=("z", "c", "t", "y", "x"))
+    spec = spec_of(
+        ("t", None, 1, 1), ("z", 5, 1, 1), ("c", 2, 1, 1), *YX, storage_order=("z", "c", "t", "y", "x")
+    )
     assert array_shape(spec, 7) == [5, 2, 7, 10, 9]
     assert array_shape(spec_of(*YX), 7) == [10, 9]
 
@@ -106,18 +122,29 @@ def test_scales_and_units_stand_in_storage_order():
         {"name": "y", "type": "space", "unit": "micrometer"},
         {"name": "x", "type": "space", "unit": "micrometer"},
     ]
-    assert image["datasets"][0]["coordinateTransformations"] == [{"type": "scale", "scale": [0.5, 1.0, 2.0, 0.1, 0.1]}]
+    assert image["datasets"][0]["coordinateTransformations"] == [
+        {"type": "scale", "scale": [0.5, 1.0, 2.0, 0.1, 0.1]}
+    ]
 
 
 @pytest.mark.parametrize("unknown", [0, 0.0, -0.0, "0"])  # as text: from YAML
 def test_a_scale_of_0_is_unknown_and_claims_no_size(unknown):
-    """Micro-Manager says it of a pixel size that nobody calibrated. OME-Zarr demands a scale, and 0 is none."""
-    y, x = ({"name": name, "count": 4, "chunk_size": 4, "unit": "micrometer", "scale": scale} for name, scale in (("y", unknown), ("x", 0.1)))
+    """Micro-Manager says it of a pixel size that nobody calibrated. OME-Zarr demands a scale, and 0 is
+    none."""
+    y, x = (
+        {"name": name, "count": 4, "chunk_size": 4, "unit": "micrometer", "scale": scale}
+        for name, scale in (("y", unknown), ("x", 0.1))
+    )
     spec = ArraySpec(dtype="uint16", dimensions=[{"name": "t", "chunk_size": 1}, y, x])
     (image,) = json.loads(group_metadata(spec, "img"))["attributes"]["ome"]["multiscales"]
-    assert image["axes"][1:] == [{"name": "y", "type": "space"}, {"name": "x", "type": "space", "unit": "micrometer"}]
+    assert image["axes"][1:] == [
+        {"name": "y", "type": "space"},
+        {"name": "x", "type": "space", "unit": "micrometer"},
+    ]
     assert image["datasets"][0]["coordinateTransformations"] == [{"type": "scale", "scale": [1.0, 1.0, 0.1]}]
-    assert ArraySpec.model_validate(spec.model_dump(mode="json")) == spec, "as every daemon knows it: what is sent and kept has no 0"
+    assert ArraySpec.model_validate(spec.model_dump(mode="json")) == spec, (
+        "as every daemon knows it: what is sent and kept has no 0"
+    )
 
 
 T, Z, C = ("t", None, 1, 1), ("z", 3, 1, 1), ("c", 2, 1, 1)
@@ -138,7 +165,9 @@ def test_layouts_that_some_readers_refuse_are_named(spec_of, name):
 
 
 def test_an_axis_of_very_many_channels_does_not_describe_each(spec_of):
-    few, many = (json.loads(group_metadata(spec_of(T, ("c", count, 1, 1), *YX), "a")) for count in (1024, 2**40))
+    few, many = (
+        json.loads(group_metadata(spec_of(T, ("c", count, 1, 1), *YX), "a")) for count in (1024, 2**40)
+    )
     assert len(few["attributes"]["ome"]["omero"]["channels"]) == 1024
     assert "omero" not in many["attributes"]["ome"]
     assert validate_ome_object(many["attributes"]["ome"], Image)

@@ -1,4 +1,5 @@
-"""What a specification refuses, and that the message names the field; what it keeps on its way through JSON."""
+"""What a specification refuses, and that the message names the field; what it keeps on its way through
+JSON."""
 
 from __future__ import annotations
 
@@ -51,16 +52,25 @@ BAD = {
     "dtype by NumPy's type number": ({"dtype": "\n"}, r"dtype '\\n' is not one of"),
     "dtype by a number": ({"dtype": 10}, "dtype '10' is not one of"),
     "dtype with a newline": ({"dtype": "uint16\n"}, r"dtype 'uint16\\n' is not one of"),
-    "dtype that is no type": ({"dtype": {"names": ["a"], "formats": ["u2"], "offsets": [2**70]}}, "dtype .* is not one of"),
+    "dtype that is no type": (
+        {"dtype": {"names": ["a"], "formats": ["u2"], "offsets": [2**70]}},
+        "dtype .* is not one of",
+    ),
     "unknown field": ({"colour": 1}, "colour"),
     "one axis": ({"dimensions": [Y]}, "dimensions"),
     "thirteen axes": ({"dimensions": [{**Y, "name": f"a{i}"} for i in range(13)]}, "dimensions"),
     "same name twice": ({"dimensions": [T, Y, Y]}, "dimensions: names must differ"),
-    "unlimited second axis": ({"dimensions": [Y, T, X]}, "dimensions: only the first axis may be unlimited .* not 't'"),
+    "unlimited second axis": (
+        {"dimensions": [Y, T, X]},
+        "dimensions: only the first axis may be unlimited .* not 't'",
+    ),
     "unlimited frame": ({"dimensions": [T, X]}, "dimensions: the two axes of the frame itself need a count"),
     "count 0": ({"dimensions": [{**T, "count": 0}, Y, X]}, r"dimensions\.0\.count"),
     "chunk size 0": ({"dimensions": [T, {**Y, "chunk_size": 0}, X]}, r"dimensions\.1\.chunk_size"),
-    "negative shard": ({"dimensions": [T, Y, {**X, "shard_size_chunks": -1}]}, r"dimensions\.2\.shard_size_chunks"),
+    "negative shard": (
+        {"dimensions": [T, Y, {**X, "shard_size_chunks": -1}]},
+        r"dimensions\.2\.shard_size_chunks",
+    ),
     "name with a slash": ({"dimensions": [T, Y, {**X, "name": "a/b"}]}, r"dimensions\.2\.name"),
     "empty name": ({"dimensions": [T, Y, {**X, "name": ""}]}, r"dimensions\.2\.name"),
     "unknown type": ({"dimensions": [{**T, "type": "tempo"}, Y, X]}, r"dimensions\.0\.type"),
@@ -68,7 +78,10 @@ BAD = {
     "scale no number": ({"dimensions": [{**T, "scale": math.nan}, Y, X]}, r"dimensions\.0\.scale"),
     "infinite scale": ({"dimensions": [{**T, "scale": math.inf}, Y, X]}, r"dimensions\.0\.scale"),
     "unknown field of an axis": ({"dimensions": [{**T, "shard": 2}, Y, X]}, r"dimensions\.0\.shard"),
-    "chunk too large": ({"dimensions": [{**T, "chunk_size": 2**20}, {**Y, "chunk_size": 2**10}, X]}, f"one inner chunk .* {MAX_CHUNK_BYTES}"),
+    "chunk too large": (
+        {"dimensions": [{**T, "chunk_size": 2**20}, {**Y, "chunk_size": 2**10}, X]},
+        f"one inner chunk .* {MAX_CHUNK_BYTES}",
+    ),
     "unknown codec": ({"codec": {"name": "lzma"}}, "codec.*lzma"),
     "unknown codec by name": ({"codec": "lzma"}, r"(?s)codec.*lzma.*'zstd'"),
     "unknown compressor": ({"codec": {"name": "blosc", "cname": "snappy"}}, r"codec\.blosc\.cname"),
@@ -76,31 +89,69 @@ BAD = {
     "zstd level": ({"codec": {"name": "zstd", "level": 23}}, r"codec\.zstd\.level"),
     "gzip level": ({"codec": {"name": "gzip", "level": -1}}, r"codec\.gzip\.level"),
     "index location": ({"index_location": "middle"}, "index_location"),
-    "storage order lacks an axis": ({"storage_order": ["t", "y"]}, "storage_order: must name every axis once"),
-    "storage order with another": ({"storage_order": ["z", "y", "x"]}, "storage_order: must name every axis once"),
-    "storage order turns the frame": ({"storage_order": ["t", "x", "y"]}, r"storage_order: must end with the frame's own axes \['y', 'x'\]"),
+    "storage order lacks an axis": (
+        {"storage_order": ["t", "y"]},
+        "storage_order: must name every axis once",
+    ),
+    "storage order with another": (
+        {"storage_order": ["z", "y", "x"]},
+        "storage_order: must name every axis once",
+    ),
+    "storage order turns the frame": (
+        {"storage_order": ["t", "x", "y"]},
+        r"storage_order: must end with the frame's own axes \['y', 'x'\]",
+    ),
     "fill value too large": ({"fill_value": 65536}, "fill_value: 65536 is not a uint16"),
     "fill value negative": ({"fill_value": -1}, "fill_value: -1 is not a uint16"),
     "fill value broken": ({"fill_value": 1.5}, "fill_value: 1.5 is not a uint16"),
     "fill value infinite": ({"fill_value": math.inf}, "fill_value: 'Infinity' is not a uint16"),
     "fill value no number": ({"fill_value": math.nan}, "fill_value: 'NaN' is not a uint16"),
     "fill value a word": ({"dtype": "float32", "fill_value": "zero"}, "fill_value: 'zero' is not a float32"),
-    "fill value past float32": ({"dtype": "float32", "fill_value": 1e300}, r"fill_value: 1e\+300 is out of a float32's range"),
-    "fill value past float64": ({"dtype": "float64", "fill_value": 10**400}, "fill_value: .* is out of a float64's range"),
-    "fill value past float16": ({"dtype": "float16", "fill_value": -70000}, "fill_value: -70000 is out of a float16's range"),
+    "fill value past float32": (
+        {"dtype": "float32", "fill_value": 1e300},
+        r"fill_value: 1e\+300 is out of a float32's range",
+    ),
+    "fill value past float64": (
+        {"dtype": "float64", "fill_value": 10**400},
+        "fill_value: .* is out of a float64's range",
+    ),
+    "fill value past float16": (
+        {"dtype": "float16", "fill_value": -70000},
+        "fill_value: -70000 is out of a float16's range",
+    ),
     "fill value no bool": ({"dtype": "bool", "fill_value": 2}, "fill_value: 2 is not a bool"),
     "attributes with an object": ({"attributes": {"a": object()}}, "attributes: must be plain JSON"),
     "attributes with NaN": ({"attributes": {"a": [math.nan]}}, "attributes: must be plain JSON"),
-    "attributes too deep": ({"attributes": nested(MAX_ATTRIBUTES_DEPTH)}, "attributes: nested too deep, expected at most 64"),
-    "attributes too long": ({"attributes": {"a": "x" * MAX_ATTRIBUTES_BYTES}}, "attributes: too long, expected at most 1048576 bytes"),
-    "attributes that are long in zarr.json": ({"attributes": {"a": deep([0] * 20_000, 60)}}, "attributes: too long"),
+    "attributes too deep": (
+        {"attributes": nested(MAX_ATTRIBUTES_DEPTH)},
+        "attributes: nested too deep, expected at most 64",
+    ),
+    "attributes too long": (
+        {"attributes": {"a": "x" * MAX_ATTRIBUTES_BYTES}},
+        "attributes: too long, expected at most 1048576 bytes",
+    ),
+    "attributes that are long in zarr.json": (
+        {"attributes": {"a": deep([0] * 20_000, 60)}},
+        "attributes: too long",
+    ),
     "a unit of a page": ({"dimensions": [{**T, "unit": "m" * 200}, Y, X]}, r"dimensions\.0\.unit"),
     "a count past int64": ({"dimensions": [{**T, "count": 2**63}, Y, X]}, r"dimensions\.0\.count"),
     "more frames than places": (
-        {"dimensions": [{**T, "count": 2**24}, {**T, "name": "c", "count": 2**24}, {**T, "name": "z", "count": 2}, Y, X]},
+        {
+            "dimensions": [
+                {**T, "count": 2**24},
+                {**T, "name": "c", "count": 2**24},
+                {**T, "name": "z", "count": 2},
+                Y,
+                X,
+            ]
+        },
         "dimensions: too many frames in the array, expected at most 281474976710656, got 562949953421312",
     ),
-    "frames too large": ({"dimensions": [T, {**Y, "count": 2**18}, {**X, "count": 2**18}]}, "dimensions: too many bytes in a frame"),
+    "frames too large": (
+        {"dimensions": [T, {**Y, "count": 2**18}, {**X, "count": 2**18}]},
+        "dimensions: too many bytes in a frame",
+    ),
     "too many chunks in a frame": (
         {"dimensions": [T, {**Y, "count": 2**13, "chunk_size": 1}, {**X, "count": 2**13, "chunk_size": 1}]},
         "dimensions: too many inner chunks in a frame, expected at most 16777216, got 67108864",
@@ -110,11 +161,24 @@ BAD = {
         "dimensions: too many inner chunks in a shard, expected at most 16777216, got 33554432",
     ),
     "too many frames in a shard": (
-        {"dtype": "uint8", "dimensions": [{**T, "chunk_size": 2**20, "shard_size_chunks": 2**12}, {**Y, "chunk_size": 1}, {**X, "chunk_size": 1}]},
+        {
+            "dtype": "uint8",
+            "dimensions": [
+                {**T, "chunk_size": 2**20, "shard_size_chunks": 2**12},
+                {**Y, "chunk_size": 1},
+                {**X, "chunk_size": 1},
+            ],
+        },
         "dimensions: too many frames in a shard, expected at most 2147483648, got 4294967296",
     ),
-    "a chunk size past every file": ({"dimensions": [{**T, "chunk_size": 2**62}, Y, X]}, r"dimensions\.0\.chunk_size"),
-    "a shard past every file": ({"dimensions": [{**T, "shard_size_chunks": 2**62}, Y, X]}, r"dimensions\.0\.shard_size_chunks"),
+    "a chunk size past every file": (
+        {"dimensions": [{**T, "chunk_size": 2**62}, Y, X]},
+        r"dimensions\.0\.chunk_size",
+    ),
+    "a shard past every file": (
+        {"dimensions": [{**T, "shard_size_chunks": 2**62}, Y, X]},
+        r"dimensions\.0\.shard_size_chunks",
+    ),
 }
 
 
@@ -132,7 +196,9 @@ def test_specs_are_frozen():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("codec", [Blosc(cname="zstd", clevel=5, shuffle="bitshuffle"), Zstd(level=-3), Gzip(level=9), None])
+@pytest.mark.parametrize(
+    "codec", [Blosc(cname="zstd", clevel=5, shuffle="bitshuffle"), Zstd(level=-3), Gzip(level=9), None]
+)
 def test_json_round_trip(dtype, codec):
     spec = ArraySpec.model_validate(
         {
@@ -149,7 +215,9 @@ def test_json_round_trip(dtype, codec):
     assert ArraySpec.model_validate(json.loads(json.dumps(spec.model_dump(mode="json")))) == spec
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.0, 0.1, "NaN", "-Infinity", np.float32(0.5)])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, -0.0, 0.1, "NaN", "-Infinity", np.float32(0.5)]
+)
 def test_float_fill_values_survive_json(value):
     spec = ArraySpec.model_validate({**GOOD, "dtype": "float32", "fill_value": value})
     again = ArraySpec.model_validate_json(spec.model_dump_json())
@@ -157,11 +225,18 @@ def test_float_fill_values_survive_json(value):
     assert again.fill_bytes() == np.array(float(value), "<f4").tobytes()
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("uint64", 2**64 - 1), ("int64", -(2**63)), ("int8", -128), ("bool", True), ("uint16", np.uint16(7))])
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("uint64", 2**64 - 1), ("int64", -(2**63)), ("int8", -128), ("bool", True), ("uint16", np.uint16(7))],
+)
 def test_integer_fill_values_survive_json(dtype, value):
     spec = ArraySpec.model_validate({**GOOD, "dtype": dtype, "fill_value": value})
     again = ArraySpec.model_validate_json(spec.model_dump_json())
-    assert again.fill_bytes() == spec.fill_bytes() == np.array(value, np.dtype(dtype).newbyteorder("<")).tobytes()
+    assert (
+        again.fill_bytes()
+        == spec.fill_bytes()
+        == np.array(value, np.dtype(dtype).newbyteorder("<")).tobytes()
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.dtype(">u2"), "u2", "<u2", "uint16"])
@@ -172,13 +247,20 @@ def test_dtypes_in_every_spelling(dtype):
 def test_the_largest_numbers_that_are_taken_hold_in_int64():
     """The tables that the kernels read, and the names of shards, at every bound at once."""
     frame = {"count": 2**12, "chunk_size": 1, "shard_size_chunks": 2**6}
-    axes = [{"name": "t", "count": MAX_FRAMES // 4, "chunk_size": 2**10, "shard_size_chunks": 2**12}, {"name": "c", "count": 4, "chunk_size": 1}]
-    spec = ArraySpec.model_validate({"dtype": "uint8", "dimensions": [*axes, {**frame, "name": "y"}, {**frame, "name": "x"}]})
+    axes = [
+        {"name": "t", "count": MAX_FRAMES // 4, "chunk_size": 2**10, "shard_size_chunks": 2**12},
+        {"name": "c", "count": 4, "chunk_size": 1},
+    ]
+    spec = ArraySpec.model_validate(
+        {"dtype": "uint8", "dimensions": [*axes, {**frame, "name": "y"}, {**frame, "name": "x"}]}
+    )
     assert ArraySpec.model_validate_json(spec.model_dump_json()) == spec
     grid = Grid.of(spec)
     assert grid.position_of((MAX_FRAMES // 4 - 1, 3)) == grid.last_position == MAX_FRAMES - 1
     assert grid.positions_of(np.array([[MAX_FRAMES // 4 - 1, 3]])).tolist() == [MAX_FRAMES - 1]
-    slabs, places = slabs_and_places(np.array([MAX_FRAMES - 1]), *SlabTable(grid, 2, record_dtype(0)).grid_tables)
+    slabs, places = slabs_and_places(
+        np.array([MAX_FRAMES - 1]), *SlabTable(grid, 2, record_dtype(0)).grid_tables
+    )
     assert (slabs.tolist(), places.tolist()) == ([grid.slab_of_position(MAX_FRAMES - 1)], [2**10 - 1])
 
 
@@ -192,9 +274,13 @@ def test_attributes_of_the_greatest_depth_are_taken():
     assert ArraySpec.model_validate({**GOOD, "attributes": nested(MAX_ATTRIBUTES_DEPTH - 1)}).attributes["a"]
 
 
-@pytest.mark.parametrize(("codec", "meant"), [("none", None), (None, None), ("blosc", Blosc()), ("zstd", Zstd()), ("gzip", Gzip())])
+@pytest.mark.parametrize(
+    ("codec", "meant"), [("none", None), (None, None), ("blosc", Blosc()), ("zstd", Zstd()), ("gzip", Gzip())]
+)
 def test_a_codec_by_its_name(codec, meant):
-    spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=8, chunk_size=8) for n in "yx"], codec=codec)
+    spec = ArraySpec(
+        dtype="uint8", dimensions=[Dimension(name=n, count=8, chunk_size=8) for n in "yx"], codec=codec
+    )
     assert spec.codec == meant
     assert ArraySpec.model_validate_json(spec.model_dump_json()) == spec
     assert ArraySpec.model_validate(GOOD).codec == Blosc()

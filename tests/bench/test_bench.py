@@ -1,4 +1,5 @@
-"""tools/bench on a tiny case: each contender writes what it was given, and the report computes what it says."""
+"""tools/bench on a tiny case: each contender writes what it was given, and the report computes what it
+says."""
 
 import subprocess
 import sys
@@ -26,7 +27,9 @@ def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
             child.wait_until_ready()
             child.round(timed=True)
             child.verify()
-            assert any((tmp_path / name).iterdir()) is (child.result.kind != "core" and name != "floor-kernel")
+            assert any((tmp_path / name).iterdir()) is (
+                child.result.kind != "core" and name != "floor-kernel"
+            )
             child.clear()
             assert not [path for path in (tmp_path / name).iterdir() if path.is_dir()]
         finally:
@@ -36,12 +39,22 @@ def test_contender_writes_the_frames_and_proves_it(name, tmp_path):
     assert result.stored_bytes > 0
 
 
-UNCOMPRESSED = ("shardwright", "shardwright-mmap", "shardwright-pwrite", "daemon-shm", "acquire-zarr", "tensorstore", "zarrs", "zarr-python")
+UNCOMPRESSED = (
+    "shardwright",
+    "shardwright-mmap",
+    "shardwright-pwrite",
+    "daemon-shm",
+    "acquire-zarr",
+    "tensorstore",
+    "zarrs",
+    "zarr-python",
+)
 
 
 @pytest.mark.parametrize("name", [*UNCOMPRESSED, "floor-kernel", "floor-direct"])
 def test_contender_writes_uncompressed_and_small_chunks(name, tmp_path):
-    """Without a compressor what is stored has the size of the frames; the readers that verify it prove that the layout is the one asked for."""
+    """Without a compressor what is stored has the size of the frames; the readers that verify it prove that
+    the layout is the one asked for."""
     case = replace(CASE, cname="none", chunk=(2, 32, 32))  # of one page
     (result,) = compare([Entry(name, name, case)], 1, tmp_path / "work", lambda _: None)
     assert result.error is None
@@ -56,12 +69,19 @@ def test_a_contender_that_hangs_is_an_error(tmp_path, monkeypatch):
 
 def test_frames_must_be_the_same_for_all(tmp_path):
     with pytest.raises(AssertionError, match="the same frames"):
-        compare([*entries(["zarr-python"], CASE), *entries(["zarrs"], replace(CASE, seed=8))], 1, tmp_path / "work", lambda _: None)
+        compare(
+            [*entries(["zarr-python"], CASE), *entries(["zarrs"], replace(CASE, seed=8))],
+            1,
+            tmp_path / "work",
+            lambda _: None,
+        )
 
 
 def test_both_scenes_draw_distinct_frames():
     for scene in ("spots", "camera"):
-        frames = Case(frames=4, distinct=2, shape=(64, 64), chunk=(2, 64, 64), shard=(2, 64, 64), scene=scene).draw()
+        frames = Case(
+            frames=4, distinct=2, shape=(64, 64), chunk=(2, 64, 64), shard=(2, 64, 64), scene=scene
+        ).draw()
         assert frames.shape == (2, 64, 64)
         assert (frames[0] != frames[1]).any()
 
@@ -96,8 +116,18 @@ def test_a_contender_that_fails_is_reported_and_the_others_go_on(tmp_path, monke
 def test_ratios_are_taken_within_each_round():
     case = Case(frames=64)
     second = case.raw_bytes / 1e9
-    ours = Result("shardwright", "ours", 100, [second, second / 2, second / 4], [second] * 3, case.raw_bytes // 2, 50)
-    reference = Result("acquire-zarr", "peer", None, [2 * second, 2 * second, 2 * second], [second] * 3, case.raw_bytes // 2, 70)
+    ours = Result(
+        "shardwright", "ours", 100, [second, second / 2, second / 4], [second] * 3, case.raw_bytes // 2, 50
+    )
+    reference = Result(
+        "acquire-zarr",
+        "peer",
+        None,
+        [2 * second, 2 * second, 2 * second],
+        [second] * 3,
+        case.raw_bytes // 2,
+        70,
+    )
     row = summary([ours, reference], case)[0]
     assert row["gb_per_s"] == pytest.approx(2)
     assert row["versus_reference"] == pytest.approx(4)
@@ -116,7 +146,9 @@ def test_more_memory_than_planned_is_said():
 
 def test_help_lists_the_contenders():
     tools = Path(__file__).parents[2] / "tools"
-    done = subprocess.run([sys.executable, "-m", "benchmarks", "--help"], cwd=tools, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--help"], cwd=tools, capture_output=True, text=True, check=True
+    )
     assert "acquire-zarr" in done.stdout
 
 
@@ -155,12 +187,21 @@ def test_the_page_costs_what_its_rounds_lost():
     off, polled = page.summary(
         {
             "off": [page.Round(rate, 0.0) for rate in (100.0, 200.0, 400.0, 100.0)],
-            "polled": [page.Round(99.0, 0.01), page.Round(190.0, 0.012), page.Round(400.0, 0.03), page.Round(98.0, 0.008)],
+            "polled": [
+                page.Round(99.0, 0.01),
+                page.Round(190.0, 0.012),
+                page.Round(400.0, 0.03),
+                page.Round(98.0, 0.008),
+            ],
         }
     )
     assert (off["rate_cost"], off["web_share"]) == (0, 0)
-    assert polled["rate_cost"] == pytest.approx(0.015), "the middle of the rounds, each against its own neighbour"
-    assert (polled["rate_cost_at_least"], polled["rate_cost_at_most"]) == pytest.approx((0.01, 0.02)), "half of the rounds lie between"
+    assert polled["rate_cost"] == pytest.approx(0.015), (
+        "the middle of the rounds, each against its own neighbour"
+    )
+    assert (polled["rate_cost_at_least"], polled["rate_cost_at_most"]) == pytest.approx((0.01, 0.02)), (
+        "half of the rounds lie between"
+    )
     assert polled["web_share"] == pytest.approx(0.011)
     assert polled["frames_per_s"] == 144.5
 

@@ -1,4 +1,5 @@
-"""The parts of the record on tiny cameras: latency, small, cameras, flat; and what they make of invented times."""
+"""The parts of the record on tiny cameras: latency, small, cameras, flat; and what they make of invented
+times."""
 
 import os
 import shutil
@@ -25,7 +26,9 @@ def places(tmp_path):
     for folder in (found.disk, found.memory):
         folder.mkdir()
     yield found
-    assert not [path for folder in (found.disk, found.memory) for path in folder.iterdir()], "nothing is left behind"
+    assert not [path for folder in (found.disk, found.memory) for path in folder.iterdir()], (
+        "nothing is left behind"
+    )
 
 
 class Sink:
@@ -50,7 +53,9 @@ def test_a_paced_camera_sends_every_frame_in_order_and_none_before_it_is_due(pac
 
 
 def test_latency_is_measured_in_process_and_through_the_daemon(places, monkeypatch):
-    assert set(latency.WAYS) == {(target, place) for target in ("in-process", "daemon-shm") for place in ("disk", "no-disk")}
+    assert set(latency.WAYS) == {
+        (target, place) for target in ("in-process", "daemon-shm") for place in ("disk", "no-disk")
+    }
     monkeypatch.setattr(latency, "WAYS", (("in-process", "disk"), ("daemon-shm", "no-disk")))
     part = latency.measure(places, False, lambda _: None, shards=6, case=CASE)
     assert [row["name"] for row in part["rows"]] == ["in-process disk", "daemon-shm no-disk"]
@@ -105,7 +110,11 @@ def test_a_lost_frame_and_a_camera_that_waits_are_not_held():
 def test_four_cameras_send_as_many_frames_as_one(places, monkeypatch):
     counted = []
     at_once = cameras._at_once
-    monkeypatch.setattr(cameras, "_at_once", lambda some, each, case: counted.append((len(some), each)) or at_once(some, each, case))
+    monkeypatch.setattr(
+        cameras,
+        "_at_once",
+        lambda some, each, case: counted.append((len(some), each)) or at_once(some, each, case),
+    )
     part = cameras.measure(places, True, lambda _: None, ways=[(CASE, "disk"), (CASE, "no-disk")], shards=2)
     assert counted == 4 * [(1, 32), (4, 8)]  # the first of two rounds warms up, in both places
     assert [row["name"] for row in part["rows"]] == ["96x64 disk", "96x64 no-disk"]
@@ -127,11 +136,18 @@ def test_a_round_of_cameras_is_whole_shards(shape):
 
 
 def test_old_and_young_writers_are_compared(places, monkeypatch):
-    for name, value in (("SHARD_FRAMES", 50), ("WINDOW_SHARDS", 2), ("LEAD_IN_SHARDS", 1), ("FIRST_SHARDS", 2)):
+    for name, value in (
+        ("SHARD_FRAMES", 50),
+        ("WINDOW_SHARDS", 2),
+        ("LEAD_IN_SHARDS", 1),
+        ("FIRST_SHARDS", 2),
+    ):
         monkeypatch.setattr(flat, name, value)
     monkeypatch.setattr(flat, "CASE", replace(flat.CASE, frames=50, chunk=(10, 32, 32), shard=(50, 32, 32)))
     monkeypatch.setattr(flat, "Usage", Usage)
-    part = flat.measure(places, False, lambda _: None, age_shards=22, rounds={"in-process": 2, "daemon-shm": 3})
+    part = flat.measure(
+        places, False, lambda _: None, age_shards=22, rounds={"in-process": 2, "daemon-shm": 3}
+    )
     assert [row["name"] for row in part["rows"]] == ["in-process", "daemon-shm"]
     for row in part["rows"]:
         assert len(row["memory_bytes"]) == 1 + flat.SAMPLES + 1
@@ -142,7 +158,9 @@ def test_old_and_young_writers_are_compared(places, monkeypatch):
 def test_a_plan_is_held_against_what_is_then_held(places):
     part = prediction.measure(places, True, lambda _: None, case=CASE, plan_seconds=2.0)
     (row,) = part["rows"]
-    assert row["off_by"] == pytest.approx(abs(row["predicted_gb_per_s"][0] / row["held_gb_per_s"][0] - 1), abs=1e-3)
+    assert row["off_by"] == pytest.approx(
+        abs(row["predicted_gb_per_s"][0] / row["held_gb_per_s"][0] - 1), abs=1e-3
+    )
     assert row["binds"][0] in prediction.text(part)
 
 
@@ -176,7 +194,10 @@ def test_a_disk_without_room_for_it_is_said_before_it_is_filled(places, monkeypa
         overload.measure(places, False, lambda _: None, seconds=0.3, times=1e9)
 
 
-@pytest.mark.parametrize(("taken", "stored", "reached"), [(1000, 1000, [True, True]), (980, 980, [False, True]), (1000, 999, [True, False])])
+@pytest.mark.parametrize(
+    ("taken", "stored", "reached"),
+    [(1000, 1000, [True, True]), (980, 980, [False, True]), (1000, 999, [True, False])],
+)
 def test_degrade_that_makes_a_camera_wait_or_loses_is_seen(taken, stored, reached):
     block, degrade = (
         overload.Run(policy, 1000, count, 1, 10.0, 5.0, kept, 0, 3, 4, 10, 5)

@@ -1,4 +1,5 @@
-"""The record: its table, what it says of invented rounds, its file, its chart and the README's digest; and its machinery on a tiny case."""
+"""The record: its table, what it says of invented rounds, its file, its chart and the README's digest; and
+its machinery on a tiny case."""
 
 import json
 import re
@@ -42,7 +43,8 @@ GB = 64 * 2048 * 2048 * 2 / 1e9  # of the invented rounds
 
 
 def invented(comparison, **seconds):
-    """Rows of invented rounds: how many seconds each contender took for 64 frames, or that, its CPU seconds and its memory."""
+    """Rows of invented rounds: how many seconds each contender took for 64 frames, or that, its CPU seconds
+    and its memory."""
     taking_part = [entry for entry in comparison.entries(64) if entry.label in seconds]
     results = []
     for entry in taking_part:
@@ -60,8 +62,19 @@ def outcome(found, name, against=None):
 
 def whole(outcomes=(), comparisons=None, parts=None, **further):
     """A record as it is kept, of invented numbers."""
-    facts = {"cpu": "Test CPU", "cores": 2, "memory_bytes": 2**34, "kernel": "6.1", "filesystem": "ext4", "python": "3.11"}
-    names = {c.name: {"rounds": 1, "case": {"frames": 64}, "rows": []} for c in COMPARISONS} if comparisons is None else comparisons
+    facts = {
+        "cpu": "Test CPU",
+        "cores": 2,
+        "memory_bytes": 2**34,
+        "kernel": "6.1",
+        "filesystem": "ext4",
+        "python": "3.11",
+    }
+    names = (
+        {c.name: {"rounds": 1, "case": {"frames": 64}, "rows": []} for c in COMPARISONS}
+        if comparisons is None
+        else comparisons
+    )
     return Record(
         date="2030-01-02T03:04:05+00:00",
         commit="0123456789abcdef",
@@ -80,9 +93,13 @@ def test_every_figure_that_is_asked_has_a_comparison_that_proves_it():
     for asked in ASKED:
         for place in PLACES:
             headline = CASE[f"{asked.case}/spots/{place}"]
-            assert set(asked.ours) & set(headline.contenders), f"{asked.name}: nobody of {asked.ours} in {headline.name}"
+            assert set(asked.ours) & set(headline.contenders), (
+                f"{asked.name}: nobody of {asked.ours} in {headline.name}"
+            )
             if place == "disk":
-                assert set(asked.against) <= {*headline.contenders, "plan"}, f"{asked.name}: {headline.name} lacks some of {asked.against}"
+                assert set(asked.against) <= {*headline.contenders, "plan"}, (
+                    f"{asked.name}: {headline.name} lacks some of {asked.against}"
+                )
 
 
 def test_the_table_asks_what_was_promised():
@@ -139,9 +156,15 @@ def test_small_chunks_are_64_kib_in_the_same_shard_and_in_the_same_run():
 
 
 def test_only_chooses_by_the_beginning_of_a_name():
-    assert [c.name for c in figures.chosen_comparisons(["zstd/spots"])] == ["zstd/spots/disk", "zstd/spots/no-disk"]
+    assert [c.name for c in figures.chosen_comparisons(["zstd/spots"])] == [
+        "zstd/spots/disk",
+        "zstd/spots/no-disk",
+    ]
     assert figures.chosen_comparisons(["flat"]) == []
-    assert all(figures.chosen_comparisons([name]) or figures.chosen_parts([name]) for name in figures.names_to_choose())
+    assert all(
+        figures.chosen_comparisons([name]) or figures.chosen_parts([name])
+        for name in figures.names_to_choose()
+    )
     assert {"lz4", "zstd/spots", "zstd/spots/disk", "flat"} <= set(figures.names_to_choose())
     assert figures.chosen_parts(["flat", "lz4"]) == ["flat"]
     assert len(figures.chosen_comparisons(None)) == len(COMPARISONS)
@@ -158,7 +181,10 @@ def test_a_figure_is_the_median_of_ratios_within_rounds():
 
 
 def test_the_best_backend_is_one_for_all_rounds():
-    rows = invented(CASE["lz4/spots/disk"], **{"shardwright": [1.0, 1.0, 1.0], "shardwright-mmap": [0.5, 2.0, 2.0], "acquire-zarr": [4.0] * 3})
+    rows = invented(
+        CASE["lz4/spots/disk"],
+        **{"shardwright": [1.0, 1.0, 1.0], "shardwright-mmap": [0.5, 2.0, 2.0], "acquire-zarr": [4.0] * 3},
+    )
     one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
     assert one.ours == "shardwright"
     assert one.most == pytest.approx(4.0, rel=1e-4), "mmap's lucky round counts for nothing"
@@ -193,33 +219,57 @@ def test_what_is_not_reached_names_the_floor_that_binds(kernel, disk, together, 
 
 
 def test_what_one_of_ours_was_above_is_no_floor_for_it():
-    seconds = {"shardwright": ([1.0] * 3, [0.1] * 3, 100), "acquire-zarr": [1.0] * 3, KERNEL_FLOOR: [0.1] * 3, TOGETHER_FLOOR: [0.5, 0.5, 1.1]}
-    verdict = outcome(outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process").verdict
+    seconds = {
+        "shardwright": ([1.0] * 3, [0.1] * 3, 100),
+        "acquire-zarr": [1.0] * 3,
+        KERNEL_FLOOR: [0.1] * 3,
+        TOGETHER_FLOOR: [0.5, 0.5, 1.1],
+    }
+    verdict = outcome(
+        outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process"
+    ).verdict
     assert "no floor binds: floor-kernel would allow 10.00x" in verdict
 
 
 def test_busy_processors_are_said_to_bind(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    rows = invented(CASE["lz4/spots/disk"], **{"shardwright": ([1.0] * 3, [1.9] * 3, 100), "acquire-zarr": [1.0] * 3})
+    rows = invented(
+        CASE["lz4/spots/disk"], **{"shardwright": ([1.0] * 3, [1.9] * 3, 100), "acquire-zarr": [1.0] * 3}
+    )
     one = outcome(outcomes_of(rows, CASE["lz4/spots/disk"]), "in process")
     assert one.binds == "the processors bind (1.90 of 2 in use)"
     assert one.binds in one.verdict
 
 
 def test_the_lower_floor_is_the_lower_of_the_kernel_and_the_best_disk_floor():
-    seconds = {"shardwright": [1.0] * 3, KERNEL_FLOOR: [0.5] * 3, "floor-direct": [0.9, 0.9, 0.9], "floor-mmap": [3.0] * 3}
-    one = outcome(outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process, of its floor")
+    seconds = {
+        "shardwright": [1.0] * 3,
+        KERNEL_FLOOR: [0.5] * 3,
+        "floor-direct": [0.9, 0.9, 0.9],
+        "floor-mmap": [3.0] * 3,
+    }
+    one = outcome(
+        outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]),
+        "in process, of its floor",
+    )
     assert (one.against, one.reached) == ("floor-direct", True)
     assert one.value == pytest.approx(0.9, rel=1e-4)
     # Where the disk is the faster one in a round, that round is held against the kernel.
     seconds["floor-direct"] = [0.9, 0.1, 0.1]
-    one = outcome(outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]), "in process, of its floor")
+    one = outcome(
+        outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"]),
+        "in process, of its floor",
+    )
     assert one.against == KERNEL_FLOOR
     assert (one.value, one.most) == pytest.approx((0.5, 0.9), rel=1e-4)
 
 
 def test_cpu_is_held_against_each_peer_and_less_is_better():
-    seconds = {"shardwright": ([1.0] * 3, [0.5] * 3, 100), "acquire-zarr": ([1.0] * 3, [1.0] * 3, 100), "zarrs": ([1.0] * 3, [0.4] * 3, 100)}
+    seconds = {
+        "shardwright": ([1.0] * 3, [0.5] * 3, 100),
+        "acquire-zarr": ([1.0] * 3, [1.0] * 3, 100),
+        "zarrs": ([1.0] * 3, [0.4] * 3, 100),
+    }
     found = outcomes_of(invented(CASE["lz4/spots/disk"], **seconds), CASE["lz4/spots/disk"])
     assert outcome(found, "CPU seconds per GB, in process", "acquire-zarr").reached
     assert not outcome(found, "CPU seconds per GB, in process", "zarrs").reached
@@ -247,7 +297,13 @@ def test_who_failed_proves_nothing_and_stops_nobody():
 def test_a_part_is_held_against_its_limits():
     rows = [
         {"name": "one", "headline": True, "rate_of_asked": 1.0, "frames_lost": 0, "says": {}},
-        {"name": "two", "headline": False, "rate_of_asked": 0.98, "frames_lost": 1, "says": {"frames_lost": "1 of 100 frames"}},
+        {
+            "name": "two",
+            "headline": False,
+            "rate_of_asked": 0.98,
+            "frames_lost": 1,
+            "says": {"frames_lost": "1 of 100 frames"},
+        },
     ]
     held, not_held, none, lost = outcomes_of_part("small", rows)
     assert (held.reached, not_held.reached, none.reached, lost.reached) == (True, False, True, False)
@@ -267,13 +323,22 @@ def test_records_are_appended_and_loaded_again(tmp_path):
 
 
 def test_a_record_in_several_pieces(tmp_path, monkeypatch):
-    """What is run again replaces what was there, the rest is taken over; in the table's order, and only within a commit."""
+    """What is run again replaces what was there, the rest is taken over; in the table's order, and only
+    within a commit."""
 
     def of(name, value):
         return {"name": value, "measured_in": name, "headline": True}
 
-    earlier = whole([of("zstd/spots/disk", 1), of("flat/in-process", 2)], {"zstd/spots/disk": {"rows": [1]}}, {"flat": {"rows": [1]}})
-    later = whole([of("lz4/spots/disk", 3), of("flat/in-process", 4)], {"lz4/spots/disk": {"rows": [2]}}, {"flat": {"rows": [2]}})
+    earlier = whole(
+        [of("zstd/spots/disk", 1), of("flat/in-process", 2)],
+        {"zstd/spots/disk": {"rows": [1]}},
+        {"flat": {"rows": [1]}},
+    )
+    later = whole(
+        [of("lz4/spots/disk", 3), of("flat/in-process", 4)],
+        {"lz4/spots/disk": {"rows": [2]}},
+        {"flat": {"rows": [2]}},
+    )
     both = record.joined(earlier, later)
     assert list(both.comparisons) == ["lz4/spots/disk", "zstd/spots/disk"]
     assert both.parts == later.parts
@@ -292,7 +357,10 @@ def test_a_record_in_several_pieces(tmp_path, monkeypatch):
 
 
 def test_slow_peers_take_part_in_the_first_rounds(tmp_path):
-    taking_part = [Entry("often", "zarr-python", SMALL_CASE), Entry("seldom", "zarr-python", SMALL_CASE, most_rounds=1)]
+    taking_part = [
+        Entry("often", "zarr-python", SMALL_CASE),
+        Entry("seldom", "zarr-python", SMALL_CASE, most_rounds=1),
+    ]
     often, seldom = compare(taking_part, 2, tmp_path / "work", lambda _: None)
     assert (len(often.seconds), len(seldom.seconds)) == (2, 1)
 
@@ -312,7 +380,19 @@ def test_a_line_that_is_no_record_is_named(tmp_path):
 
 
 def test_the_top_level_is_fixed():
-    names = ["version", "date", "commit", "dirty", "machine", "software", "quick", "comparisons", "parts", "outcomes", "notes"]
+    names = [
+        "version",
+        "date",
+        "commit",
+        "dirty",
+        "machine",
+        "software",
+        "quick",
+        "comparisons",
+        "parts",
+        "outcomes",
+        "notes",
+    ]
     assert list(json.loads(whole().model_dump_json())) == names
     assert all(f"    {name}" in record.__doc__ or name in record.__doc__ for name in names)
 
@@ -323,7 +403,15 @@ def drawn(made):
 
 def test_the_chart_draws_who_ran_fastest_first_and_floors_last():
     comparison = CASE["lz4/spots/disk"]
-    rows = invented(comparison, **{"shardwright": [1.0, 2.0], "acquire-zarr": [0.5, 0.6], "zarrs": [4.0, 5.0], KERNEL_FLOOR: [0.1, 0.1]})
+    rows = invented(
+        comparison,
+        **{
+            "shardwright": [1.0, 2.0],
+            "acquire-zarr": [0.5, 0.6],
+            "zarrs": [4.0, 5.0],
+            KERNEL_FLOOR: [0.1, 0.1],
+        },
+    )
     rows.append({"name": "zarr-python", "kind": "peer", "error": "broken"})
     made = whole(comparisons={comparison.name: {"rounds": 2, "case": {"frames": 64}, "rows": rows}})
     svg = drawn(made)
@@ -332,7 +420,9 @@ def test_the_chart_draws_who_ran_fastest_first_and_floors_last():
     assert names == ["acquire-zarr", "shardwright", "zarrs", KERNEL_FLOOR]
     widths = [float(element.get("width")) for element in svg.iter(f"{space}rect")][3:]  # after the legend's
     medians = [next(row for row in rows if row["name"] == name)["gb_per_s"]["median"] for name in names]
-    assert [width / widths[0] for width in widths] == pytest.approx([median / medians[0] for median in medians], rel=0.01)
+    assert [width / widths[0] for width in widths] == pytest.approx(
+        [median / medians[0] for median in medians], rel=0.01
+    )
     assert len(list(svg.iter(f"{space}line"))) == len(names), "a whisker each"
     assert "prefers-color-scheme: dark" in chart.draw(made)
     assert "Test CPU" in svg.find(f"{space}title").text
@@ -357,7 +447,9 @@ def some_outcomes():
     found = []
     for place, slow in (("disk", 3.0), ("no-disk", 9.0)):
         comparison = CASE[f"lz4/spots/{place}"]
-        found += outcomes_of(invented(comparison, **{"shardwright": [1.0], "acquire-zarr": [slow]}), comparison)
+        found += outcomes_of(
+            invented(comparison, **{"shardwright": [1.0], "acquire-zarr": [slow]}), comparison
+        )
     return [one.to_dict() for one in found]
 
 
@@ -371,11 +463,26 @@ def test_the_digest_shows_what_is_asked_with_the_disk_and_without():
 
 def test_the_digest_has_one_row_for_a_figure_and_it_is_the_worst():
     comparison = CASE["lz4/spots/disk"]
-    rows = invented(comparison, **{"shardwright": ([1.0], [0.5], 100), "acquire-zarr": ([1.0], [1.0], 90), "zarrs": ([1.0], [0.6], 300)})
+    rows = invented(
+        comparison,
+        **{
+            "shardwright": ([1.0], [0.5], 100),
+            "acquire-zarr": ([1.0], [1.0], 90),
+            "zarrs": ([1.0], [0.6], 300),
+        },
+    )
     ways = (("in-process", "disk", 0.5), ("daemon-shm", "disk", 1.5), ("in-process", "no-disk", 0.25))
-    parts = [{"name": f"{way} {place}", "headline": place == "disk", "p99_9_of_period": value, "says": {}} for way, place, value in ways]
-    outcomes = [one.to_dict() for one in (*outcomes_of(rows, comparison), *outcomes_of_part("latency", parts))]
-    table = [[cell.strip() for cell in line.split("|")[1:6]] for line in digest.digest(whole(outcomes)).splitlines()[4:]]
+    parts = [
+        {"name": f"{way} {place}", "headline": place == "disk", "p99_9_of_period": value, "says": {}}
+        for way, place, value in ways
+    ]
+    outcomes = [
+        one.to_dict() for one in (*outcomes_of(rows, comparison), *outcomes_of_part("latency", parts))
+    ]
+    table = [
+        [cell.strip() for cell in line.split("|")[1:6]]
+        for line in digest.digest(whole(outcomes)).splitlines()[4:]
+    ]
     by_name = {cells[0]: cells[2:] for cells in table}
     assert len(by_name) == len(table)
     assert by_name["CPU seconds per GB, in process"] == ["0.83", "", "reached / zarrs"]
@@ -385,15 +492,21 @@ def test_the_digest_has_one_row_for_a_figure_and_it_is_the_worst():
 
 
 def test_other_work_on_the_machine_is_said():
-    quiet, busy = ({"lz4/spots/disk": {"rows": [], "rounds": 1, "case": {"frames": 64}, "cores_busy_before": cores}} for cores in (0.1, 1.5))
+    quiet, busy = (
+        {"lz4/spots/disk": {"rows": [], "rounds": 1, "case": {"frames": 64}, "cores_busy_before": cores}}
+        for cores in (0.1, 1.5)
+    )
     words = "1.5 cores were busy with other work"
     assert words in digest.digest(whole(comparisons=busy, parts={}))
     assert words in record_table.text(whole(comparisons=busy, parts={}))
-    assert "other work" not in digest.digest(whole(comparisons=quiet, parts={})) + record_table.text(whole(comparisons=quiet, parts={}))
+    assert "other work" not in digest.digest(whole(comparisons=quiet, parts={})) + record_table.text(
+        whole(comparisons=quiet, parts={})
+    )
 
 
 def test_a_busy_machine_is_seen():
-    """Somebody computes without a pause: at least a good part of one core, on a machine that may be slowed down by others."""
+    """Somebody computes without a pause: at least a good part of one core, on a machine that may be slowed
+    down by others."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         try:
             assert machine.cores_busy(2.0) > 0.3
@@ -436,10 +549,16 @@ def test_records_name_no_folder_of_the_machine():
 
 
 def test_a_tiny_run_makes_a_record(tmp_path, monkeypatch, capsys):
-    tiny = Comparison("lz4", "spots", "disk", ("shardwright", "acquire-zarr", KERNEL_FLOOR, DISK_FLOORS[0]), 8, 2, TINY)
+    tiny = Comparison(
+        "lz4", "spots", "disk", ("shardwright", "acquire-zarr", KERNEL_FLOOR, DISK_FLOORS[0]), 8, 2, TINY
+    )
     in_memory = replace(tiny, place="no-disk", contenders=("shardwright",), rounds=1)
     monkeypatch.setattr(run_record, "chosen_comparisons", lambda only: [tiny, in_memory])
-    monkeypatch.setitem(run_record.PARTS, "flat", (lambda *_: (_ for _ in ()).throw(OSError(f"{tmp_path}/record broke")), None, None))
+    monkeypatch.setitem(
+        run_record.PARTS,
+        "flat",
+        (lambda *_: (_ for _ in ()).throw(OSError(f"{tmp_path}/record broke")), None, None),
+    )
     to = tmp_path / "made.jsonl"
     code = run_record.main(["--only", "flat", "--to", str(to), "--folder", str(tmp_path), "--json"], tmp_path)
     assert code == 1, "a part failed"
@@ -449,7 +568,11 @@ def test_a_tiny_run_makes_a_record(tmp_path, monkeypatch, capsys):
     assert all(one["took_s"] >= 0 and one["cores_busy_before"] >= 0 for one in made.comparisons.values())
     rows = made.comparisons["lz4/spots/disk"]["rows"]
     assert [len(row["gb_per_s"]["rounds"]) for row in rows] == [2] * 4
-    assert {one["name"] for one in made.outcomes} >= {"in process", "in process, of its floor", "peak memory, in process"}
+    assert {one["name"] for one in made.outcomes} >= {
+        "in process",
+        "in process, of its floor",
+        "peak memory, in process",
+    }
     assert made.parts["flat"]["error"] == "FOLDER broke"
     assert not made.is_whole
     assert not (tmp_path / "record").exists()
@@ -460,7 +583,9 @@ def test_the_folder_in_memory_must_be_one(tmp_path):
     if machine.filesystem_of(tmp_path) in ("tmpfs", "ramfs"):
         pytest.skip("the tests' own folder is in memory here")
     with pytest.raises(SystemExit, match="is on a disk"):
-        run_record.main(["--only", "flat", "--folder", str(tmp_path), "--memory-folder", str(tmp_path)], tmp_path)
+        run_record.main(
+            ["--only", "flat", "--folder", str(tmp_path), "--memory-folder", str(tmp_path)], tmp_path
+        )
 
 
 def test_the_filesystem_is_that_of_the_deepest_mount():

@@ -22,7 +22,9 @@ HEAVY = ("numba", "llvmlite", "blosc2", "zmq", "structlog")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "shardwright.cli", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-m", "shardwright.cli", *arguments], capture_output=True, text=True, timeout=60
+    )
 
 
 def test_help_lists_every_command() -> None:
@@ -74,18 +76,27 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("name", ["", *sorted(COMMANDS)])
-def test_help_names_values_as_a_user_knows_them(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flag has none; others have a name of the field, not of Python's type; what may be left out is in brackets once."""
+def test_help_names_values_as_a_user_knows_them(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flag has none; others have a name of the field, not of Python's type; what may be left out is in
+    brackets once."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(SystemExit):
         main([name, "--help"] if name else ["--help"])
     told = capsys.readouterr().out
     options = told[told.index("Options") :]
-    assert re.findall(r"<[a-z]+( range)?>", options) == [], "choices alone stand like this: <auto|shm|message>"
+    assert re.findall(r"<[a-z]+( range)?>", options) == [], (
+        "choices alone stand like this: <auto|shm|message>"
+    )
     assert re.findall(r"\[\[|\.{6}|\.\.\.\]\.", told) == []
-    for paragraph in filter(None, (inspect.getdoc(import_module(COMMANDS[name][0]).command) or "").split("\n\n") if name else []):
-        assert " ".join(paragraph.split()) in " ".join(told.split()), "paragraphs are wrapped to the terminal, not where the source was"
+    for paragraph in filter(
+        None, (inspect.getdoc(import_module(COMMANDS[name][0]).command) or "").split("\n\n") if name else []
+    ):
+        assert " ".join(paragraph.split()) in " ".join(told.split()), (
+            "paragraphs are wrapped to the terminal, not where the source was"
+        )
 
 
 COMPLETIONS = {
@@ -114,7 +125,10 @@ def test_completion_is_offered_for_each_shell(shell: str, monkeypatch: pytest.Mo
 
 
 def test_commands_that_are_not_asked_for_are_not_imported() -> None:
-    code = "import sys; from shardwright.cli.app import build_app; build_app(['schema']); assert 'shardwright.cli.camera' not in sys.modules"
+    code = (
+        "import sys; from shardwright.cli.app import build_app; build_app(['schema']); assert "
+        "'shardwright.cli.camera' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert build_app([]).registered_commands, "the commands are listed all the same"
 

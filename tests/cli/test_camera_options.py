@@ -35,7 +35,9 @@ def test_codecs(text: str, codec: Codec | None) -> None:
         ((100, 3000), "float64", (10, 100, 256), 110, 1),
     ],
 )
-def test_the_layout_without_options(shape: tuple[int, int], dtype: str, chunk: tuple[int, ...], group_frames: int, files: int) -> None:
+def test_the_layout_without_options(
+    shape: tuple[int, int], dtype: str, chunk: tuple[int, ...], group_frames: int, files: int
+) -> None:
     spec = camera_spec(shape, dtype, None, None, "blosc")
     assert tuple(d.chunk_size for d in spec.dimensions) == chunk
     grid = Grid.of(spec)
@@ -68,7 +70,9 @@ def test_a_layout_by_options() -> None:
         (("--transport", "pigeon"), "pigeon"),
     ],
 )
-def test_bad_options_are_usage_errors(options: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_usage_errors(
+    options: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
         main(["camera", "--connect", "ipc:///nowhere", "--name", "x", *options])
     assert end.value.code == 2

@@ -9,7 +9,11 @@ import pytest
 
 from shardwright.cli.app import main
 
-CONFIGS = sorted(file for file in (Path(__file__).parents[2] / "configs").glob("*.yaml") if not file.stem.startswith("prometheus"))
+CONFIGS = sorted(
+    file
+    for file in (Path(__file__).parents[2] / "configs").glob("*.yaml")
+    if not file.stem.startswith("prometheus")
+)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -38,11 +42,14 @@ def test_json_carries_the_whole_plan(capsys: pytest.CaptureFixture[str]) -> None
     assert plan["memory_peak_bytes"] <= plan["memory_budget_bytes"]
 
 
-def test_without_a_rate_the_table_says_how_to_give_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_rate_the_table_says_how_to_give_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "rig.yaml"
     config.write_text(
         f"output: {{root: {tmp_path}}}\nstreams: [{{name: a, array: {{dtype: uint8, dimensions: ["
-        "{name: t, chunk_size: 4}, {name: y, count: 64, chunk_size: 64}, {name: x, count: 64, chunk_size: 64}]}}]"
+        "{name: t, chunk_size: 4}, {name: y, count: 64, chunk_size: 64}, {name: x, count: 64, chunk_size: "
+        "64}]}}]"
     )
     code, output, _ = run(capsys, str(config))
     assert code == 0
@@ -51,7 +58,9 @@ def test_without_a_rate_the_table_says_how_to_give_one(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("group", ["no-such-group-here", "a\0b"])
-def test_a_group_that_this_machine_does_not_have_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], group: str) -> None:
+def test_a_group_that_this_machine_does_not_have_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], group: str
+) -> None:
     config = tmp_path / "rig.yaml"
     config.write_text(f"output: {{root: data}}\ningest:\n  group: {json.dumps(group)}\n")
     code, output, errors = run(capsys, str(config))
@@ -84,7 +93,9 @@ def test_a_missing_file_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_says_what_is_compacted(capsys: pytest.CaptureFixture[str]) -> None:
-    timelapse, lightsheet = (str(next(file for file in CONFIGS if file.stem == stem)) for stem in ("timelapse-5d", "lightsheet"))
+    timelapse, lightsheet = (
+        str(next(file for file in CONFIGS if file.stem == stem)) for stem in ("timelapse-5d", "lightsheet")
+    )
     assert "compaction: off" in run(capsys, lightsheet)[1]
     line = next(line for line in run(capsys, timelapse)[1].splitlines() if line.startswith("compaction: "))
     for part in ("3600 s", "morton", "zstd:5", "190.7 MiB/s", "25%"):

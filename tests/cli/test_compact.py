@@ -1,4 +1,5 @@
-"""``shardwright compact`` as people meet it: what a dry run says, the summary, exit codes, progress on a terminal and in a log."""
+"""``shardwright compact`` as people meet it: what a dry run says, the summary, exit codes, progress on a
+terminal and in a log."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ SHARDS = 3
 def write(store: Path, shards: int = SHARDS) -> Path:
     """Shards of 16 chunks, each far smaller than its slot of a page."""
     plane = [sw.Dimension(name=axis, count=32, chunk_size=8, shard_size_chunks=4) for axis in "yx"]
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane])
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane],
+    )
     with sw.create(store, spec, io="mmap") as writer:  # slots with gaps, so that there is something to pack
         for i in range(4 * shards):
             writer.append(np.arange(i, i + 32 * 32, dtype=np.uint16).reshape(32, 32))
@@ -41,7 +45,12 @@ def write(store: Path, shards: int = SHARDS) -> Path:
 
 
 def pixels(store: Path) -> np.ndarray:
-    return tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result().read().result()
+    return (
+        tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}})
+        .result()
+        .read()
+        .result()
+    )
 
 
 @pytest.fixture
@@ -50,7 +59,9 @@ def store(tmp_path: Path) -> Path:
 
 
 def compact(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, "compact", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [*COMMAND, "compact", *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
 
 
 def as_json(*arguments: object) -> dict[str, Any]:
@@ -70,7 +81,12 @@ def test_a_dry_run_says_what_a_run_then_saves(store: Path, tmp_path: Path) -> No
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")} == before
     first, second = would["stores"]
     file_bytes = sum(path.stat().st_size for path in shard_files(store))
-    assert (first["shards"], first["shards_todo"], first["shards_packed"], first["file_bytes"]) == (SHARDS, SHARDS, 0, file_bytes)
+    assert (first["shards"], first["shards_todo"], first["shards_packed"], first["file_bytes"]) == (
+        SHARDS,
+        SHARDS,
+        0,
+        file_bytes,
+    )
     assert first["gap_bytes"] + first["expected_bytes"] == first["file_bytes"]
     assert would["total"] == {name: first[name] + second[name] for name in would["total"]}
     assert text.returncode == 0
@@ -95,7 +111,10 @@ USAGE = [
     (("--order", "hilbert"), "--order is unknown"),
     (("--recompress", "zstd:"), "--recompress is no codec"),
     (("--recompress", "zstd:99"), "cannot recompress with zstd:99: Input should be less than or equal to 9"),
-    (("--recompress", "gzip:5"), "does not cover this codec; expected lz4, lz4hc, zlib or zstd, inside blosc"),
+    (
+        ("--recompress", "gzip:5"),
+        "does not cover this codec; expected lz4, lz4hc, zlib or zstd, inside blosc",
+    ),
     (("--recompress", "gzip:5", "--dry-run"), "does not cover this codec"),
     (("--rate", "fast"), "--rate"),
     (("--workers", "0"), "--workers"),
@@ -104,7 +123,9 @@ USAGE = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), USAGE)
-def test_usage_is_code_2(store: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_is_code_2(
+    store: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["compact", str(store), *arguments, "--no-idle"])
     assert ended.value.code == 2
@@ -114,7 +135,12 @@ def test_usage_is_code_2(store: Path, arguments: tuple[str, ...], message: str, 
 def test_values_of_options() -> None:
     assert parse_recompress("zstd:5") == {"cname": "zstd", "clevel": 5, "shuffle": None}
     assert parse_recompress("lz4") == {"cname": "lz4", "clevel": None, "shuffle": None}
-    assert (parse_rate("50MB"), parse_rate("1.5MiB/s"), parse_rate("1000"), parse_rate(None)) == (50e6, 1.5 * 2**20, 1000.0, None)
+    assert (parse_rate("50MB"), parse_rate("1.5MiB/s"), parse_rate("1000"), parse_rate(None)) == (
+        50e6,
+        1.5 * 2**20,
+        1000.0,
+        None,
+    )
     with pytest.raises(ConfigError):
         parse_recompress(":5")
 
@@ -129,19 +155,26 @@ def paused(store: Path) -> Path:
 
 def test_a_log_gets_plain_lines(store: Path) -> None:
     pause = paused(store)
-    with subprocess.Popen([*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(
+        [*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as job:
         assert job.stderr is not None
         line = job.stderr.readline()
         pause.unlink()
         job.communicate(timeout=120)
     assert job.returncode == 0
-    assert re.fullmatch(rf"compact: run\.ome\.zarr: 0 B of [\d.]+ KiB packed, 0 B/s, paused by {re.escape(str(pause))}\n", line)
+    assert re.fullmatch(
+        rf"compact: run\.ome\.zarr: 0 B of [\d.]+ KiB packed, 0 B/s, paused by {re.escape(str(pause))}\n",
+        line,
+    )
 
 
 def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> None:
     rig = RigPause(store.parent)
     rig.begin()
-    with subprocess.Popen([*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(
+        [*COMMAND, "compact", str(store)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as job:
         assert job.stderr is not None
         line = job.stderr.readline()
         job.send_signal(signal.SIGINT)
@@ -150,7 +183,9 @@ def test_looking_at_many_shards_is_told_and_can_be_interrupted(store: Path) -> N
     why = f"paused: the cameras of the daemon at {store.parent} need the machine"
     assert line == f"compact: run.ome.zarr: looking at shards 0/{SHARDS}, {why}\n"
     assert job.returncode == 1
-    assert err.splitlines()[-1] == "shardwright: interrupted while the shards were looked at; nothing was begun"
+    assert err.splitlines()[-1] == (
+        "shardwright: interrupted while the shards were looked at; nothing was begun"
+    )
     assert not list(store.rglob(".compact"))
 
 
@@ -164,7 +199,10 @@ sys.exit(main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", interrupted, "compact", str(store), "--to", str(store.with_name("away"))]
     job = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    told = "shardwright: compact --to was interrupted; what has arrived is kept: run the same command again to go on"
+    told = (
+        "shardwright: compact --to was interrupted; what has arrived is kept: run the same command again "
+        "to go on"
+    )
     assert (job.returncode, job.stderr.splitlines()[-1]) == (1, told)
 
 
@@ -173,7 +211,13 @@ def test_a_terminal_gets_a_bar(store: Path) -> None:
     pause = paused(store)
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen([*COMMAND, "compact", str(store), "--json"], stderr=theirs, stdout=subprocess.PIPE, text=True, env=environment) as job:
+    with subprocess.Popen(
+        [*COMMAND, "compact", str(store), "--json"],
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as job:
         os.close(theirs)
         shown, end = "", time.monotonic() + 120
         while "paused by" not in shown:
@@ -203,5 +247,7 @@ def test_the_readme_s_commands_run(tmp_path: Path) -> None:
         arguments = shlex.split(line.replace("/mnt/archive", str(tmp_path / "archive")), comments=True)[1:]
         if any(argument.startswith("s3:") for argument in arguments):
             continue  # the tests of moving run it, with a server
-        done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr

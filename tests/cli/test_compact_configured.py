@@ -1,4 +1,5 @@
-"""``shardwright compact --config``: which stores a timer's run takes, with whose settings, and what it leaves to others."""
+"""``shardwright compact --config``: which stores a timer's run takes, with whose settings, and what it leaves
+to others."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ FRAMES = 8
 def write(store: Path) -> Path:
     """Two shards of 16 chunks, each far smaller than its slot of a page."""
     plane = [sw.Dimension(name=axis, count=32, chunk_size=8, shard_size_chunks=4) for axis in "yx"]
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane])
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=1), *plane],
+    )
     with sw.create(store, spec) as writer:
         for i in range(FRAMES):
             writer.append(np.arange(i, i + 32 * 32, dtype=np.uint16).reshape(32, 32))
@@ -65,8 +69,13 @@ def test_finished_stores_are_packed_as_the_daemon_would(rig: Path) -> None:
     assert (names(done), done["ok"]) == (["a.ome.zarr", "b.ome.zarr"], True)
     assert [(store["packed"], store["skipped"]) for store in done["stores"]] == [(2, 0), (2, 0)]
     stores = [rig.parent / "data" / name for name in names(done)]
-    assert [as_json("--dry-run", "--order", "morton", store)["total"]["shards_todo"] for store in stores] == [0, 0]
-    assert [as_json("--dry-run", "--order", "row_major", store)["total"]["shards_todo"] for store in stores] == [2, 2]
+    assert [as_json("--dry-run", "--order", "morton", store)["total"]["shards_todo"] for store in stores] == [
+        0,
+        0,
+    ]
+    assert [
+        as_json("--dry-run", "--order", "row_major", store)["total"]["shards_todo"] for store in stores
+    ] == [2, 2]
     again = as_json("--config", rig)
     assert [(store["packed"], store["skipped"]) for store in again["stores"]] == [(0, 2), (0, 2)]
 

@@ -1,4 +1,5 @@
-"""``shardwright rechunk`` and ``shardwright pyramid`` as people meet them: the README's lines, what is printed, exit codes, what is refused."""
+"""``shardwright rechunk`` and ``shardwright pyramid`` as people meet them: the README's lines, what is
+printed, exit codes, what is refused."""
 
 from __future__ import annotations
 
@@ -31,8 +32,14 @@ HERE = ("--workers", "1", "--no-idle")
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    plane = [sw.Dimension(name=axis, count=n, chunk_size=16, shard_size_chunks=2) for axis, n in (("y", 32), ("x", 48))]
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=4), *plane])
+    plane = [
+        sw.Dimension(name=axis, count=n, chunk_size=16, shard_size_chunks=2)
+        for axis, n in (("y", 32), ("x", 48))
+    ]
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=4), *plane],
+    )
     with sw.create("embryo.ome.zarr", spec) as writer:
         for frame in PIXELS:
             writer.append(frame)
@@ -53,7 +60,12 @@ def shardwright(capsys: pytest.CaptureFixture[str]):
 
 
 def values(array: str) -> np.ndarray:
-    return np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": array}}).result().read().result())
+    return np.asarray(
+        tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": array}})
+        .result()
+        .read()
+        .result()
+    )
 
 
 def names(folder: Path) -> list[str]:
@@ -61,7 +73,8 @@ def names(folder: Path) -> list[str]:
 
 
 def damage(store: Path) -> None:
-    """Its first chunk, wherever workers have put it: the index, of 4 x 2 x 2 pairs and a checksum, is the end of the file."""
+    """Its first chunk, wherever workers have put it: the index, of 4 x 2 x 2 pairs and a checksum, is the end
+    of the file."""
     shard = store / "0/c/0/0/0"
     data = bytearray(shard.read_bytes())
     index = len(data) - 4 * 2 * 2 * 16 - 4
@@ -76,7 +89,9 @@ def test_the_lines_of_the_readme(store: Path, shardwright) -> None:
     rechunk, _, pyramid = commands  # the second goes to a bucket, as a test with a server does
     code, out, _ = shardwright(*rechunk, *HERE)
     assert code == 0
-    assert re.search(r"embryo-cubes\.ome\.zarr: made 0: \d+ shards made and 0 found .* written and verified", out)
+    assert re.search(
+        r"embryo-cubes\.ome\.zarr: made 0: \d+ shards made and 0 found .* written and verified", out
+    )
     np.testing.assert_array_equal(values("embryo-cubes.ome.zarr/0"), PIXELS)
     code, out, _ = shardwright(*pyramid, *HERE)
     assert code == 0
@@ -98,12 +113,21 @@ def test_what_is_damaged_is_named_and_nothing_appears(store: Path, shardwright) 
     assert not (store.parent / "new.ome.zarr").exists()
     code, out, _ = shardwright("pyramid", store, "--levels", "1", "--json", *HERE)
     report = json.loads(out)
-    assert (code, report["ok"], report["made"], [failure["key"] for failure in report["failures"]]) == (1, False, [], ["1/c/0/0/0"])
+    assert (code, report["ok"], report["made"], [failure["key"] for failure in report["failures"]]) == (
+        1,
+        False,
+        [],
+        ["1/c/0/0/0"],
+    )
 
 
 REFUSED = [
     (("rechunk", "embryo.ome.zarr", "embryo.ome.zarr", "--chunks", "t=2"), 1, "the output exists already"),
-    (("rechunk", "embryo.ome.zarr", "new", "--chunks", "x=8", "--shards", "x=12"), 1, "shards of axis x do not hold whole chunks"),
+    (
+        ("rechunk", "embryo.ome.zarr", "new", "--chunks", "x=8", "--shards", "x=12"),
+        1,
+        "shards of axis x do not hold whole chunks",
+    ),
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "q=8"), 1, "the image has no such axes"),
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "64"), 2, "z=64,y=64,x=64"),
     (("rechunk", "embryo.ome.zarr", "new", "--chunks", "t=2", "--codec", "png"), 2, "zstd:5"),
@@ -115,7 +139,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("command", "expected_code", "message"), REFUSED)
-def test_what_cannot_be_is_refused_in_one_line_before_anything_is_made(store: Path, shardwright, command, expected_code, message) -> None:
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_made(
+    store: Path, shardwright, command, expected_code, message
+) -> None:
     code, out, err = shardwright(*command)
     assert (code, out) == (expected_code, "")
     assert message in " ".join(re.sub(r"[│╭╮╰╯─]", " ", err).split())
@@ -130,16 +156,23 @@ INTERRUPTED = [
 
 
 @pytest.mark.parametrize(("command", "number"), INTERRUPTED)
-def test_an_interrupt_is_told_and_the_same_command_goes_on(store: Path, shardwright, command: tuple[str, ...], number: signal.Signals) -> None:
+def test_an_interrupt_is_told_and_the_same_command_goes_on(
+    store: Path, shardwright, command: tuple[str, ...], number: signal.Signals
+) -> None:
     (store / "0/.compact").mkdir()
     pause = store / "0/.compact/pause"
     pause.touch()
-    job = subprocess.Popen([sys.executable, "-m", "shardwright.cli", *command, *HERE], stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(
+        [sys.executable, "-m", "shardwright.cli", *command, *HERE], stderr=subprocess.PIPE, text=True
+    )
     assert job.stderr is not None
     assert any("paused by" in line for line in job.stderr), "it waits"
     job.send_signal(number)
     _, err = job.communicate(timeout=WAIT_S)
-    assert (job.returncode, err.splitlines()[-1].startswith(f"shardwright: {command[0]} was interrupted")) == (1, True), err
+    assert (
+        job.returncode,
+        err.splitlines()[-1].startswith(f"shardwright: {command[0]} was interrupted"),
+    ) == (1, True), err
     assert not list(store.parent.rglob("*.packed")), "no working file is left"
     pause.unlink()
     assert shardwright(*command, *HERE)[0] == 0
@@ -147,14 +180,19 @@ def test_an_interrupt_is_told_and_the_same_command_goes_on(store: Path, shardwri
 
 def test_a_store_that_is_still_being_written_is_refused(store: Path, shardwright) -> None:
     (store / ".shardwright").mkdir()
-    for command in (("rechunk", store, "new.ome.zarr", "--chunks", "t=2"), ("pyramid", store, "--levels", "1")):
+    for command in (
+        ("rechunk", store, "new.ome.zarr", "--chunks", "t=2"),
+        ("pyramid", store, "--levels", "1"),
+    ):
         code, _, err = shardwright(*command)
         assert code == 1
         assert "is not finished: an acquisition is still running" in err
     assert names(store.parent) == ["embryo.ome.zarr"]
 
 
-def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_share_the_rate(store: Path) -> None:
+def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_share_the_rate(
+    store: Path,
+) -> None:
     manners = manners_of("6MB", 3, no_idle=True, image=store / "0")
     assert manners["pause_files"] == pause_files(store / "0")
     assert manners["pause_files"][0] == str(store / "0" / WORK_FOLDER / PAUSE_NAME)
@@ -168,4 +206,6 @@ def test_rechunk_heeds_the_pause_file_of_the_image_and_only_workers_with_a_task_
     options = RechunkOptions({"t": 5}, {"t": 5})
     write_new_store(plan_new_store(store, options), store.with_name("new"), options, keep, manners=manners)
     share = 6e6 / min(3, len(tasks))
-    assert [task["manners"] for task in tasks] == [{"bytes_per_s": share, "pause_files": manners["pause_files"], "idle": False}] * len(tasks)
+    assert [task["manners"] for task in tasks] == [
+        {"bytes_per_s": share, "pause_files": manners["pause_files"], "idle": False}
+    ] * len(tasks)

@@ -1,4 +1,5 @@
-"""``shardwright recover`` over stores whose writers were really killed: what it prints, its exit code, and that it may be run again."""
+"""``shardwright recover`` over stores whose writers were really killed: what it prints, its exit code, and
+that it may be run again."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Writes frames whose pixels are their number, says when so many are stored, and goes on living with its lock until it is killed.
+# Writes frames whose pixels are their number, says when so many are stored, and goes on living with its lock
+# until it is killed.
 WRITER = """
 import sys, time
 import numpy as np
@@ -37,14 +39,16 @@ while writer.watermark.stored < frames:
     time.sleep(0.01)
 print("stored", flush=True)
 time.sleep(600)
-"""
+"""  # noqa: E501
 FRAMES = 21  # two sealed shards, one whole slab and one frame of the next
 
 
 class Writer:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(FRAMES)], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(FRAMES)], stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "stored\n"
 
@@ -69,7 +73,12 @@ def store(writer: Writer) -> Path:
 
 
 def recover(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "shardwright.cli", "recover", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "shardwright.cli", "recover", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def as_json(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
@@ -79,14 +88,20 @@ def as_json(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
 
 
 def assert_whole(store: Path) -> None:
-    array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result()
+    array = tensorstore.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}
+    ).result()
     pixels = array.read().result()
     assert pixels.shape == (FRAMES, 32, 32)
     np.testing.assert_array_equal(pixels, np.broadcast_to(np.arange(FRAMES)[:, None, None], pixels.shape))
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file): (file.stat().st_size, file.stat().st_mtime_ns)
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 def test_a_killed_writers_store_is_whole_again(store: Path) -> None:
@@ -122,8 +137,11 @@ def test_a_dry_run_says_the_same_and_changes_nothing(store: Path) -> None:
         assert would[count] == done[count], count
 
 
-def test_frames_that_were_never_acknowledged_are_told_as_such_and_are_no_failure(store: Path, tmp_path: Path) -> None:
-    """The last whole slab, as if the worker had died before it journaled its chunks; one frame behind it is staged."""
+def test_frames_that_were_never_acknowledged_are_told_as_such_and_are_no_failure(
+    store: Path, tmp_path: Path
+) -> None:
+    """The last whole slab, as if the worker had died before it journaled its chunks; one frame behind it is
+    staged."""
     with (store / ".shardwright" / "2.journal").open("r+b") as file:
         entries = file.seek(8192)
         file.write(bytes((store / ".shardwright" / "2.journal").stat().st_size - entries))
@@ -149,7 +167,9 @@ def test_acknowledged_frames_that_are_gone_are_a_failure(store: Path) -> None:
     assert "never acknowledged" not in result.stdout
 
 
-def test_a_store_that_is_being_written_is_refused_and_others_are_recovered(writer: Writer, tmp_path: Path) -> None:
+def test_a_store_that_is_being_written_is_refused_and_others_are_recovered(
+    writer: Writer, tmp_path: Path
+) -> None:
     other = Writer(tmp_path / "a-first.ome.zarr")
     other.end()
     result = recover(tmp_path)
@@ -166,12 +186,19 @@ def with_count(store: Path, count: int) -> None:
     """Its manifest says that it is so long, and its checksum holds."""
     manifest = read_manifest(store / ".shardwright")
     (first, *rest) = manifest.spec["dimensions"]
-    write_manifest(store / ".shardwright", replace(manifest, spec={**manifest.spec, "dimensions": [{**first, "count": count}, *rest]}))
+    write_manifest(
+        store / ".shardwright",
+        replace(manifest, spec={**manifest.spec, "dimensions": [{**first, "count": count}, *rest]}),
+    )
 
 
-def test_what_cannot_be_read_is_named_and_keeps_no_other_from_being_recovered(store: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named_and_keeps_no_other_from_being_recovered(
+    store: Path, tmp_path: Path
+) -> None:
     odd = tmp_path / os.fsdecode(b"\xff.ome.zarr")
-    damaged = {name: tmp_path / f"{name}.ome.zarr" for name in ("a-count", "a-journal", "a-pipe", "a-shape")} | {"odd": odd}
+    damaged = {
+        name: tmp_path / f"{name}.ome.zarr" for name in ("a-count", "a-journal", "a-pipe", "a-shape")
+    } | {"odd": odd}
     for path in damaged.values():
         shutil.copytree(store, path)
     with_count(damaged["a-count"], 2**63)
@@ -206,7 +233,12 @@ def test_it_may_be_killed_and_run_again(store: Path) -> None:
     """Killed before its first rename, the second time before it forgets the journal."""
     for point in ("shard.before_rename", "replace.before_rename"):
         environment = {**os.environ, "SHARDWRIGHT_FAILPOINTS": f"{point}=kill"}
-        killed = subprocess.run([sys.executable, "-m", "shardwright.cli", "recover", str(store)], env=environment, capture_output=True, timeout=120)
+        killed = subprocess.run(
+            [sys.executable, "-m", "shardwright.cli", "recover", str(store)],
+            env=environment,
+            capture_output=True,
+            timeout=120,
+        )
         assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert recover(store).returncode == 0
     assert_whole(store)

@@ -59,8 +59,23 @@ def snapshot(**changes: Any) -> dict[str, Any]:
         "foreign_messages": 0,
         "stall_s": 0.01,
         "memory": {"used_bytes": 1 << 30, "budget_bytes": 4 << 30},
-        "disks": [{"path": "/data", "role": "root", "free_bytes": 800 << 30, "total_bytes": 2 << 40, "low_water_bytes": 1 << 30}],
-        "compaction": {"enabled": False, "queued": 0, "running": None, "paused": False, "done": 0, "failed": 0},
+        "disks": [
+            {
+                "path": "/data",
+                "role": "root",
+                "free_bytes": 800 << 30,
+                "total_bytes": 2 << 40,
+                "low_water_bytes": 1 << 30,
+            }
+        ],
+        "compaction": {
+            "enabled": False,
+            "queued": 0,
+            "running": None,
+            "paused": False,
+            "done": 0,
+            "failed": 0,
+        },
         "events": {"lines_dropped": 0, "lines_unwritten": 0, "by_name": {}},
         "acquisitions": [ACQUISITION],
         "streams": {"cam0": STREAM, "client": {**STREAM, "acquisitions": 0}},
@@ -96,7 +111,12 @@ def test_everything_is_told() -> None:
 def test_trouble_is_told() -> None:
     compaction = {"enabled": True, "queued": 2, "running": "/data/a", "paused": True, "done": 5, "failed": 1}
     disks = [{"path": "/nfs", "role": "spill", "free_bytes": None, "total_bytes": None, "low_water_bytes": 1}]
-    changes = {"compaction": compaction, "disks": disks, "stall_s": 65.0, "events": {"lines_dropped": 3, "lines_unwritten": 4, "by_name": {}}}
+    changes = {
+        "compaction": compaction,
+        "disks": disks,
+        "stall_s": 65.0,
+        "events": {"lines_dropped": 3, "lines_unwritten": 4, "by_name": {}},
+    }
     lines = shown(status_view(snapshot(**changes)))
     assert "stalled for 1 min: a disk does not answer, or hardly" in lines
     assert "spill /nfs: not known how much is free" in lines
@@ -108,9 +128,18 @@ def test_degraded_acquisitions_and_streams_are_told() -> None:
     degraded = {**ACQUISITION, "name": "late", "degrade_level": "uncompressed"}
     stream = {**STREAM, "frames_dropped": 0, "frames_faster": 160, "frames_uncompressed": 48}
     lines = shown(status_view(snapshot(acquisitions=[ACQUISITION, degraded], streams={"cam0": stream})))
-    assert "acquisition stream state received of stored durable missing rate data ring chunks for client" in lines
-    assert "embryo-42 cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% configured 15 s rig 4711" in lines
-    assert "late cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% uncompressed 15 s rig 4711" in lines
+    assert (
+        "acquisition stream state received of stored durable missing rate data ring chunks for client"
+        in lines
+    )
+    assert (
+        "embryo-42 cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% configured 15 s rig 4711"
+        in lines
+    )
+    assert (
+        "late cam0 running 1,500 6,000 1,400 1,300 3 100.0 Hz 800.0 MiB/s 25% uncompressed 15 s rig 4711"
+        in lines
+    )
     assert "stream acquisitions failed received stored shards raw on disk faster uncompressed" in lines
     assert "cam0 2 0 12,345 12,300 7 4.0 GiB 1.0 GiB (4.0:1) 160 48" in lines
 
@@ -120,9 +149,13 @@ def test_the_state_is_green_while_every_frame_is_stored_and_no_longer() -> None:
     colours = []
     for stream in (whole, {**whole, "frames_skipped": 2}, STREAM, whole):
         out = io.StringIO()
-        Console(file=out, width=200, force_terminal=True, color_system="standard").print(status_view(snapshot(streams={"cam0": stream})))
+        Console(file=out, width=200, force_terminal=True, color_system="standard").print(
+            status_view(snapshot(streams={"cam0": stream}))
+        )
         (line,) = [line for line in out.getvalue().splitlines() if "state" in line and "serving" in line]
-        colours.append(next(name for name, code in (("green", "\x1b[32m"), ("red", "\x1b[31m")) if code in line))
+        colours.append(
+            next(name for name, code in (("green", "\x1b[32m"), ("red", "\x1b[31m")) if code in line)
+        )
     assert colours == ["green", "red", "red", "green"]
 
 
@@ -144,7 +177,15 @@ def test_what_a_client_calls_itself_cannot_command_the_terminal() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3599, "59 min"), (3600, "1 h 0 min"), (86_399, "23 h 59 min"), (1_051_200, "12 d 4 h")],
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (3599, "59 min"),
+        (3600, "1 h 0 min"),
+        (86_399, "23 h 59 min"),
+        (1_051_200, "12 d 4 h"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -1,4 +1,5 @@
-"""Many frames at once go the way of as many single ones, at a cost in calls that does not grow with their number."""
+"""Many frames at once go the way of as many single ones, at a cost in calls that does not grow with their
+number."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
 from shardwright.client.outbox import Outbox
 from shardwright.client.stream import Stream
-from shardwright.model.errors import ClosedError, FrameIndexError, FrameShapeError, MetadataError, OverloadError
+from shardwright.model.errors import (
+    ClosedError,
+    FrameIndexError,
+    FrameShapeError,
+    MetadataError,
+    OverloadError,
+)
 from shardwright.wire.controls import Open, Opened, Welcome
 from shardwright.wire.descriptor import DESCRIPTOR, FRAME_DROPPED, descriptor_dtype
 from shardwright.wire.in_flight import NO_SLOT
@@ -23,12 +30,36 @@ WELCOME = Welcome(None, None, 1000, 10_000, 1 << 20, 1 << 18, 1024, "test", 60_0
 
 
 def make_stream(
-    *, slots: int = 64, batch_frames: int = 16, count: int | None = None, overload: str = "block", fields: tuple[str, ...] = ()
+    *,
+    slots: int = 64,
+    batch_frames: int = 16,
+    count: int | None = None,
+    overload: str = "block",
+    fields: tuple[str, ...] = (),
 ) -> Stream:
     """A stream over message transport whose I/O thread is the test."""
     axes = [("t", count, 1), ("y", 4, 4), ("x", 5, 5)]
-    spec = ArraySpec(dtype="uint8", dimensions=[Dimension(name=n, count=c, chunk_size=s) for n, c, s in axes], frame_fields=fields)
-    opened = Opened(0, "/data/a", spec.model_dump(mode="json"), "message", slots * 20, slots, 20, None, "ab" * 16, 1, 0, (), overload, "stored")
+    spec = ArraySpec(
+        dtype="uint8",
+        dimensions=[Dimension(name=n, count=c, chunk_size=s) for n, c, s in axes],
+        frame_fields=fields,
+    )
+    opened = Opened(
+        0,
+        "/data/a",
+        spec.model_dump(mode="json"),
+        "message",
+        slots * 20,
+        slots,
+        20,
+        None,
+        "ab" * 16,
+        1,
+        0,
+        (),
+        overload,
+        "stored",
+    )
     stream = None
     outbox = Outbox(
         slot_count=slots,
@@ -61,12 +92,23 @@ def test_they_are_the_frames_that_single_appends_would_make():
     one_by_one, at_once = make_stream(fields=("laser",)), make_stream(fields=("laser",))
     frames = stack(40)
     for i, frame in enumerate(frames):
-        one_by_one.append(frame, frame_id=3 * i, metadata={"delta_t": i / 2, "exposure_time": 0.25, "laser": -i})
-    at_once.append_many(frames, frame_ids=range(0, 120, 3), metadata={"delta_t": np.arange(40) / 2, "exposure_time": 0.25, "laser": -np.arange(40)})
+        one_by_one.append(
+            frame, frame_id=3 * i, metadata={"delta_t": i / 2, "exposure_time": 0.25, "laser": -i}
+        )
+    at_once.append_many(
+        frames,
+        frame_ids=range(0, 120, 3),
+        metadata={"delta_t": np.arange(40) / 2, "exposure_time": 0.25, "laser": -np.arange(40)},
+    )
     expected, batches = sealed(one_by_one), sealed(at_once)
-    assert [(b.first, b.count, b.slots.tolist()) for b in batches] == [(b.first, b.count, b.slots.tolist()) for b in expected]
+    assert [(b.first, b.count, b.slots.tolist()) for b in batches] == [
+        (b.first, b.count, b.slots.tolist()) for b in expected
+    ]
     assert values(at_once, batches) == list(range(40))
-    theirs, ours = (np.concatenate([np.frombuffer(b.descriptors, descriptor_dtype(1)) for b in each]) for each in (expected, batches))
+    theirs, ours = (
+        np.concatenate([np.frombuffer(b.descriptors, descriptor_dtype(1)) for b in each])
+        for each in (expected, batches)
+    )
     assert (ours["camera_ns"] >= theirs["camera_ns"].max()).all()
     for records in (theirs, ours):
         for name in ("camera_ns", "monotonic_ns"):
@@ -83,7 +125,12 @@ def test_without_a_place_they_go_on_counting():
     stream.append(stack(1, first=21)[0])
     batches = sealed(stream)
     records = np.concatenate([np.frombuffer(b.descriptors, DESCRIPTOR) for b in batches])
-    assert records["sequence"].tolist() == records["position"].tolist() == values(stream, batches) == list(range(22))
+    assert (
+        records["sequence"].tolist()
+        == records["position"].tolist()
+        == values(stream, batches)
+        == list(range(22))
+    )
     assert (records["frame_id"] == -1).all()
     assert [b.count for b in batches] == [8, 8, 6]
     assert stream.frames_sent == 22
@@ -126,7 +173,8 @@ def test_dropped_ones_are_told_of_in_their_order_and_beyond_a_bound_only_counted
 
 
 def test_the_count_of_frames_goes_on_when_more_are_held_than_may_be_told_of():
-    """Frames that were only counted become descriptors as they are sent, after the bound was filled again by others."""
+    """Frames that were only counted become descriptors as they are sent, after the bound was filled again by
+    others."""
     stream = make_stream(slots=0, batch_frames=256, overload="drop")
     box = stream._outbox
     frame = stack(1)
@@ -221,7 +269,11 @@ def test_the_calls_do_not_grow_with_the_frames():
     stream.append_many(few)  # what is done only once is done
     sealed(stream)
     calls = [
-        calls_of(lambda frames=frames: stream.append_many(frames, frame_ids=ids[: len(frames)], metadata={"delta_t": delta[: len(frames)]}))
+        calls_of(
+            lambda frames=frames: stream.append_many(
+                frames, frame_ids=ids[: len(frames)], metadata={"delta_t": delta[: len(frames)]}
+            )
+        )
         for frames in (few, many)
     ]
     assert calls[1] <= calls[0]
@@ -240,6 +292,8 @@ def test_the_calls_for_an_ack_do_not_grow_with_its_ranges():
         assert len(list(link.outgoing())) == 1
         ranges = [(Level.RELEASED, i, i) for i in range(0, 2 * count, 2)]
         header, body = daemon.message(Kind.ACK, [encode_ranges(ranges)], count=count)
-        calls.append(calls_of(lambda link=link, header=header, body=body: link.receive(decode_header(header), body)))
+        calls.append(
+            calls_of(lambda link=link, header=header, body=body: link.receive(decode_header(header), body))
+        )
         assert len(stream._outbox._free) == 1024 - count
     assert calls[1] <= calls[0]

@@ -9,12 +9,25 @@ from pathlib import Path
 
 import shardwright
 
-FORBIDDEN = ("numba", "llvmlite", "blosc2", "fcntl", "crc32c", "yaml", "zarr", "shardwright.ingest", "shardwright.acquire", "shardwright.storage")
+FORBIDDEN = (
+    "numba",
+    "llvmlite",
+    "blosc2",
+    "fcntl",
+    "crc32c",
+    "yaml",
+    "zarr",
+    "shardwright.ingest",
+    "shardwright.acquire",
+    "shardwright.storage",
+)
 
 
 def run(script: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(Path(shardwright.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -22,7 +35,9 @@ def run(script: str) -> str:
 def test_importing_the_client_loads_nothing_of_the_daemon():
     loaded = run("import sys, shardwright.client; print(*sys.modules)").split()
     assert "zmq" in loaded
-    assert [name for name in loaded if name in FORBIDDEN or name.startswith(tuple(f"{f}." for f in FORBIDDEN))] == []
+    assert [
+        name for name in loaded if name in FORBIDDEN or name.startswith(tuple(f"{f}." for f in FORBIDDEN))
+    ] == []
 
 
 def test_the_client_works_where_those_modules_do_not_exist():

@@ -14,26 +14,70 @@ from shardwright.client.frame_ring import FrameRing
 from shardwright.client.link import Link
 from shardwright.client.outbox import Outbox
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ClosedError, LostFramesError, ProtocolError, ResumeError, StorageError, TimedOutError
+from shardwright.model.errors import (
+    ClosedError,
+    LostFramesError,
+    ProtocolError,
+    ResumeError,
+    StorageError,
+    TimedOutError,
+)
 from shardwright.model.receipt import Receipt
 from shardwright.wire.controls import Open, Opened, Problem, Resume, Welcome
 from shardwright.wire.descriptor import FRAME_DROPPED, FRAME_NOT_HELD
-from shardwright.wire.messages import MAX_TOLD_FRAMES, Counter, Kind, Level, check_parts, decode_batch, decode_control, decode_header, encode_ranges
+from shardwright.wire.messages import (
+    MAX_TOLD_FRAMES,
+    Counter,
+    Kind,
+    Level,
+    check_parts,
+    decode_batch,
+    decode_control,
+    decode_header,
+    encode_ranges,
+)
 from shardwright.wire.session import ClientState
 
 SESSION = 77
 RECEIPT = Receipt("/data/a", 4, 4, 4, 0, 0, 0, 1, 1, 1)
-AXES = [Dimension(name="t", chunk_size=1), Dimension(name="y", count=4, chunk_size=4), Dimension(name="x", count=5, chunk_size=5)]
+AXES = [
+    Dimension(name="t", chunk_size=1),
+    Dimension(name="y", count=4, chunk_size=4),
+    Dimension(name="x", count=5, chunk_size=5),
+]
 SPEC = ArraySpec(dtype="uint8", dimensions=AXES)
 
 WELCOME = Welcome(None, None, 1000, 10_000, 1000, 1 << 18, 1024, "test", 60_000)
 
 
-def make_link(*, max_message_bytes: int = 1000, slots: int = 8, batch_frames: int = 4, **options: Any) -> tuple[Link, Counter]:
+def make_link(
+    *, max_message_bytes: int = 1000, slots: int = 8, batch_frames: int = 4, **options: Any
+) -> tuple[Link, Counter]:
     """A running link with message transport, and the daemon's counter."""
     welcome = replace(WELCOME, max_message_bytes=max_message_bytes)
-    opened = Opened(0, "/data/a", SPEC.model_dump(mode="json"), "message", slots * 20, slots, 20, None, "ab" * 16, 1, 0, (), "block", "stored")
-    outbox = Outbox(slot_count=slots, batch_frames=batch_frames, check_position=lambda position: position, wake=lambda: None, **options)
+    opened = Opened(
+        0,
+        "/data/a",
+        SPEC.model_dump(mode="json"),
+        "message",
+        slots * 20,
+        slots,
+        20,
+        None,
+        "ab" * 16,
+        1,
+        0,
+        (),
+        "block",
+        "stored",
+    )
+    outbox = Outbox(
+        slot_count=slots,
+        batch_frames=batch_frames,
+        check_position=lambda position: position,
+        wake=lambda: None,
+        **options,
+    )
     link = Link(Open(0, "a", None, None, "message"), SESSION, opened, SPEC, welcome, outbox)
     daemon = Counter(SESSION)
     assert tell(link, daemon.control(Kind.OPENED, opened.to_body())) is None
@@ -77,7 +121,16 @@ def test_neighbouring_slots_travel_as_one_part_and_released_ones_are_used_again(
     link, daemon = make_link()
     append(link, range(8))
     assert [sent_pixels(message) for message in link.outgoing()] == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
-    tell(link, acks(daemon, (Level.RELEASED, 5, 6), (Level.RELEASED, 1, 1), (Level.STORED, 0, 1), (Level.DURABLE, 0, 0)))
+    tell(
+        link,
+        acks(
+            daemon,
+            (Level.RELEASED, 5, 6),
+            (Level.RELEASED, 1, 1),
+            (Level.STORED, 0, 1),
+            (Level.DURABLE, 0, 0),
+        ),
+    )
     assert (link.outbox.watermark.stored, link.outbox.watermark.durable) == (2, 1)
     append(link, range(10, 13))
     link.outbox.finish()
@@ -104,7 +157,10 @@ def test_the_receipt_ends_the_link():
 
 def test_an_error_ends_the_link_and_a_receipt_may_still_follow():
     link, daemon = make_link()
-    tell(link, daemon.control(Kind.ERROR, Problem(ErrorText(StorageError, "the disk broke"), fatal=True).to_body()))
+    tell(
+        link,
+        daemon.control(Kind.ERROR, Problem(ErrorText(StorageError, "the disk broke"), fatal=True).to_body()),
+    )
     assert link.state is ClientState.FAILED
     tell(link, daemon.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()}))
     assert link.outbox.receipt == RECEIPT
@@ -137,7 +193,8 @@ def test_a_daemon_that_breaks_the_protocol_is_told_and_the_stream_fails(wrong):
     assert list(link.outgoing()) == []
 
 
-# Frames without pixels, flush, losses ------------------------------------------------------------------------------------------------------
+# Frames without pixels, flush, losses
+# ----------------------------------------------------------------------------------------------------
 
 
 def rows(message: list[bytes]) -> np.ndarray:
@@ -214,12 +271,18 @@ def test_losses_are_kept_and_the_stream_goes_on():
     link, daemon = make_link()
     append(link, range(4))
     list(link.outgoing())
-    tell(link, daemon.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "gone"), fatal=False, first=1, last=2).to_body()))
+    tell(
+        link,
+        daemon.control(
+            Kind.ERROR, Problem(ErrorText(LostFramesError, "gone"), fatal=False, first=1, last=2).to_body()
+        ),
+    )
     assert [(loss.first, loss.last, type(loss.error)) for loss in link.losses] == [(1, 2, LostFramesError)]
     assert link.state is ClientState.RUNNING
 
 
-# Resume ------------------------------------------------------------------------------------------------------------------------------------
+# Resume
+# ----------------------------------------------------------------------------------------------------
 
 
 def resume(link: Link, *missing: tuple[int, int], session: int = SESSION + 1, **changes: Any) -> Counter:
@@ -228,7 +291,9 @@ def resume(link: Link, *missing: tuple[int, int], session: int = SESSION + 1, **
     assert list(link.outgoing()) == []
     request = link.resumption(9)
     assert request.resume is not None
-    opened = replace(link.opened, request=9, missing=missing, next_sequence=request.resume.next_sequence, **changes)
+    opened = replace(
+        link.opened, request=9, missing=missing, next_sequence=request.resume.next_sequence, **changes
+    )
     daemon = Counter(session)
     link.resumed(session, opened, WELCOME)
     assert tell(link, daemon.control(Kind.OPENED, opened.to_body())) is None
@@ -250,7 +315,8 @@ def test_what_the_daemon_lacks_is_sent_again_before_anything_new():
     assert [sent_pixels_of(message) for message in (one, two, new)] == [[2], [4, 5], [10, 11]]
     assert decode_control(finish[1]) == {"frames": 8}
     tell(link, acks(daemon, (Level.RELEASED, 0, 1), (Level.RELEASED, 3, 3)))
-    tell(link, acks(daemon, (Level.RELEASED, 0, 1), (Level.RELEASED, 2, 2)))  # told twice: it may have heard so before
+    # told twice: it may have heard so before
+    tell(link, acks(daemon, (Level.RELEASED, 0, 1), (Level.RELEASED, 2, 2)))
     assert link.reconnects == 1
     assert link.state is ClientState.FINISHING
 
@@ -258,7 +324,11 @@ def test_what_the_daemon_lacks_is_sent_again_before_anything_new():
 def sent_pixels_of(message: list[bytes]) -> list[int]:
     header = decode_header(message[0])
     check_parts(header, [len(part) for part in message[1:]])
-    return [value for part in message[2:] for value in np.frombuffer(part, np.uint8).reshape(-1, 20)[:, 0].tolist()]
+    return [
+        value
+        for part in message[2:]
+        for value in np.frombuffer(part, np.uint8).reshape(-1, 20)[:, 0].tolist()
+    ]
 
 
 def test_frames_that_are_not_held_any_more_are_told_of_with_what_is_known():
@@ -275,7 +345,8 @@ def test_frames_that_are_not_held_any_more_are_told_of_with_what_is_known():
     records = np.concatenate([rows(message) for message in messages])
     assert records["sequence"].tolist() == [1, 2, 3, 4, 5, 6]
     assert records["flags"].tolist() == [FRAME_NOT_HELD] * 5 + [0]
-    assert records["frame_id"].tolist() == [-1, -1, -1, 4, 5, 6]  # of the batch that is still partly held, everything is known
+    # of the batch that is still partly held, everything is known
+    assert records["frame_id"].tolist() == [-1, -1, -1, 4, 5, 6]
     assert records["position"].tolist() == [-1, -1, -1, 4, 5, 6]
     assert [value for message in messages for value in sent_pixels_of(message)] == [6]
     tell(link, acks(daemon, (Level.RELEASED, 1, 6)))
@@ -334,7 +405,11 @@ def test_an_acquisition_that_ended_without_its_client_is_an_error(receipt: Recei
         link.outbox.take_slot()
 
 
-@pytest.mark.parametrize("changes", [{"acquisition": "00" * 16}, {"client_epoch": 2}, {"ring_slots": 9}, {"slot_bytes": 21}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{"acquisition": "00" * 16}, {"client_epoch": 2}, {"ring_slots": 9}, {"slot_bytes": 21}],
+    ids=str,
+)
 def test_an_answer_about_something_else_is_refused(changes: dict[str, Any]):
     link, _ = make_link()
     with pytest.raises(ResumeError, match="resumed something else"):

@@ -1,4 +1,5 @@
-"""Daemons that speak another version, talk nonsense, fall silent or vanish: each a clear error, never a hang."""
+"""Daemons that speak another version, talk nonsense, fall silent or vanish: each a clear error, never a
+hang."""
 
 from __future__ import annotations
 
@@ -19,18 +20,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-SPEC = ArraySpec(dtype="uint8", dimensions=[Dimension(name="y", count=4, chunk_size=4), Dimension(name="x", count=5, chunk_size=5)])
+SPEC = ArraySpec(
+    dtype="uint8",
+    dimensions=[Dimension(name="y", count=4, chunk_size=4), Dimension(name="x", count=5, chunk_size=5)],
+)
 
-WHOSE = {"acquisition": "ab" * 16, "client_epoch": 1, "next_sequence": 0, "missing": [], "overload": "block", "durability": "stored"}
+WHOSE = {
+    "acquisition": "ab" * 16,
+    "client_epoch": 1,
+    "next_sequence": 0,
+    "missing": [],
+    "overload": "block",
+    "durability": "stored",
+}
 
 
 def welcome(counter: Counter, session_timeout_ms: int = 20_000) -> list[bytes]:
-    return counter.control(Kind.WELCOME, Welcome(None, None, 50, session_timeout_ms, 1 << 20, 1 << 18, 64, "test", 60_000).to_body())
+    return counter.control(
+        Kind.WELCOME,
+        Welcome(None, None, 50, session_timeout_ms, 1 << 20, 1 << 18, 64, "test", 60_000).to_body(),
+    )
 
 
 @pytest.fixture
 def answering(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """A daemon that gives one list of messages after each message of a client but heartbeats; None closes its socket. Returns the endpoint."""
+    """A daemon that gives one list of messages after each message of a client but heartbeats; None closes its
+    socket. Returns the endpoint."""
     threads: list[threading.Thread] = []
     done = threading.Event()
 
@@ -63,13 +78,19 @@ def answering(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 
 def test_another_version_is_named_in_the_daemons_words(answering):
-    body = encode_control(Problem(ErrorText(errors.VersionError, "another protocol version", "3", "2"), fatal=True).to_body())
+    body = encode_control(
+        Problem(ErrorText(errors.VersionError, "another protocol version", "3", "2"), fatal=True).to_body()
+    )
     header = b"SWR1" + b"\3\0" + bytes([Kind.ERROR]) + b"a header of the future"
     with pytest.raises(errors.VersionError, match="expected 3; got 2"):
         sw.connect(answering([[header, body]]))
 
 
-@pytest.mark.parametrize("nonsense", [[b"", b""], [b"SWR1"], [b"x" * 48, b"{}"], [Counter(CONNECTION).control(Kind.WELCOME, {})[0]]], ids=len)
+@pytest.mark.parametrize(
+    "nonsense",
+    [[b"", b""], [b"SWR1"], [b"x" * 48, b"{}"], [Counter(CONNECTION).control(Kind.WELCOME, {})[0]]],
+    ids=len,
+)
 def test_nonsense_is_a_protocol_error(answering, nonsense: list[bytes]):
     with pytest.raises(errors.ProtocolError):
         sw.connect(answering([nonsense]))
@@ -77,33 +98,63 @@ def test_nonsense_is_a_protocol_error(answering, nonsense: list[bytes]):
 
 def test_a_welcome_without_its_fields_is_a_protocol_error(answering):
     with pytest.raises(errors.ProtocolError, match="heartbeat_ms"):
-        sw.connect(answering([Counter(CONNECTION).control(Kind.WELCOME, {"boot_id": None, "ring_socket": None})]))
+        sw.connect(
+            answering([Counter(CONNECTION).control(Kind.WELCOME, {"boot_id": None, "ring_socket": None})])
+        )
 
 
 def test_a_daemon_that_falls_silent_is_given_up(answering):
     endpoint = answering([welcome(Counter(CONNECTION), session_timeout_ms=100)])
-    with sw.connect(endpoint) as connection, pytest.raises(errors.SessionLostError, match="stopped answering"):
+    with (
+        sw.connect(endpoint) as connection,
+        pytest.raises(errors.SessionLostError, match="stopped answering"),
+    ):
         connection.acquire("a", SPEC)
 
 
 def test_a_daemon_that_vanishes_is_noticed_before_its_timeout(answering):
     counter = Counter(CONNECTION)
     endpoint = answering([welcome(counter, session_timeout_ms=3_600_000)], None)
-    with sw.connect(endpoint) as connection, pytest.raises(errors.SessionLostError, match="closed the connection"):
+    with (
+        sw.connect(endpoint) as connection,
+        pytest.raises(errors.SessionLostError, match="closed the connection"),
+    ):
         connection.acquire("a", SPEC)
 
 
 def test_an_answer_to_a_request_nobody_made_ends_the_connection(answering):
     counter = Counter(CONNECTION)
-    opened = {"request": 9, "path": "/a", "spec": {}, "transport": "message", "credit_bytes": 20, "ring_slots": 1, "slot_bytes": 20, **WHOSE}
+    opened = {
+        "request": 9,
+        "path": "/a",
+        "spec": {},
+        "transport": "message",
+        "credit_bytes": 20,
+        "ring_slots": 1,
+        "slot_bytes": 20,
+        **WHOSE,
+    }
     endpoint = answering([welcome(counter)], [Counter(5).control(Kind.OPENED, opened)])
-    with sw.connect(endpoint) as connection, pytest.raises(errors.ProtocolError, match="request that was not made"):
+    with (
+        sw.connect(endpoint) as connection,
+        pytest.raises(errors.ProtocolError, match="request that was not made"),
+    ):
         connection.acquire("a", SPEC)
 
 
 def test_an_opened_that_contradicts_its_spec_ends_the_connection(answering):
     counter = Counter(CONNECTION)
-    facts = {"request": 0, "path": "/a", "spec": SPEC.model_dump(mode="json"), "transport": "message", "ring_slots": 1, **WHOSE}
+    facts = {
+        "request": 0,
+        "path": "/a",
+        "spec": SPEC.model_dump(mode="json"),
+        "transport": "message",
+        "ring_slots": 1,
+        **WHOSE,
+    }
     opened = Counter(5).control(Kind.OPENED, {**facts, "credit_bytes": 20, "slot_bytes": 21})
-    with sw.connect(answering([welcome(counter)], [opened])) as connection, pytest.raises(errors.ProtocolError, match="contradict"):
+    with (
+        sw.connect(answering([welcome(counter)], [opened])) as connection,
+        pytest.raises(errors.ProtocolError, match="contradict"),
+    ):
         connection.acquire("a", SPEC)

@@ -1,4 +1,5 @@
-"""The outbox: what user threads put in comes out in batches, in order; back-pressure, failure and the end reach whoever waits."""
+"""The outbox: what user threads put in comes out in batches, in order; back-pressure, failure and the end
+reach whoever waits."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class Wakes:
 
 def make_outbox(slot_count: int = 8, batch_frames: int = 3, **options: Any) -> tuple[Outbox, Wakes]:
     wakes = Wakes()
-    outbox = Outbox(slot_count=slot_count, batch_frames=batch_frames, check_position=check_position, wake=wakes, **options)
+    outbox = Outbox(
+        slot_count=slot_count, batch_frames=batch_frames, check_position=check_position, wake=wakes, **options
+    )
     return outbox, wakes
 
 
@@ -74,7 +77,12 @@ def test_further_fields_stand_behind_the_known_ones():
     batch = outbox.next_batch()
     assert batch is not None
     (descriptor,) = np.frombuffer(batch.descriptors, descriptor_dtype(2))
-    assert (batch.first, descriptor["sequence"], descriptor["position_z"], descriptor["further"].tolist()) == (50, 50, 4.5, [8.0, 9.0])
+    assert (
+        batch.first,
+        descriptor["sequence"],
+        descriptor["position_z"],
+        descriptor["further"].tolist(),
+    ) == (50, 50, 4.5, [8.0, 9.0])
     assert (outbox.frames, outbox.total_when_finished()) == (1, 51)
 
 
@@ -174,7 +182,8 @@ def test_a_frame_counted_beyond_the_array_uses_up_nothing():
     assert outbox.take_slot() == slot
 
 
-# Overload ----------------------------------------------------------------------------------------------------------------------------------
+# Overload
+# ----------------------------------------------------------------------------------------------------
 
 
 def drop(outbox: Outbox, count: int = 1) -> None:
@@ -241,7 +250,8 @@ def test_who_may_not_wait_fails_and_stays_closable():
     assert outbox.wait_for_end() == RECEIPT
 
 
-# Flush and rings ---------------------------------------------------------------------------------------------------------------------------
+# Flush and rings
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_flush_waits_for_what_was_added_before():
@@ -269,7 +279,8 @@ class ArrayRing:
 
 
 def test_frames_move_to_the_new_ring_whatever_their_stage():
-    """Sent or not, each added frame is copied; one that is just being copied in by its user is told where to go."""
+    """Sent or not, each added frame is copied; one that is just being copied in by its user is told where to
+    go."""
     outbox, _ = make_outbox(batch_frames=2)
     old, new = ArrayRing(), ArrayRing()
     outbox.swap_ring(old)

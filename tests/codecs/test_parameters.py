@@ -22,7 +22,9 @@ from shardwright.kernels import reference
 
 def parameters(codec, chunk_bytes: int, dtype: str = "uint16", checksum: bool = False) -> CodecParameters:
     axes = [Dimension(name=n, count=1, chunk_size=1) for n in "yx"]
-    return CodecParameters.of(ArraySpec(dtype=dtype, dimensions=axes, codec=codec, chunk_checksum=checksum), chunk_bytes)
+    return CodecParameters.of(
+        ArraySpec(dtype=dtype, dimensions=axes, codec=codec, chunk_checksum=checksum), chunk_bytes
+    )
 
 
 @given(size=st.integers(1, 400_000), checksum=st.booleans())
@@ -32,8 +34,14 @@ def test_the_worst_case_is_the_stored_form(size, checksum):
     assert parameters(None, size, checksum=checksum).max_encoded_bytes == size + more
     blosc = parameters(Blosc(), size, checksum=checksum)
     assert blosc.max_encoded_bytes == len(reference.store_blosc(data, 2, 1, blosc.block_bytes)) + more
-    assert parameters(Zstd(), size, checksum=checksum).max_encoded_bytes == len(reference.store_zstd(data)) + more
-    assert parameters(Gzip(), size, checksum=checksum).max_encoded_bytes == len(reference.store_gzip(data)) + more
+    assert (
+        parameters(Zstd(), size, checksum=checksum).max_encoded_bytes
+        == len(reference.store_zstd(data)) + more
+    )
+    assert (
+        parameters(Gzip(), size, checksum=checksum).max_encoded_bytes
+        == len(reference.store_gzip(data)) + more
+    )
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64"])
@@ -46,24 +54,60 @@ def test_blocks_hold_whole_groups_of_eight_elements_unless_the_chunk_is_smaller(
 
 
 def test_blosc_levels_are_translated_as_c_blosc_does():
-    assert [parameters(Blosc(cname="lz4", clevel=c), 64).level for c in range(10)] == [LEVEL_STORED, *range(9, 0, -1)]
-    assert [parameters(Blosc(cname="zstd", clevel=c), 64).level for c in range(10)] == [LEVEL_STORED, 1, 3, 5, 7, 9, 11, 13, 20, 22]
-    assert [parameters(Blosc(cname="zlib", clevel=c), 64).level for c in range(10)] == [LEVEL_STORED, *range(1, 10)]
-    assert [parameters(Blosc(cname="lz4hc", clevel=c), 64).level for c in range(10)] == [LEVEL_STORED, *range(1, 10)]
+    assert [parameters(Blosc(cname="lz4", clevel=c), 64).level for c in range(10)] == [
+        LEVEL_STORED,
+        *range(9, 0, -1),
+    ]
+    assert [parameters(Blosc(cname="zstd", clevel=c), 64).level for c in range(10)] == [
+        LEVEL_STORED,
+        1,
+        3,
+        5,
+        7,
+        9,
+        11,
+        13,
+        20,
+        22,
+    ]
+    assert [parameters(Blosc(cname="zlib", clevel=c), 64).level for c in range(10)] == [
+        LEVEL_STORED,
+        *range(1, 10),
+    ]
+    assert [parameters(Blosc(cname="lz4hc", clevel=c), 64).level for c in range(10)] == [
+        LEVEL_STORED,
+        *range(1, 10),
+    ]
 
 
 def test_one_byte_elements_have_nothing_to_shuffle_but_bits():
-    filters = {s: parameters(Blosc(shuffle=s), 64, "uint8").filter for s in ("noshuffle", "shuffle", "bitshuffle")}
+    filters = {
+        s: parameters(Blosc(shuffle=s), 64, "uint8").filter for s in ("noshuffle", "shuffle", "bitshuffle")
+    }
     assert filters == {"noshuffle": FILTER_NONE, "shuffle": FILTER_NONE, "bitshuffle": FILTER_BITSHUFFLE}
     assert parameters(Blosc(shuffle="shuffle"), 64, "uint16").filter == FILTER_SHUFFLE
 
 
 def test_codec_metadata():
     axes = [Dimension(name=n, count=1, chunk_size=1) for n in "yx"]
-    spec = ArraySpec(dtype="uint16", dimensions=axes, codec=Blosc(cname="zstd", clevel=3, shuffle="bitshuffle"), chunk_checksum=True)
+    spec = ArraySpec(
+        dtype="uint16",
+        dimensions=axes,
+        codec=Blosc(cname="zstd", clevel=3, shuffle="bitshuffle"),
+        chunk_checksum=True,
+    )
     assert codec_metadata(spec) == [
         {"name": "bytes", "configuration": {"endian": "little"}},
-        {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 3, "shuffle": "bitshuffle", "blocksize": 0, "typesize": 2}},
+        {
+            "name": "blosc",
+            "configuration": {
+                "cname": "zstd",
+                "clevel": 3,
+                "shuffle": "bitshuffle",
+                "blocksize": 0,
+                "typesize": 2,
+            },
+        },
         {"name": "crc32c"},
     ]
     assert codec_metadata(ArraySpec(dtype="uint8", dimensions=axes, codec=None)) == [{"name": "bytes"}]

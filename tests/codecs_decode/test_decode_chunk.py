@@ -14,7 +14,11 @@ from shardwright.codecs.decode import HEAD_BYTES, ChunkCodecs, decode_chunk, des
 from shardwright.model.errors import ShardFormatError
 
 CHUNK_BYTES = 6000
-SHUFFLES = {"noshuffle": numcodecs.Blosc.NOSHUFFLE, "shuffle": numcodecs.Blosc.SHUFFLE, "bitshuffle": numcodecs.Blosc.BITSHUFFLE}
+SHUFFLES = {
+    "noshuffle": numcodecs.Blosc.NOSHUFFLE,
+    "shuffle": numcodecs.Blosc.SHUFFLE,
+    "bitshuffle": numcodecs.Blosc.BITSHUFFLE,
+}
 
 
 def values(nbytes: int = CHUNK_BYTES) -> bytes:
@@ -45,13 +49,18 @@ ENCODERS = {None: bytes, "blosc": blosc, "zstd": zstd, "gzip": gzip.compress}
 @pytest.mark.parametrize("nbytes", [2, 62, CHUNK_BYTES, 1_000_002])
 def test_blosc_of_numcodecs(cname: str, shuffle: str, nbytes: int) -> None:
     data = values(nbytes)
-    assert decode_chunk(blosc(data, cname, shuffle), ChunkCodecs("blosc", checksum=False), nbytes).tobytes() == data
+    assert (
+        decode_chunk(blosc(data, cname, shuffle), ChunkCodecs("blosc", checksum=False), nbytes).tobytes()
+        == data
+    )
 
 
 @pytest.mark.parametrize("compressor", ENCODERS)
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize(
-    "data", [values(), noise(), bytes(CHUNK_BYTES), noise(300_000), bytes(300_000)], ids=["values", "noise", "zeros", "long", "long zeros"]
+    "data",
+    [values(), noise(), bytes(CHUNK_BYTES), noise(300_000), bytes(300_000)],
+    ids=["values", "noise", "zeros", "long", "long zeros"],
 )
 def test_every_codec(compressor: str | None, checksum: bool, data: bytes) -> None:
     encoded = ENCODERS[compressor](data)
@@ -93,7 +102,8 @@ def test_every_flipped_bit_under_a_checksum_is_found(compressor: str | None) -> 
 @pytest.mark.parametrize("cname", ["lz4", "zstd", "zlib"])
 @pytest.mark.parametrize("shuffle", ["shuffle", "bitshuffle"])
 def test_damage_without_a_checksum_never_escapes_as_another_error(cname: str, shuffle: str) -> None:
-    """Random bytes anywhere in a chunk: other pixels of the right size, or a typed error; no crash, nothing else."""
+    """Random bytes anywhere in a chunk: other pixels of the right size, or a typed error; no crash, nothing
+    else."""
     encoded = blosc(values(), cname, shuffle)
     rng = np.random.default_rng(3)
     found = 0
@@ -102,7 +112,9 @@ def test_damage_without_a_checksum_never_escapes_as_another_error(cname: str, sh
         for place in rng.integers(0, len(encoded), rng.integers(1, 4)):
             damaged[place] = rng.integers(0, 256)
         try:
-            assert decode_chunk(damaged, ChunkCodecs("blosc", checksum=False), CHUNK_BYTES).nbytes == CHUNK_BYTES
+            assert (
+                decode_chunk(damaged, ChunkCodecs("blosc", checksum=False), CHUNK_BYTES).nbytes == CHUNK_BYTES
+            )
         except ShardFormatError:
             found += 1
     assert found > 0
@@ -110,7 +122,8 @@ def test_damage_without_a_checksum_never_escapes_as_another_error(cname: str, sh
 
 @pytest.mark.parametrize("compressor", ["zstd", "gzip"])
 def test_frames_with_their_own_checksum_show_every_flipped_content_bit(compressor: str) -> None:
-    """zstd (with its checksum on) and gzip protect the content themselves: a flipped bit either is refused or changes no pixel."""
+    """zstd (with its checksum on) and gzip protect the content themselves: a flipped bit either is refused or
+    changes no pixel."""
     data = values(200)
     encoded = ENCODERS[compressor](data)
     for bit in range(8 * len(encoded)):
@@ -123,7 +136,8 @@ def test_frames_with_their_own_checksum_show_every_flipped_content_bit(compresso
 
 
 def test_a_bomb_does_not_unfold() -> None:
-    """256 MiB of zeros in a gzip member of 256 KiB: refused after at most one byte more than the chunk's size."""
+    """256 MiB of zeros in a gzip member of 256 KiB: refused after at most one byte more than the chunk's
+    size."""
     import tracemalloc
     import zlib
 
@@ -170,7 +184,12 @@ def test_blosc_2_is_not_blosc() -> None:
 @pytest.mark.parametrize("checksum", [False, True])
 def test_describe_chunk(encoded: bytes, compressor: str | None, form: str, checksum: bool) -> None:
     encoded = with_checksum(encoded) if checksum else encoded
-    assert str(describe_chunk(encoded[:HEAD_BYTES], len(encoded), ChunkCodecs(compressor, checksum), CHUNK_BYTES)) == form
+    assert (
+        str(
+            describe_chunk(encoded[:HEAD_BYTES], len(encoded), ChunkCodecs(compressor, checksum), CHUNK_BYTES)
+        )
+        == form
+    )
 
 
 @pytest.mark.parametrize("compressor", ["blosc", "zstd", "gzip"])
@@ -190,7 +209,11 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
         ([{"name": "bytes"}, {"name": "crc32c"}], 1, ChunkCodecs(None, checksum=True)),
         (["bytes", "crc32c"], 1, ChunkCodecs(None, checksum=True)),
         ([LITTLE, {"name": "zstd", "configuration": {"level": 1}}], 2, ChunkCodecs("zstd", checksum=False)),
-        ([LITTLE, {"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}], 2, ChunkCodecs("gzip", checksum=True)),
+        (
+            [LITTLE, {"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}],
+            2,
+            ChunkCodecs("gzip", checksum=True),
+        ),
     ],
 )
 def test_codec_lists(codecs: list, itemsize: int, result: ChunkCodecs) -> None:

@@ -1,12 +1,14 @@
 """``./tools/prove compaction``: P13, every storage call of every job. Exit code 0 when nothing was broken.
 
-jobs        what is run: packing, recoding, moving, a pyramid, other chunks; its storage calls counted, and something done at one of them
+jobs        what is run: packing, recoding, moving, a pyramid, other chunks; its storage calls counted, and
+            something done at one of them
 stores      what the jobs work on, and the state that each begins and ends with
 judge       what must hold at every moment, and after the job was run again
 trials      one job, one moment, one misfortune, from beginning to verdict
 
-Each call is a moment to be killed at (alone, and with a second death in the run that goes on), to fail at with EIO (once, and from then on), and
-to be without room from. Then the power is cut, see ``tests/power``. Needs root for the small disks and what ``tests/power/README.md`` names.
+Each call is a moment to be killed at (alone, and with a second death in the run that goes on), to fail at
+with EIO (once, and from then on), and to be without room from. Then the power is cut, see ``tests/power``.
+Needs root for the small disks and what ``tests/power/README.md`` names.
 """
 
 from __future__ import annotations
@@ -32,12 +34,33 @@ SUITES = ("killed", "failing", "full", "power")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tools/prove compaction", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", action="append", choices=sorted(JOBS), help="only this job (may be given again)")
-    parser.add_argument("--only", action="append", choices=SUITES, help="only this misfortune (may be given again)")
-    parser.add_argument("--calls", type=int, default=0, metavar="N", help="about so many storage calls of each job instead of all")
-    parser.add_argument("--images", type=int, default=2000, help="of disks after a power cut (default: %(default)s)")
-    parser.add_argument("--filesystem", action="append", default=None, help="of full disks (may be given again; default: ext4, xfs, btrfs)")
+    parser = argparse.ArgumentParser(
+        prog="tools/prove compaction",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--job", action="append", choices=sorted(JOBS), help="only this job (may be given again)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=SUITES, help="only this misfortune (may be given again)"
+    )
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=0,
+        metavar="N",
+        help="about so many storage calls of each job instead of all",
+    )
+    parser.add_argument(
+        "--images", type=int, default=2000, help="of disks after a power cut (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--filesystem",
+        action="append",
+        default=None,
+        help="of full disks (may be given again; default: ext4, xfs, btrfs)",
+    )
     options = parser.parse_args()
     suites = options.only or SUITES
     summary: dict[str, Any] = {}
@@ -49,13 +72,19 @@ def main() -> int:
         if "failing" in suites:
             summary["failing"] = _tallied(lambda tally: _fail(grounds, folder, tally, options.calls))
         for filesystem in options.filesystem or ("ext4", "xfs", "btrfs") if "full" in suites else ():
-            summary[f"full {filesystem}"] = _tallied(lambda tally, kind=filesystem: _fill(grounds, kind, tally, options.calls))
+            summary[f"full {filesystem}"] = _tallied(
+                lambda tally, kind=filesystem: _fill(grounds, kind, tally, options.calls)
+            )
     broken = sum(len(part["violations"]) for part in summary.values())
     print(json.dumps(summary, indent=2))
     if "power" in suites:
         jobs = [part for job in POWER_JOBS if job in (options.job or JOBS) for part in ("--job", job)]
-        for what in ([["--compaction"]] if {"pack", "recode"} & set(options.job or JOBS) else []) + ([jobs] if jobs else []):
-            broken += subprocess.run([sys.executable, "-m", "tests.power", *what, "--images", str(options.images)], check=False).returncode
+        for what in ([["--compaction"]] if {"pack", "recode"} & set(options.job or JOBS) else []) + (
+            [jobs] if jobs else []
+        ):
+            broken += subprocess.run(
+                [sys.executable, "-m", "tests.power", *what, "--images", str(options.images)], check=False
+            ).returncode
     return 1 if broken else 0
 
 
@@ -99,7 +128,10 @@ def _fill(grounds: list[Ground], filesystem: str, tally: Tally, calls: int) -> N
 
 
 def _say(what: str, ground: Ground, tally: Tally) -> None:
-    line = f"{what}: {ground.job}, {len(ground.points)} storage calls; {tally.trials} trials, {len(tally.violations)} violations"
+    line = (
+        f"{what}: {ground.job}, {len(ground.points)} storage calls; {tally.trials} trials, "
+        f"{len(tally.violations)} violations"
+    )
     print(line, file=sys.stderr, flush=True)
 
 

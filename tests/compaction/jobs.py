@@ -1,4 +1,5 @@
-"""The jobs, as processes run them: in one thread, one task after another, so that their storage calls come in the same order every time."""
+"""The jobs, as processes run them: in one thread, one task after another, so that their storage calls come in
+the same order every time."""
 
 from __future__ import annotations
 
@@ -43,13 +44,20 @@ def _pack(folder: Path) -> dict[str, Any]:
 
 
 def _recode(folder: Path) -> dict[str, Any]:
-    return run(plan(open_store(folder / STORE), Options(recompress={"cname": "zstd", "clevel": 5, "shuffle": None})), Here()).to_dict()
+    return run(
+        plan(open_store(folder / STORE), Options(recompress={"cname": "zstd", "clevel": 5, "shuffle": None})),
+        Here(),
+    ).to_dict()
 
 
 def _move(folder: Path) -> dict[str, Any]:
     if not (folder / STORE).exists():
         return {"ok": True}
-    return move_store(folder / STORE, MoveOptions(str(folder / MOVED), delete_source=True, manners=Manners(idle=False)), Here().run).to_dict()
+    return move_store(
+        folder / STORE,
+        MoveOptions(str(folder / MOVED), delete_source=True, manners=Manners(idle=False)),
+        Here().run,
+    ).to_dict()
 
 
 def _pyramid(folder: Path) -> dict[str, Any]:
@@ -59,17 +67,32 @@ def _pyramid(folder: Path) -> dict[str, Any]:
 def _rechunk(folder: Path) -> dict[str, Any]:
     options = RechunkOptions({"z": 3, "y": 8, "x": 12}, {"y": 16, "x": 24})
     try:
-        report = write_new_store(plan_new_store(folder / STORE, options), folder / RECHUNKED, options, Here().run, manners={"idle": False})
+        report = write_new_store(
+            plan_new_store(folder / STORE, options),
+            folder / RECHUNKED,
+            options,
+            Here().run,
+            manners={"idle": False},
+        )
     except OutputExistsError:  # a job that was killed after its last deed; who runs it again is told so
         return {"ok": True}
     return report.to_dict()
 
 
-JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {"pack": _pack, "recode": _recode, "move": _move, "pyramid": _pyramid, "rechunk": _rechunk}
+JOBS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "pack": _pack,
+    "recode": _recode,
+    "move": _move,
+    "pyramid": _pyramid,
+    "rechunk": _rechunk,
+}
 
 
-def run_job(name: str, folder: Path, at_call: Callable[[int, str], None] = lambda _number, _point: None) -> tuple[list[str], dict[str, Any]]:
-    """``at_call(number, point)`` is called at each storage call, counted from 1. The points, and the job's report or its error."""
+def run_job(
+    name: str, folder: Path, at_call: Callable[[int, str], None] = lambda _number, _point: None
+) -> tuple[list[str], dict[str, Any]]:
+    """``at_call(number, point)`` is called at each storage call, counted from 1. The points, and the job's
+    report or its error."""
     points: list[str] = []
 
     def watch(point: str) -> None:

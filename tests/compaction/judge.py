@@ -1,4 +1,5 @@
-"""What must hold of a folder in which a job was at work. Each function returns what is wrong, in plain words."""
+"""What must hold of a folder in which a job was at work. Each function returns what is wrong, in plain
+words."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def judge_moment(ground: Ground, folder: Path) -> list[str]:
-    """At whatever moment: a reader finds the image, and of every store and level that is there all values; verify finds nothing."""
+    """At whatever moment: a reader finds the image, and of every store and level that is there all values;
+    verify finds nothing."""
     try:
         seen = read_stores(folder)
     except Exception as error:
@@ -41,9 +43,12 @@ def judge_moment(ground: Ground, folder: Path) -> list[str]:
 
 
 def judge_end(ground: Ground, folder: Path, finished: Identities) -> list[str]:
-    """After the job was run again: all is done, what was ``finished`` before it was not done again, and nothing is left over."""
+    """After the job was run again: all is done, what was ``finished`` before it was not done again, and
+    nothing is left over."""
     problems = judge_moment(ground, folder)
-    if not problems and {name: set(levels) for name, levels in read_stores(folder).items()} != {n: set(levels) for n, levels in ground.end.items()}:
+    if not problems and {name: set(levels) for name, levels in read_stores(folder).items()} != {
+        n: set(levels) for n, levels in ground.end.items()
+    }:
         problems.append("the job is not done")
     tree = tree_of(folder)
     problems += [f"left over: {path}" for path in sorted(tree - ground.tree)]

@@ -1,4 +1,5 @@
-"""What the jobs work on: a small image with gaps, a level beside it, a frame table, and one shard that was spilled; and what becomes of it."""
+"""What the jobs work on: a small image with gaps, a level beside it, a frame table, and one shard that was
+spilled; and what becomes of it."""
 
 from __future__ import annotations
 
@@ -44,8 +45,9 @@ def write_store(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Ground:
-    """``before``: where every trial begins, with what readers see there (``begin``). What the job makes of it when nothing happens: the storage calls
-    (``points``), all paths that are left (``tree``), what readers see then (``end``)."""
+    """``before``: where every trial begins, with what readers see there (``begin``). What the job makes of it
+    when nothing happens: the storage calls (``points``), all paths that are left (``tree``), what readers see
+    then (``end``)."""
 
     job: str
     before: Path
@@ -70,7 +72,11 @@ class Ground:
 
 def read_stores(folder: Path) -> Values:
     """Every level of every store that a reader finds, as zarr-python reads it."""
-    return {name: read_levels(folder / name) for name in (STORE, MOVED, RECHUNKED) if (folder / name / "zarr.json").exists()}
+    return {
+        name: read_levels(folder / name)
+        for name in (STORE, MOVED, RECHUNKED)
+        if (folder / name / "zarr.json").exists()
+    }
 
 
 def read_levels(store: Path) -> dict[str, np.ndarray]:

@@ -71,7 +71,9 @@ class Trials:
 
     def killed(self, server: ForkServer, call: int, *, then: int = 0) -> None:
         """``then``: the storage call of the second run at which that is killed as well, if it gets so far."""
-        what = f"{self._ground.job} killed at {self._point(call)}" + (f", then at call {then}" if then else "")
+        what = f"{self._ground.job} killed at {self._point(call)}" + (
+            f", then at call {then}" if then else ""
+        )
         with self._fresh() as (folder, old):
             problems: list[str] = []
             finished: dict[tuple[int, int], str] = {}
@@ -91,7 +93,9 @@ class Trials:
             if number == call or (for_ever and number > call):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        self._disturbed(f"I/O error {'from' if for_ever else 'at'} {self._point(call)}", "failing", fail, lambda: None)
+        self._disturbed(
+            f"I/O error {'from' if for_ever else 'at'} {self._point(call)}", "failing", fail, lambda: None
+        )
 
     def full(self, call: int, filler: Filler) -> None:
         def fill(number: int, _point: str) -> None:
@@ -100,19 +104,28 @@ class Trials:
 
         self._disturbed(f"no room from {self._point(call)} on", "full", fill, filler.release)
 
-    def _disturbed(self, what: str, how: str, at_call: Callable[[int, str], None], restore: Callable[[], None]) -> None:
+    def _disturbed(
+        self, what: str, how: str, at_call: Callable[[int, str], None], restore: Callable[[], None]
+    ) -> None:
         with self._fresh() as (folder, old):
             _, report = run_job(self._ground.job, folder, at_call)
             restore()
             problems = judge_moment(self._ground, folder)
-            problems += [f"not a clear error: {error}" for error in errors_of(report) if error.get("code") not in _CLEAR_ERRORS]
+            problems += [
+                f"not a clear error: {error}"
+                for error in errors_of(report)
+                if error.get("code") not in _CLEAR_ERRORS
+            ]
             if not report["ok"] and not errors_of(report):
                 problems.append(f"not done, and no error says why: {report}")
             problems += self._again(folder, finished_shards(self._ground, folder, old))
-            self._tally.add(f"{self._ground.job}, {what}", problems, how=f"{how}, {'done' if report['ok'] else 'refused'}")
+            self._tally.add(
+                f"{self._ground.job}, {what}", problems, how=f"{how}, {'done' if report['ok'] else 'refused'}"
+            )
 
     def changed(self, point: str, change: Callable[[Path], Callable[[], list[str]]]) -> list[dict[str, Any]]:
-        """``change`` is made to the folder when ``point`` is first reached; what it returns says afterwards what is wrong. The errors of the job."""
+        """``change`` is made to the folder when ``point`` is first reached; what it returns says afterwards
+        what is wrong. The errors of the job."""
         checks: list[Callable[[], list[str]]] = []
         with self._fresh() as (folder, _):
 
@@ -125,7 +138,11 @@ class Trials:
                 _, report = run_job(self._ground.job, folder)
             finally:
                 failpoints.set_hook(point, None)
-            self._tally.add(f"{self._ground.job}, changed at {point}", [problem for check in checks for problem in check()], how="changed")
+            self._tally.add(
+                f"{self._ground.job}, changed at {point}",
+                [problem for check in checks for problem in check()],
+                how="changed",
+            )
             return errors_of(report)
 
     def _again(self, folder: Path, finished: dict[tuple[int, int], str]) -> list[str]:

@@ -1,4 +1,5 @@
-"""What crash safety costs, in numbers that can be checked by hand, and the warnings about disks on which a promise means less."""
+"""What crash safety costs, in numbers that can be checked by hand, and the warnings about disks on which a
+promise means less."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from shardwright.storage import choose_io
 from shardwright.storage.filesystems import memory_filesystem, remote_filesystem, same_filesystem
 
 ARRAY = """{dtype: uint16, frame_fields: [laser_mw], dimensions: [{name: t, chunk_size: 16, shard_size_chunks: 4},
-     {name: y, count: 512, chunk_size: 256, shard_size_chunks: 1}, {name: x, count: 512, chunk_size: 256, shard_size_chunks: 2}]}"""
+     {name: y, count: 512, chunk_size: 256, shard_size_chunks: 1}, {name: x, count: 512, chunk_size: 256, shard_size_chunks: 2}]}"""  # noqa: E501
 
 
 def rig(root: Path, *, output: str = "", common: str = "{}", stream: str = "") -> str:
@@ -37,15 +38,23 @@ def test_the_cost_of_one_stream(tmp_path: Path) -> None:
     plan = make_plan(parse_config(rig(tmp_path, output=", ballast: 10MiB")))
     (planned,) = plan.streams
     assert planned.safety.staging_bytes == 32 << 20
-    # A header page; for each of 4 slabs 16 frame records of 128 + 8 bytes and 2 x 2 chunk entries of 32 bytes.
+    # A header page; for each of 4 slabs 16 frame records of 128 + 8 bytes and 2 x 2 chunk entries of 32
+    # bytes.
     assert planned.safety.journal_bytes == 4096 + 4 * (16 * 136 + 4 * 32)
-    assert planned.safety.journals == planned.limits.disk_reserved_bytes // (2 * planned.limits.shard_file_bytes)
-    assert planned.safety.disk_bytes == (32 << 20) + planned.safety.journals * planned.safety.journal_bytes + 10 * 2**20
+    assert planned.safety.journals == planned.limits.disk_reserved_bytes // (
+        2 * planned.limits.shard_file_bytes
+    )
+    assert (
+        planned.safety.disk_bytes
+        == (32 << 20) + planned.safety.journals * planned.safety.journal_bytes + 10 * 2**20
+    )
     assert plan.disk_reserved_bytes == planned.limits.disk_reserved_bytes + planned.safety.disk_bytes
 
 
 def test_the_plan_as_json_names_promises_and_cost(tmp_path: Path) -> None:
-    plan = make_plan(parse_config(rig(tmp_path, stream="durability: durable,", common="{sync_interval_ms: 200}"))).to_dict()
+    plan = make_plan(
+        parse_config(rig(tmp_path, stream="durability: durable,", common="{sync_interval_ms: 200}"))
+    ).to_dict()
     (planned,) = plan["streams"]
     assert planned["reliability"]["durability"] == "durable"
     assert planned["reliability"]["sync_interval_ms"] == 200
@@ -58,17 +67,27 @@ def test_a_durable_ring_must_bridge_two_syncs(tmp_path: Path) -> None:
     (warning,) = make_plan(parse_config(rig(tmp_path, stream="durability: durable,"))).streams[0].warnings
     assert "it bridges 1.00 s" in warning
     assert "for 2 s" in warning
-    quick = make_plan(parse_config(rig(tmp_path, stream="durability: durable,", common="{sync_interval_ms: 500}")))
+    quick = make_plan(
+        parse_config(rig(tmp_path, stream="durability: durable,", common="{sync_interval_ms: 500}"))
+    )
     assert quick.streams[0].warnings == ()
 
 
 def test_what_degrade_writes_is_put_right_only_if_somebody_does_it(tmp_path: Path) -> None:
     degrading = rig(tmp_path, stream="overload: degrade,")
     (warning,) = make_plan(parse_config(degrading)).warnings
-    assert warning.startswith("a: what overload: degrade writes with less compression stays so; set compaction")
+    assert warning.startswith(
+        "a: what overload: degrade writes with less compression stays so; set compaction"
+    )
     assert len(make_plan(parse_config(f"{degrading}compaction: {{enabled: true}}\n")).warnings) == 1
-    assert make_plan(parse_config(f"{degrading}compaction: {{enabled: true, recompress: zstd}}\n")).warnings == ()
-    assert make_plan(parse_config(f"{degrading}compaction: {{enabled: true, recompress: codec}}\n")).warnings == ()
+    assert (
+        make_plan(parse_config(f"{degrading}compaction: {{enabled: true, recompress: zstd}}\n")).warnings
+        == ()
+    )
+    assert (
+        make_plan(parse_config(f"{degrading}compaction: {{enabled: true, recompress: codec}}\n")).warnings
+        == ()
+    )
     assert make_plan(parse_config(rig(tmp_path))).warnings == ()
 
 
@@ -78,7 +97,9 @@ def test_a_network_filesystem_is_a_warning(tmp_path: Path) -> None:
     assert warning.startswith("output.root is on a network filesystem (nfs)")
 
 
-def test_a_mapping_that_a_full_disk_would_turn_into_a_sigbus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapping_that_a_full_disk_would_turn_into_a_sigbus_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(choose_io, "unmappable_filesystem", lambda _path: "btrfs")
     make_plan(parse_config(rig(tmp_path, output=", io: auto")))
     with pytest.raises(ConfigError, match=r"output\.io.* cannot be mapped: on btrfs"):
@@ -96,18 +117,24 @@ def test_a_mapping_is_a_warning_that_says_what_it_risks(tmp_path: Path) -> None:
 def test_a_root_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "memory_filesystem", lambda _path: "tmpfs")
     (warning,) = make_plan(parse_config(rig(tmp_path))).warnings
-    assert warning.endswith("in memory (tmpfs): nothing there is durable; serve refuses it unless output.in_memory is true")
+    assert warning.endswith(
+        "in memory (tmpfs): nothing there is durable; serve refuses it unless output.in_memory is true"
+    )
     (warning,) = make_plan(parse_config(rig(tmp_path, output=", in_memory: true"))).warnings
     assert warning.endswith("in memory (tmpfs): nothing there is durable")
 
 
 def test_a_spill_root_that_helps_nobody_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
-    (same,) = make_plan(parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/more", stream="on_full: spill,"))).warnings
+    (same,) = make_plan(
+        parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/more", stream="on_full: spill,"))
+    ).warnings
     assert "on the same filesystem" in same
     (unused,) = make_plan(parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/more"))).warnings
     assert "is never used" in unused
-    missing = make_plan(parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/absent", stream="on_full: spill,"))).warnings
+    missing = make_plan(
+        parse_config(rig(tmp_path, output=f", spill_root: {tmp_path}/absent", stream="on_full: spill,"))
+    ).warnings
     assert f"output.spill_root {tmp_path}/absent is not there yet" in missing[0]
 
 
@@ -123,5 +150,9 @@ def test_filesystems_of_this_machine_are_told_apart() -> None:
 
 
 def test_the_journal_of_a_single_image_has_one_record() -> None:
-    spec = parse_config(rig(Path("/tmp")).replace("{name: t, chunk_size: 16, shard_size_chunks: 4},", "")).config.streams[0].array
+    spec = (
+        parse_config(rig(Path("/tmp")).replace("{name: t, chunk_size: 16, shard_size_chunks: 4},", ""))
+        .config.streams[0]
+        .array
+    )
     assert durability.journal_bytes(Grid.of(spec), 136) == 4096 + 136 + 4 * 32

@@ -59,23 +59,46 @@ def test_only_the_output_root_is_required() -> None:
 
 def test_reliability_has_defaults_and_a_stream_may_have_its_own() -> None:
     text = GOOD.replace("root: ./data", "root: ./data, spill_root: ./more, ballast: 8MiB")
-    config = parse_config(text.replace("ring_frames: auto", "durability: durable\n    on_full: spill\n    on_duplicate: fail")).config
+    config = parse_config(
+        text.replace("ring_frames: auto", "durability: durable\n    on_full: spill\n    on_duplicate: fail")
+    ).config
     common, own = config.reliability, config.reliability_of(config.streams[0])
-    assert (common.durability, common.overload, common.on_full, common.on_duplicate) == ("stored", "block", "block", "count")
+    assert (common.durability, common.overload, common.on_full, common.on_duplicate) == (
+        "stored",
+        "block",
+        "block",
+        "count",
+    )
     assert (common.store_within_ms, common.sync_interval_ms, common.resume_timeout_ms) == (1000, 1000, 60_000)
-    assert (own.durability, own.overload, own.on_full, own.on_duplicate) == ("durable", "block", "spill", "fail")
+    assert (own.durability, own.overload, own.on_full, own.on_duplicate) == (
+        "durable",
+        "block",
+        "spill",
+        "fail",
+    )
     assert config.spills
-    assert (config.output.spill_root, config.output.ballast, config.output.low_water) == (Path.cwd() / "more", 8 * 2**20, 2**30)
+    assert (config.output.spill_root, config.output.ballast, config.output.low_water) == (
+        Path.cwd() / "more",
+        8 * 2**20,
+        2**30,
+    )
 
 
 def test_compaction_is_off_unless_it_is_asked_for() -> None:
     assert not parse_config(GOOD).config.compaction.enabled
     compaction = parse_config(GOOD + "compaction: {enabled: true, rate: 50MB}").config.compaction
-    assert (compaction.enabled, compaction.rate, compaction.order, compaction.recompress) == (True, 50_000_000, "row_major", None)
+    assert (compaction.enabled, compaction.rate, compaction.order, compaction.recompress) == (
+        True,
+        50_000_000,
+        "row_major",
+        None,
+    )
     assert (compaction.workers, compaction.after_s, compaction.pause_above) == (1, 60, 0.25)
 
 
-def test_paths_count_from_the_file_not_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_count_from_the_file_not_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "elsewhere").mkdir()
     file = tmp_path / "etc" / "rig.yaml"
@@ -98,7 +121,9 @@ def test_yaml_12_words_and_numbers() -> None:
 
 
 def test_aliases_stand_for_what_they_name() -> None:
-    text = GOOD.replace("{name: x, count: 64, chunk_size: 32}", "{name: x, count: 64, chunk_size: 32}\n        - *side")
+    text = GOOD.replace(
+        "{name: x, count: 64, chunk_size: 32}", "{name: x, count: 64, chunk_size: 32}\n        - *side"
+    )
     with pytest.raises(ConfigError, match="names must differ"):
         parse_config(text)
 
@@ -106,23 +131,89 @@ def test_aliases_stand_for_what_they_name() -> None:
 # (what is replaced in GOOD, by what, the line, the field, what the message must also say)
 BAD = [
     ("output: {root: ./data}", "", 1, "output", "is missing"),
-    ("root: ./data", "rot: ./data", 2, "output.rot", "is not a known key; expected one of root, io, create, spill_root, ballast,"),
+    (
+        "root: ./data",
+        "rot: ./data",
+        2,
+        "output.rot",
+        "is not a known key; expected one of root, io, create, spill_root, ballast,",
+    ),
     ("root: ./data", "root: 7", 2, "output.root", "a folder; got 7"),
     ("version: 1", "version: 2", 1, "version", "expected 1; got 2"),
     ("version: 1", "version: 1\nversion: 1", 2, "version", "is given twice, first on line 1"),
-    ("workers:", "worker:", 8, "worker", "is not a known key; expected one of version, output, ingest, workers"),
+    (
+        "workers:",
+        "worker:",
+        8,
+        "worker",
+        "is not a known key; expected one of version, output, ingest, workers",
+    ),
     ("threads: 3", "threads: 0", 8, "workers.threads", "'auto' or a whole number from 1 to 1024; got 0"),
-    ("threads: 3", "threads: 1000000000", 8, "workers.threads", "'auto' or a whole number from 1 to 1024; got 1000000000"),
-    ("ring_frames: auto", "ring_frames: 1048577", 13, "streams[0].ring_frames", "'auto' or a whole number from 1 to 1048576; got 1048577"),
+    (
+        "threads: 3",
+        "threads: 1000000000",
+        8,
+        "workers.threads",
+        "'auto' or a whole number from 1 to 1024; got 1000000000",
+    ),
+    (
+        "ring_frames: auto",
+        "ring_frames: 1048577",
+        13,
+        "streams[0].ring_frames",
+        "'auto' or a whole number from 1 to 1048576; got 1048577",
+    ),
     ("1.5GiB", "999999999999999TB", 9, "memory.budget", "above 0 and at most 2^60; got '999999999999999TB'"),
-    ("1.5GiB", "1152921504606846977", 9, "memory.budget", "above 0 and at most 2^60; got 1152921504606846977"),
-    ("frame_rate_hz: 1e2", "frame_rate_hz: 1e10", 12, "streams[0].frame_rate_hz", "less than or equal to 1000000000"),
-    ("root: ./data", 'root: "./da\\0ta"', 2, "output.root", "expected a path without NUL, of at most 3072 bytes, 255 in each name"),
-    ("root: ./data", f"root: {'d' * 5000}", 2, "output.root", "expected a path without NUL, of at most 3072 bytes, 255 in each name"),
-    ("root: ./data", f"root: {'d' * 256}", 2, "output.root", "expected a path without NUL, of at most 3072 bytes, 255 in each name"),
-    ("root: ./data", f"root: {'d/' * 2000}", 2, "output.root", "expected a path without NUL, of at most 3072 bytes, 255 in each name"),
+    (
+        "1.5GiB",
+        "1152921504606846977",
+        9,
+        "memory.budget",
+        "above 0 and at most 2^60; got 1152921504606846977",
+    ),
+    (
+        "frame_rate_hz: 1e2",
+        "frame_rate_hz: 1e10",
+        12,
+        "streams[0].frame_rate_hz",
+        "less than or equal to 1000000000",
+    ),
+    (
+        "root: ./data",
+        'root: "./da\\0ta"',
+        2,
+        "output.root",
+        "expected a path without NUL, of at most 3072 bytes, 255 in each name",
+    ),
+    (
+        "root: ./data",
+        f"root: {'d' * 5000}",
+        2,
+        "output.root",
+        "expected a path without NUL, of at most 3072 bytes, 255 in each name",
+    ),
+    (
+        "root: ./data",
+        f"root: {'d' * 256}",
+        2,
+        "output.root",
+        "expected a path without NUL, of at most 3072 bytes, 255 in each name",
+    ),
+    (
+        "root: ./data",
+        f"root: {'d/' * 2000}",
+        2,
+        "output.root",
+        "expected a path without NUL, of at most 3072 bytes, 255 in each name",
+    ),
     ("ipc://./x.sock", "ipc://./x\\0.sock", 4, "ingest.endpoints[0]", "expected a path without NUL"),
-    ("count: 64", f"count: {2**63}", 20, "streams[0].array.dimensions[1].count", "less than or equal to 281474976710656"),
+    (
+        "count: 64",
+        f"count: {2**63}",
+        20,
+        "streams[0].array.dimensions[1].count",
+        "less than or equal to 281474976710656",
+    ),
     ("threads: 3", "threads: true", 8, "workers.threads", "got true"),
     ("threads: 3", "threads: '3'", 8, "workers.threads", "got '3'"),
     ("1.5GiB", "1.5 gigs", 9, "memory.budget", "64MiB or 4GiB"),
@@ -132,9 +223,21 @@ BAD = [
     ("tcp://127.0.0.1:5555", "tcp://*:70000", 4, "ingest.endpoints[1]", "1 to 65535"),
     ("tcp://127.0.0.1:5555", "inproc://x", 4, "ingest.endpoints[1]", "got 'inproc://x'"),
     ("ipc://./x.sock", "ipc://@abstract", 4, "ingest.endpoints[0]", "ipc://PATH"),
-    ("ipc://./x.sock", f"ipc:///tmp/{'s' * 120}", 4, "ingest.endpoints[0]", "expected at most 107 bytes; got 125"),
+    (
+        "ipc://./x.sock",
+        f"ipc:///tmp/{'s' * 120}",
+        4,
+        "ingest.endpoints[0]",
+        "expected at most 107 bytes; got 125",
+    ),
     ("tcp://127.0.0.1:5555", "ipc://x.sock", 4, "ingest.endpoints", "must differ"),
-    ("heartbeat_ms: 500", "heartbeat_ms: 5000", 3, "ingest.session_timeout_ms", "expected 15000 or more; got 10000"),
+    (
+        "heartbeat_ms: 500",
+        "heartbeat_ms: 5000",
+        3,
+        "ingest.session_timeout_ms",
+        "expected 15000 or more; got 10000",
+    ),
     ("heartbeat_ms: 500", "heartbeat_ms: 1", 6, "ingest.heartbeat_ms", "greater than or equal to 10; got 1"),
     ("name: cam0", "name: ../cam0", 11, "streams[0].name", "got '../cam0'"),
     ("frame_rate_hz: 1e2", "frame_rate_hz: off", 12, "streams[0].frame_rate_hz", "number; got 'off'"),
@@ -142,24 +245,102 @@ BAD = [
     ("dtype: uint16", "dtype: uint12", 15, "streams[0].array.dtype", "uint12"),
     ("dtype: uint16", "dtype: '<u2'", 15, "streams[0].array.dtype", "expected one of bool"),
     ("fill_value: 7", "fill_value: 70000", 16, "streams[0].array.fill_value", "70000 is not a uint16"),
-    ("fill_value: 7", "fill_valu: 7", 16, "streams[0].array.fill_valu", "is not a known key; expected one of dtype"),
+    (
+        "fill_value: 7",
+        "fill_valu: 7",
+        16,
+        "streams[0].array.fill_valu",
+        "is not a known key; expected one of dtype",
+    ),
     ("fill_value: 7", "storage_order: [x, y, t]", 16, "streams[0].array.storage_order", "must end with"),
-    ("cname: zstd", "cname: lz5", 17, "streams[0].array.codec.cname", "'lz4', 'lz4hc', 'zstd' or 'zlib'; got 'lz5'"),
-    ("name: blosc, cname: zstd", "name: zstd, cname: zstd", 17, "streams[0].array.codec.cname", "expected one of name, level"),
+    (
+        "cname: zstd",
+        "cname: lz5",
+        17,
+        "streams[0].array.codec.cname",
+        "'lz4', 'lz4hc', 'zstd' or 'zlib'; got 'lz5'",
+    ),
+    (
+        "name: blosc, cname: zstd",
+        "name: zstd, cname: zstd",
+        17,
+        "streams[0].array.codec.cname",
+        "expected one of name, level",
+    ),
     ("name: blosc", "name: lzma", 17, "streams[0].array.codec.name", "got 'lzma'"),
-    ("workers:", "reliability: {durability: maybe}\nworkers:", 8, "reliability.durability", "'stored' or 'durable'; got 'maybe'"),
-    ("workers:", "reliability: {overload: spill}\nworkers:", 8, "reliability.overload", "'block', 'degrade', 'drop' or 'fail'; got 'spill'"),
-    ("workers:", "reliability: {sync_interval_ms: 0}\nworkers:", 8, "reliability.sync_interval_ms", "greater than or equal to 10; got 0"),
-    ("workers:", "reliability: {on_full: spill}\nworkers:", 2, "output.spill_root", "is missing; expected a folder on another disk"),
-    ("ring_frames: auto", "on_full: spill", 2, "output.spill_root", "is missing; expected a folder on another disk"),
-    ("ring_frames: auto", "durability: accepted", 13, "streams[0].durability", "'stored' or 'durable'; got 'accepted'"),
+    (
+        "workers:",
+        "reliability: {durability: maybe}\nworkers:",
+        8,
+        "reliability.durability",
+        "'stored' or 'durable'; got 'maybe'",
+    ),
+    (
+        "workers:",
+        "reliability: {overload: spill}\nworkers:",
+        8,
+        "reliability.overload",
+        "'block', 'degrade', 'drop' or 'fail'; got 'spill'",
+    ),
+    (
+        "workers:",
+        "reliability: {sync_interval_ms: 0}\nworkers:",
+        8,
+        "reliability.sync_interval_ms",
+        "greater than or equal to 10; got 0",
+    ),
+    (
+        "workers:",
+        "reliability: {on_full: spill}\nworkers:",
+        2,
+        "output.spill_root",
+        "is missing; expected a folder on another disk",
+    ),
+    (
+        "ring_frames: auto",
+        "on_full: spill",
+        2,
+        "output.spill_root",
+        "is missing; expected a folder on another disk",
+    ),
+    (
+        "ring_frames: auto",
+        "durability: accepted",
+        13,
+        "streams[0].durability",
+        "'stored' or 'durable'; got 'accepted'",
+    ),
     ("ring_frames: auto", "sync_interval_ms: 5", 13, "streams[0].sync_interval_ms", "is not a known key"),
-    ("root: ./data", "root: ./data, spill_root: data", 2, "output.spill_root", "must be another folder than root"),
+    (
+        "root: ./data",
+        "root: ./data, spill_root: data",
+        2,
+        "output.spill_root",
+        "must be another folder than root",
+    ),
     ("root: ./data", "root: ./data, low_water: 5 bytes", 2, "output.low_water", "64MiB or 4GiB"),
-    ("name: t, chunk_size: 16", "name: t, chunk_size: 16.5", 19, "streams[0].array.dimensions[0].chunk_size", "got 16.5"),
+    (
+        "name: t, chunk_size: 16",
+        "name: t, chunk_size: 16.5",
+        19,
+        "streams[0].array.dimensions[0].chunk_size",
+        "got 16.5",
+    ),
     ("name: t, chunk_size: 16", "name: t", 19, "streams[0].array.dimensions[0].chunk_size", "is missing"),
-    ("name: t, chunk_size: 16", "name: x, chunk_size: 16", 18, "streams[0].array.dimensions", "names must differ"),
-    ("name: y, count: 64", "name: y", 18, "streams[0].array.dimensions", "only the first axis may be unlimited"),
+    (
+        "name: t, chunk_size: 16",
+        "name: x, chunk_size: 16",
+        18,
+        "streams[0].array.dimensions",
+        "names must differ",
+    ),
+    (
+        "name: y, count: 64",
+        "name: y",
+        18,
+        "streams[0].array.dimensions",
+        "only the first axis may be unlimited",
+    ),
     ("- name: cam0", "- <<: {}\n    name: cam0", 11, "streams[0].<<", "is not a usable key"),
     ("- name: cam0", "- 5: 6\n    name: cam0", 11, "streams[0].5", "is not a usable key"),
     ("- name: cam0", "- !!python/object/new:os.system [x]\n  - name: cam0", 11, "streams[0]", "has a tag"),
@@ -170,14 +351,31 @@ BAD = [
         "",
         4,
         "ingest.endpoints",
-        "open to the whole network; expected curve beside it (shardwright keygen), or insecure: true; got tcp",
+        (
+            "open to the whole network; expected curve beside it (shardwright keygen), or insecure: true; got "  # noqa: E501
+            "tcp"
+        ),
     ),
-    ("insecure: true", "insecure: true\n  curve: {secret_key: k, clients: c}", 7, "ingest.insecure", "contradicts curve"),
-    ("insecure: true", "curve: {secret_key: k}", 7, "ingest.curve.clients", "is missing; expected Folder with the public key of each client"),
+    (
+        "insecure: true",
+        "insecure: true\n  curve: {secret_key: k, clients: c}",
+        7,
+        "ingest.insecure",
+        "contradicts curve",
+    ),
+    (
+        "insecure: true",
+        "curve: {secret_key: k}",
+        7,
+        "ingest.curve.clients",
+        "is missing; expected Folder with the public key of each client",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "line", "field", "says"), BAD, ids=[f"{b[2]}-{b[3]}-{i}" for i, b in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("old", "new", "line", "field", "says"), BAD, ids=[f"{b[2]}-{b[3]}-{i}" for i, b in enumerate(BAD)]
+)
 def test_a_bad_field_is_named_with_its_line(old: str, new: str, line: int, field: str, says: str) -> None:
     assert old in GOOD
     with pytest.raises(ConfigError) as caught:
@@ -201,7 +399,9 @@ def test_a_bad_field_is_named_with_its_line(old: str, new: str, line: int, field
         ("output: {root: x}\nmemory: {budget: " + "9" * 50 + "}", "too long a number"),
     ],
 )
-def test_what_is_no_configuration_at_all(text: str | bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_configuration_at_all(
+    text: str | bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "rig.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"^rig\.yaml:\d+: ") as caught:
@@ -226,7 +426,11 @@ def test_an_endless_file() -> None:
 
 
 def test_several_problems_are_counted_and_the_first_is_named() -> None:
-    text = GOOD.replace("threads: 3", "threads: 0").replace("name: cam0", "name: ''").replace("count: 64", "count: 0")
+    text = (
+        GOOD.replace("threads: 3", "threads: 0")
+        .replace("name: cam0", "name: ''")
+        .replace("count: 64", "count: 0")
+    )
     with pytest.raises(ConfigError, match=r":8: workers\.threads: .*\(3 more fields are wrong\.\)"):
         parse_config(text)
 

@@ -18,16 +18,31 @@ from shardwright.config.load import load_config, parse_config
 from shardwright.config.plan import make_plan, shard_files_per_frame
 from shardwright.model.errors import ConfigError
 
-CONFIGS = sorted(file for file in (Path(__file__).parents[2] / "configs").glob("*.yaml") if not file.stem.startswith("prometheus"))
+CONFIGS = sorted(
+    file
+    for file in (Path(__file__).parents[2] / "configs").glob("*.yaml")
+    if not file.stem.startswith("prometheus")
+)
 
 
 def rig(streams: str, *, budget: str = "4GiB", root: Path = Path("/tmp")) -> str:
-    return f"output: {{root: {root}}}\nworkers: {{threads: 2}}\nmemory: {{budget: {budget}}}\nstreams:\n{streams}"
+    return (
+        f"output: {{root: {root}}}\nworkers: {{threads: 2}}\nmemory: {{budget: "
+        f"{budget}}}\nstreams:\n{streams}"
+    )
 
 
-def stream(name: str, *, more: str = "", chunk: int = 16, index: str = "end", rate: str = "frame_rate_hz: 100,") -> str:
-    plane = "{name: y, count: 512, chunk_size: 256, shard_size_chunks: 1}, {name: x, count: 512, chunk_size: 256, shard_size_chunks: 2}"
-    array = f"{{dtype: uint16, index_location: {index}, dimensions: [{{name: t, chunk_size: {chunk}, shard_size_chunks: 4}}, {plane}]}}"
+def stream(
+    name: str, *, more: str = "", chunk: int = 16, index: str = "end", rate: str = "frame_rate_hz: 100,"
+) -> str:
+    plane = (
+        "{name: y, count: 512, chunk_size: 256, shard_size_chunks: 1}, {name: x, count: 512, "
+        "chunk_size: 256, shard_size_chunks: 2}"
+    )
+    array = (
+        f"{{dtype: uint16, index_location: {index}, dimensions: [{{name: t, chunk_size: {chunk}, "
+        f"shard_size_chunks: 4}}, {plane}]}}"
+    )
     return f"  - {{name: {name}, {rate} {more} array: {array}}}\n"
 
 
@@ -66,15 +81,26 @@ def test_a_given_frame_rate_stands_in_for_the_configured_one() -> None:
     chunks=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     shards=st.tuples(st.integers(1, 3), st.integers(1, 3)),
 )
-def test_files_per_frame_against_counting(counts: tuple[int, int], chunks: tuple[int, int], shards: tuple[int, int]) -> None:
-    """Each frame's shard coordinate, counted one by one, for a limited array and for an unlimited one of whole shards."""
+def test_files_per_frame_against_counting(
+    counts: tuple[int, int], chunks: tuple[int, int], shards: tuple[int, int]
+) -> None:
+    """Each frame's shard coordinate, counted one by one, for a limited array and for an unlimited one of
+    whole shards."""
     for unlimited in (False, True):
         length = chunks[0] * shards[0] * 3 if unlimited else counts[0]
         frame_axes = [
-            Dimension(name="t", count=None if unlimited else length, chunk_size=chunks[0], shard_size_chunks=shards[0]),
+            Dimension(
+                name="t",
+                count=None if unlimited else length,
+                chunk_size=chunks[0],
+                shard_size_chunks=shards[0],
+            ),
             Dimension(name="z", count=counts[1], chunk_size=chunks[1], shard_size_chunks=shards[1]),
         ]
-        plane = [Dimension(name="y", count=5, chunk_size=2), Dimension(name="x", count=4, chunk_size=2, shard_size_chunks=2)]
+        plane = [
+            Dimension(name="y", count=5, chunk_size=2),
+            Dimension(name="x", count=4, chunk_size=2, shard_size_chunks=2),
+        ]
         grid = Grid.of(ArraySpec(dtype="uint8", dimensions=tuple(frame_axes + plane)))
         frames = [(t, z) for t in range(length) for z in range(counts[1])]
         groups = {(t // (chunks[0] * shards[0]), z // (chunks[1] * shards[1])) for t, z in frames}
@@ -88,25 +114,35 @@ def refusal(text: str) -> str:
 
 
 def test_a_budget_that_one_stream_exceeds() -> None:
-    assert refusal(rig(stream("cam0"), budget="1MiB")).startswith("rig.yaml:3: memory.budget: too small for stream cam0: the ring of ")
+    assert refusal(rig(stream("cam0"), budget="1MiB")).startswith(
+        "rig.yaml:3: memory.budget: too small for stream cam0: the ring of "
+    )
 
 
 def test_a_budget_that_all_streams_together_exceed() -> None:
     fits_one = make_plan(parse_config(rig(stream("a")))).memory_peak_bytes
     assert make_plan(parse_config(rig(stream("a"), budget=f"{fits_one}B"))).memory_peak_bytes == fits_one
     message = refusal(rig(stream("a") + stream("b"), budget=f"{fits_one}B"))
-    assert message.startswith("rig.yaml:3: memory.budget: too small for the daemon and all streams at the same time; expected at least ")
+    assert message.startswith(
+        "rig.yaml:3: memory.budget: too small for the daemon and all streams at the "
+        "same time; expected at least "
+    )
 
 
 def test_a_ring_that_is_too_short() -> None:
     message = refusal(rig(stream("a") + stream("b", more="ring_frames: 16,")))
-    assert message.startswith("rig.yaml:6: streams[1].ring_frames: too small for this chunking; expected at least ")
+    assert message.startswith(
+        "rig.yaml:6: streams[1].ring_frames: too small for this chunking; expected at least "
+    )
     assert "got 16" in message
 
 
 def test_more_memory_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "machine_memory_bytes", lambda: 2**20)
-    assert "rig.yaml:3: memory.budget: the streams need more memory than this machine has; expected at most 1.0 MiB" in refusal(rig(stream("a")))
+    assert (
+        "rig.yaml:3: memory.budget: the streams need more memory than this machine has; expected at most "
+        "1.0 MiB" in refusal(rig(stream("a")))
+    )
 
 
 def test_page_cache_beyond_the_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +155,10 @@ def test_page_cache_beyond_the_machine_is_a_warning(monkeypatch: pytest.MonkeyPa
 def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10, 9, 1))
-    assert "rig.yaml:1: output.root: the disk has no room for the shards that are preallocated and for " in refusal(rig(stream("a")))
+    assert (
+        "rig.yaml:1: output.root: the disk has no room for the shards that are preallocated and for "
+        in refusal(rig(stream("a")))
+    )
 
 
 def test_a_missing_root_is_a_warning_that_names_it(tmp_path: Path) -> None:

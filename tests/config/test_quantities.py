@@ -21,9 +21,16 @@ def test_fractions_must_be_whole_bytes() -> None:
 
 
 def test_units_are_powers_of_ten_or_of_two() -> None:
-    assert (parse_size_bytes("1kB"), parse_size_bytes("1KiB"), parse_size_bytes("2TB")) == (1000, 1024, 2 * 10**12)
+    assert (parse_size_bytes("1kB"), parse_size_bytes("1KiB"), parse_size_bytes("2TB")) == (
+        1000,
+        1024,
+        2 * 10**12,
+    )
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"), (5000 * 2**40, "5000.0 TiB")])
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"), (5000 * 2**40, "5000.0 TiB")],
+)
 def test_sizes_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text

@@ -32,7 +32,10 @@ def accepted_by_loader(document: Any) -> bool:
 
 def with_array(**fields: Any) -> dict[str, Any]:
     plane = [{"name": "y", "count": 64, "chunk_size": 32}, {"name": "x", "count": 64, "chunk_size": 32}]
-    return {"output": {"root": "d"}, "streams": [{"name": "a", "array": {"dtype": "uint16", "dimensions": plane, **fields}}]}
+    return {
+        "output": {"root": "d"},
+        "streams": [{"name": "a", "array": {"dtype": "uint16", "dimensions": plane, **fields}}],
+    }
 
 
 def test_the_schema_is_a_valid_schema_of_its_dialect() -> None:
@@ -41,7 +44,9 @@ def test_the_schema_is_a_valid_schema_of_its_dialect() -> None:
 
 
 def test_the_committed_schema_is_what_the_command_prints() -> None:
-    assert (CONFIGS / "shardwright.schema.json").read_text() == schema_text(), "run: shardwright schema > configs/shardwright.schema.json"
+    assert (CONFIGS / "shardwright.schema.json").read_text() == schema_text(), (
+        "run: shardwright schema > configs/shardwright.schema.json"
+    )
 
 
 def test_there_are_shipped_configs() -> None:
@@ -61,8 +66,14 @@ AGREED = [
     (False, {"output": {}}),
     (False, {"output": {"root": ""}}),
     (False, {"output": {"root": "d", "more": 1}}),
-    *((True, {"output": {"root": "d"}, "memory": {"budget": b}}) for b in (1, 2**33, "4GiB", "1.5 GiB", "500MB", "8kB")),
-    *((False, {"output": {"root": "d"}, "memory": {"budget": b}}) for b in (0, -1, True, None, "4", "4G", "GiB", 1.5)),
+    *(
+        (True, {"output": {"root": "d"}, "memory": {"budget": b}})
+        for b in (1, 2**33, "4GiB", "1.5 GiB", "500MB", "8kB")
+    ),
+    *(
+        (False, {"output": {"root": "d"}, "memory": {"budget": b}})
+        for b in (0, -1, True, None, "4", "4G", "GiB", 1.5)
+    ),
     *((True, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("auto", 1, 64)),
     *((False, {"output": {"root": "d"}, "workers": {"threads": t}}) for t in ("Auto", 0, None, "1", True)),
     *(
@@ -77,7 +88,15 @@ AGREED = [
         (True, {"output": {"root": "d"}, "compaction": c})
         for c in (
             {},
-            {"enabled": True, "order": "morton", "recompress": "zstd:5", "rate": "50MB", "workers": 2, "after_s": 0.5, "pause_above": 0.9},
+            {
+                "enabled": True,
+                "order": "morton",
+                "recompress": "zstd:5",
+                "rate": "50MB",
+                "workers": 2,
+                "after_s": 0.5,
+                "pause_above": 0.9,
+            },
             {"recompress": "lz4hc"},
             {"recompress": "codec"},
             {"recompress": None, "rate": None},
@@ -115,7 +134,19 @@ AGREED = [
             {"name": "gzip", "level": 9},
         )
     ),
-    *((False, with_array(codec=c)) for c in ("lzma", "", {"level": 1}, {"name": "zstd", "clevel": 1}, {"name": "lzma"}, {"clevel": 10}, [], 5)),
+    *(
+        (False, with_array(codec=c))
+        for c in (
+            "lzma",
+            "",
+            {"level": 1},
+            {"name": "zstd", "clevel": 1},
+            {"name": "lzma"},
+            {"clevel": 10},
+            [],
+            5,
+        )
+    ),
     *((True, with_array(dtype=d)) for d in ("bool", "int8", "float16", "float64")),
     *((False, with_array(dtype=d)) for d in ("<u2", "float", "uint12", 5, None)),
     *((False, with_array(chunk_checksum=c)) for c in (1, "true", None)),

@@ -1,6 +1,8 @@
-"""Processes that are killed while they make a store: the writer in process, and the daemon under a client that opens an acquisition.
+"""Processes that are killed while they make a store: the writer in process, and the daemon under a client
+that opens an acquisition.
 
-The n-th victim dies at its n-th storage call, counted from the first one of a creation on. Whoever comes next begins the experiment under that name.
+The n-th victim dies at its n-th storage call, counted from the first one of a creation on. Whoever comes next
+begins the experiment under that name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The daemon is killed while a camera's client sends to it, and started again; the client goes on by itself. The oracle hears only the client.
+"""The daemon is killed while a camera's client sends to it, and started again; the client goes on by itself.
+The oracle hears only the client.
 
 The suite's process is what a service manager would be: it starts the daemon again whenever it has died.
 """
@@ -48,7 +49,8 @@ reliability: {{store_within_ms: {store_within_ms}, sync_interval_ms: {sync_inter
 
 
 def daemon(channel: Channel, config: Path, log: Path, call: int, after: frozenset[str]) -> None:
-    """``shardwright serve``, dying at the ``call``-th storage call from the first of ``after`` on (0: never)."""
+    """``shardwright serve``, dying at the ``call``-th storage call from the first of ``after`` on (0:
+    never)."""
     from shardwright.cli.app import main
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -72,7 +74,12 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
         for step in scene.steps:
             match step:
                 case Append():
-                    stream.append(scene.pixels(n), index=scene.index(step.position), frame_id=scene.frame_id(n), metadata=scene.metadata(n))
+                    stream.append(
+                        scene.pixels(n),
+                        index=scene.index(step.position),
+                        frame_id=scene.frame_id(n),
+                        metadata=scene.metadata(n),
+                    )
                     n += 1
                 case Flush():
                     stream.flush()
@@ -87,8 +94,9 @@ def camera(channel: Channel, endpoint: str, scene: Scene) -> None:
 
 @dataclass
 class DaemonTrial:
-    """``calls``: at which storage call each daemon in turn is killed; ``after_ms``: or when, counted from its start. The one after them lives.
-    ``stopped_after``: the first one gets SIGTERM once so many frames are stored; ``calls`` then count from the first shard that it seals."""
+    """``calls``: at which storage call each daemon in turn is killed; ``after_ms``: or when, counted from its
+    start. The one after them lives. ``stopped_after``: the first one gets SIGTERM once so many frames are
+    stored; ``calls`` then count from the first shard that it seals."""
 
     scene: Scene
     io: str
@@ -100,7 +108,10 @@ class DaemonTrial:
 
     def __str__(self) -> str:
         stopped = "" if self.stopped_after is None else f" stopped after {self.stopped_after} frames and"
-        return f"{self.scene.name}, {self.io}, daemons{stopped} killed at storage calls {self.calls} or after {self.after_ms} ms"
+        return (
+            f"{self.scene.name}, {self.io}, daemons{stopped} killed at storage calls {self.calls} or "
+            f"after {self.after_ms} ms"
+        )
 
 
 class DaemonTrialRun:
@@ -141,7 +152,9 @@ class DaemonTrialRun:
     def _start_daemon(self) -> None:
         """With the next death of the list, while there is one."""
         after = FIRST_STORES if self._trial.stopped_after is None else FIRST_SEALS
-        self._daemon: Child = self._server.start(daemon, self._config, self._log, next(self._deaths, 0), after)
+        self._daemon: Child = self._server.start(
+            daemon, self._config, self._log, next(self._deaths, 0), after
+        )
         after_ms = next(self._timers, None)
         self._dies_at_s = None if after_ms is None else monotonic() + after_ms / 1000
 
@@ -149,7 +162,9 @@ class DaemonTrialRun:
         """Everything the client says until its end; meanwhile daemons are killed and started."""
         give_up = monotonic() + GIVE_UP_S
         while True:
-            assert monotonic() < give_up, f"the client hangs; the daemon's log: {self._log.read_text()[-3000:]}"
+            assert monotonic() < give_up, (
+                f"the client hangs; the daemon's log: {self._log.read_text()[-3000:]}"
+            )
             if self._dies_at_s is not None and monotonic() >= self._dies_at_s:
                 self._daemon.kill()
             ready, _, _ = select.select([client.channel.socket, self._daemon.channel.socket], [], [], 0.01)
@@ -167,7 +182,9 @@ class DaemonTrialRun:
     def _bury(self) -> None:
         said = self._daemon.channel.receive()
         status = self._daemon.wait()
-        assert status == KILLED, f"the daemon ended by itself with {status} ({said}): {self._log.read_text()[-2000:]}"
+        assert status == KILLED, (
+            f"the daemon ended by itself with {status} ({said}): {self._log.read_text()[-2000:]}"
+        )
         self._trial.kills += 1
         self._trial.problems += self._oracle.judge_final_shards(self._store)
         self._start_daemon()
@@ -178,7 +195,9 @@ class DaemonTrialRun:
         if self._daemon.wait() == KILLED:
             self._trial.kills += 1
         elif said != [0]:
-            self._trial.problems.append(f"SIGTERM ended the daemon with {said}: {self._log.read_text()[-2000:]}")
+            self._trial.problems.append(
+                f"SIGTERM ended the daemon with {said}: {self._log.read_text()[-2000:]}"
+            )
 
     def _judge(self) -> None:
         self._trial.problems += self._oracle.complaints
@@ -188,7 +207,9 @@ class DaemonTrialRun:
         if (self._store / WORKSPACE).exists():
             self._trial.problems.append("work in progress is left")
         self._trial.problems += self._oracle.judge_store(self._store, with_zarr_python)
-        self._trial.problems += [f"verify: {problem}" for problem in verify_store(self._store, threads=1).problems]
+        self._trial.problems += [
+            f"verify: {problem}" for problem in verify_store(self._store, threads=1).problems
+        ]
 
 
 def draw_trials(count: int, seed: int) -> Iterator[DaemonTrial]:
@@ -211,13 +232,21 @@ def draw_trials(count: int, seed: int) -> Iterator[DaemonTrial]:
 
 
 def draw_stop(rng: np.random.Generator) -> DaemonTrial:
-    """A stop that is cut short while the client's camera goes on: its row has room for all frames, so that nothing is sealed before the stop."""
-    spec = spec_of(("t", None, int(rng.integers(1, 5)), 16), ("y", 16, 8, int(rng.integers(1, 3))), ("x", 24, 24, 1))
+    """A stop that is cut short while the client's camera goes on: its row has room for all frames, so that
+    nothing is sealed before the stop."""
+    spec = spec_of(
+        ("t", None, int(rng.integers(1, 5)), 16), ("y", 16, 8, int(rng.integers(1, 3))), ("x", 24, 24, 1)
+    )
     frames, stop = int(rng.integers(10, 16)), int(rng.integers(4, 9))
     steps: list[Step] = [Append(n, n + 1) for n in range(frames)]
     steps[stop:stop] = [Flush(), Pause(30)]
     scene = Scene("stopped", spec, tuple(steps), store_within_ms=10, sync_interval_ms=10)
-    return DaemonTrial(scene, IO_MODES[int(rng.integers(len(IO_MODES)))], calls=(int(rng.integers(1, 25)),), stopped_after=stop)
+    return DaemonTrial(
+        scene,
+        IO_MODES[int(rng.integers(len(IO_MODES)))],
+        calls=(int(rng.integers(1, 25)),),
+        stopped_after=stop,
+    )
 
 
 def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any]:
@@ -233,4 +262,10 @@ def run_daemon_kills(server: ForkServer, count: int, seed: int) -> dict[str, Any
             trials, kills = trials + 1, kills + trial.kills
             if trial.problems:
                 violations.append({"trial": str(trial), "problems": trial.problems})
-    return {"seed": seed, "trials": trials, "kills": kills, "seconds": round(monotonic() - started, 1), "violations": violations}
+    return {
+        "seed": seed,
+        "trials": trials,
+        "kills": kills,
+        "seconds": round(monotonic() - started, 1),
+        "violations": violations,
+    }

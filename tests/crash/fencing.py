@@ -1,4 +1,5 @@
-"""Two writers of one output: what the processes of the fencing tests run, and the race of a stopped writer against the one that took over."""
+"""Two writers of one output: what the processes of the fencing tests run, and the race of a stopped writer
+against the one that took over."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class AtRename:
 
 
 def stop_at(call: int, channel: Channel) -> list[str]:
-    """Stop this process (SIGSTOP) at its ``call``-th storage call (0: never); returns the list that the names of all calls are added to."""
+    """Stop this process (SIGSTOP) at its ``call``-th storage call (0: never); returns the list that the names
+    of all calls are added to."""
     points: list[str] = []
 
     def watch(name: str) -> None:
@@ -54,7 +56,10 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
     channel.receive()
     points = stop_at(call, channel)
     try:
-        settings: dict[str, Any] = {"store_within_ms": scene.store_within_ms, "sync_interval_ms": scene.sync_interval_ms}
+        settings: dict[str, Any] = {
+            "store_within_ms": scene.store_within_ms,
+            "sync_interval_ms": scene.sync_interval_ms,
+        }
         writer = create(path, scene.spec, threads=1, io=io, on_duplicate="count", **settings)
         channel.send(Created())
         follow(channel, scene, writer, 0)
@@ -64,7 +69,8 @@ def old_writer(channel: Channel, scene: Scene, path: Path, io: str, call: int) -
 
 
 def new_writer(channel: Channel, scene: Scene, path: Path, first: int, take_over: bool) -> None:
-    """Takes the store from whoever holds it; goes on and finishes when told to. A refusal is said, not raised."""
+    """Takes the store from whoever holds it; goes on and finishes when told to. A refusal is said, not
+    raised."""
     try:
         writer = resume(path, threads=1, take_over=take_over)
         channel.send(Created(writer.watermark.stored, writer.frames))
@@ -76,7 +82,8 @@ def new_writer(channel: Channel, scene: Scene, path: Path, first: int, take_over
 
 
 def contender(channel: Channel, scene: Scene, path: Path, fresh: bool) -> None:
-    """Tries to be the one writer of ``path`` as soon as it is told to, and holds on to it until it is killed."""
+    """Tries to be the one writer of ``path`` as soon as it is told to, and holds on to it until it is
+    killed."""
     channel.receive()
     try:
         writer = create(path, scene.spec, threads=1, io="pwrite") if fresh else resume(path, threads=1)
@@ -87,11 +94,15 @@ def contender(channel: Channel, scene: Scene, path: Path, fresh: bool) -> None:
 
 
 def wait_until_stopped(child: Child) -> bool:
-    """Until every thread of it stands still: a stop signal does not interrupt a system call at once. False when it ended instead."""
+    """Until every thread of it stands still: a stop signal does not interrupt a system call at once. False
+    when it ended instead."""
     end = monotonic() + GIVE_UP_S
     while monotonic() < end:
         try:
-            states = {task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{child.pid}/task").iterdir()}
+            states = {
+                task.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+                for task in Path(f"/proc/{child.pid}/task").iterdir()
+            }
         except (FileNotFoundError, ProcessLookupError):
             continue  # a thread ended between two looks
         if states == {"T"}:
@@ -104,8 +115,8 @@ def wait_until_stopped(child: Child) -> bool:
 
 @dataclass
 class Race:
-    """What became of a stopped writer and of the one that took over. ``sealed``: the store when the new one had finished, and ``record`` its record
-    of shards."""
+    """What became of a stopped writer and of the one that took over. ``sealed``: the store when the new one
+    had finished, and ``record`` its record of shards."""
 
     oracle: Oracle
     refusal: Any = None  # of one that asked without force
@@ -115,7 +126,8 @@ class Race:
 
 
 class Racers:
-    """The old writer sends the scene's beginning and closes; the new one sends the whole scene. Both on one path."""
+    """The old writer sends the scene's beginning and closes; the new one sends the whole scene. Both on one
+    path."""
 
     def __init__(self, server: ForkServer, scene: Scene, path: Path, io: str) -> None:
         self._server, self._scene, self._path, self._io = server, scene, path, io
@@ -126,10 +138,16 @@ class Racers:
         return self._server.start(old_writer, self._old_scene, self._path, self._io, call)
 
     def stop_old(self, call: int) -> Child | None:
-        """The old writer, stopped at storage call ``call`` with a store to take over; None when there was none."""
+        """The old writer, stopped at storage call ``call`` with a store to take over; None when there was
+        none."""
         old = self.start_old(call)
         old.channel.send("go")
-        if wait_until_stopped(old) and self.hear(old) and not self._closed_too_early and has_manifest(self._path / WORKSPACE):
+        if (
+            wait_until_stopped(old)
+            and self.hear(old)
+            and not self._closed_too_early
+            and has_manifest(self._path / WORKSPACE)
+        ):
             return old
         old.kill()
         old.wait()
@@ -145,7 +163,8 @@ class Racers:
 
     @property
     def _closed_too_early(self) -> bool:
-        """Whether the old one is sealing groups that the rest of the scene has frames for: they would rightly be late, and tell nothing."""
+        """Whether the old one is sealing groups that the rest of the scene has frames for: they would rightly
+        be late, and tell nothing."""
         grid = Grid.of(self._scene.spec)
         groups = [grid.group_of_slab(grid.slab_of_position(frame.position)) for frame in self._scene.frames]
         begun = len(self._old_scene.frames)
@@ -170,14 +189,17 @@ class Racers:
 
     def continue_old(self, old: Child) -> None:
         old.signal(signal.SIGCONT)
-        messages = [message for message in old.drain() if not isinstance(message, AtRename)]  # of another group, sealed while it gives up
+        # of another group, sealed while it gives up
+        messages = [message for message in old.drain() if not isinstance(message, AtRename)]
         self.race.old_ending = messages[-1] if messages else None
 
 
 def race(server: ForkServer, scene: Scene, path: Path, io: str, call: int, *, old_first: bool) -> Race | None:
-    """Stop the old writer at storage call ``call`` and take over. Continue it when the new one has finished or, ``old_first``, before it goes on.
+    """Stop the old writer at storage call ``call`` and take over. Continue it when the new one has finished
+    or, ``old_first``, before it goes on.
 
-    None when there was nothing to take over: the call came before the store was there, or after it was finished.
+    None when there was nothing to take over: the call came before the store was there, or after it was
+    finished.
     """
     racers = Racers(server, scene, path, io)
     if (old := racers.stop_old(call)) is None:
@@ -191,8 +213,11 @@ def race(server: ForkServer, scene: Scene, path: Path, io: str, call: int, *, ol
     return racers.race
 
 
-def race_for_a_rename(server: ForkServer, scene: Scene, path: Path, io: str, number: int, *, old_first: bool) -> Race:
-    """The old writer has passed every check and hangs in the very call that renames its ``number``-th shard, while it is taken over.
+def race_for_a_rename(
+    server: ForkServer, scene: Scene, path: Path, io: str, number: int, *, old_first: bool
+) -> Race:
+    """The old writer has passed every check and hangs in the very call that renames its ``number``-th shard,
+    while it is taken over.
 
     The call comes when the new writer has finished or, ``old_first``, before it goes on.
     """

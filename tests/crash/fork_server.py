@@ -1,12 +1,15 @@
-"""Processes to kill, cheap to start: a server that imported and compiled everything once, is single-threaded, and forks.
+"""Processes to kill, cheap to start: a server that imported and compiled everything once, is single-threaded,
+and forks.
 
     with ForkServer() as server:
-        child = server.start(acquire, scene, folder)      # runs acquire(channel, scene, folder) in a process of its own
+        child = server.start(acquire, scene, folder)      # runs acquire(channel, scene, folder) in a process
+        of its own
         child.channel.receive()                           # what it says, None once it is dead
         child.kill(); child.wait()
 
-The function and its arguments travel by pickle, the function by its name: it must be importable from the repository's root. A child that raises says
-``Failed`` with its traceback and ends with status 1. Children die with the server, the server with its owner.
+The function and its arguments travel by pickle, the function by its name: it must be importable from the
+repository's root. A child that raises says ``Failed`` with its traceback and ends with status 1. Children die
+with the server, the server with its owner.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class HangError(AssertionError):
 
 
 class Channel:
-    """Whole messages both ways: what was sent before a SIGKILL arrives whole, what was not does not arrive."""
+    """Whole messages both ways: what was sent before a SIGKILL arrives whole, what was not does not
+    arrive."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -107,12 +111,15 @@ class Child:
 
 
 class ForkServer:
-    """Owns the server's process. One thread at a time. ``prepare``: "module:function" to be called in it before it forks for the first time."""
+    """Owns the server's process. One thread at a time. ``prepare``: "module:function" to be called in it
+    before it forks for the first time."""
 
     def __init__(self, *, prepare: str = "", **environment: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS"), "1")
+        one_thread = dict.fromkeys(
+            ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS"), "1"
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.fork_server", str(theirs.fileno()), prepare],
             pass_fds=[theirs.fileno()],
@@ -131,7 +138,8 @@ class ForkServer:
         return Child(self, self._control.receive(), Channel(ours))
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run ``function(channel, ...)`` to its end in a fresh process and return its last message. Raises ``AssertionError`` when it failed."""
+        """Run ``function(channel, ...)`` to its end in a fresh process and return its last message. Raises
+        ``AssertionError`` when it failed."""
         child = self.start(function, *arguments)
         messages = child.drain()
         answer = messages[-1] if messages else None
@@ -213,6 +221,7 @@ def main(descriptor: int, prepare: str) -> None:
 
 
 if __name__ == "__main__":
-    from tests.crash.fork_server import main  # under its own name, so that what travels by pickle is found again
+    # under its own name, so that what travels by pickle is found again
+    from tests.crash.fork_server import main
 
     main(int(sys.argv[1]), sys.argv[2])

@@ -1,4 +1,5 @@
-"""Acquisitions that are ended before they are full, die of it, and go on all the same: what the processes of ``test_going_on`` run."""
+"""Acquisitions that are ended before they are full, die of it, and go on all the same: what the processes of
+``test_going_on`` run."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
     from .fork_server import Channel
 
-FAILURES = ("shard.before_sync", "shard.before_rename", "log.before_append", "journal.before_delete", "table.before_create")
+FAILURES = (
+    "shard.before_sync",
+    "shard.before_rename",
+    "log.before_append",
+    "journal.before_delete",
+    "table.before_create",
+)
 QUICK: dict[str, Any] = {"threads": 1, "store_within_ms": 1, "sync_interval_ms": 2}
 
 
@@ -44,11 +51,18 @@ class Case:
 
 CASES = {
     "a frame a chunk": Case(spec_of(("t", None, 1, 16), ("y", 8, 8, 1), ("x", 12, 12, 1)), 20, 40),
-    "deep chunks, several files": Case(spec_of(("t", None, 3, 3), ("y", 20, 8, 2), ("x", 24, 8, 2), chunk_checksum=True), 13, 25, io="mmap"),
-    "several slabs and rows at once": Case(
-        spec_of(("t", None, 4, 1), ("z", 5, 1, 2), ("y", 8, 8, 1), ("x", 12, 6, 1), index_location="start"), 31, 65, io="direct"
+    "deep chunks, several files": Case(
+        spec_of(("t", None, 3, 3), ("y", 20, 8, 2), ("x", 24, 8, 2), chunk_checksum=True), 13, 25, io="mmap"
     ),
-    "further fields, stored as it is": Case(spec_of(("t", 12, 5, 2), ("y", 8, 4, 1), ("x", 12, 6, 2), codec=None, frame_fields=("dose",)), 7, 12),
+    "several slabs and rows at once": Case(
+        spec_of(("t", None, 4, 1), ("z", 5, 1, 2), ("y", 8, 8, 1), ("x", 12, 6, 1), index_location="start"),
+        31,
+        65,
+        io="direct",
+    ),
+    "further fields, stored as it is": Case(
+        spec_of(("t", 12, 5, 2), ("y", 8, 4, 1), ("x", 12, 6, 2), codec=None, frame_fields=("dose",)), 7, 12
+    ),
 }
 
 
@@ -58,7 +72,8 @@ def append(writer: Writer, frames: range) -> None:
 
 
 def end(channel: Channel, case: Case, path: Path, death: int | str) -> None:
-    """Its first frames, then ``close``, dying at the n-th storage call of it, or at the first of that name."""
+    """Its first frames, then ``close``, dying at the n-th storage call of it, or at the first of that
+    name."""
     warnings.simplefilter("ignore", LayoutWarning)
     writer = create(path, case.spec, io=case.io, **QUICK)
     append(writer, range(case.first))
@@ -86,8 +101,11 @@ def _eio() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def go_on(channel: Channel, case: Case, path: Path, take_over: bool, first: int, last: int, close: bool, call: int) -> None:
-    """Frames ``first`` to ``last`` in order, dying at the ``call``-th storage call; then ``close``, or only a flush."""
+def go_on(
+    channel: Channel, case: Case, path: Path, take_over: bool, first: int, last: int, close: bool, call: int
+) -> None:
+    """Frames ``first`` to ``last`` in order, dying at the ``call``-th storage call; then ``close``, or only a
+    flush."""
     points = kill_at(call)
     writer = resume(path, take_over=take_over, **QUICK)
     assert writer.frames == first, f"{writer.frames} frames were there, not {first}"

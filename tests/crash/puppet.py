@@ -1,4 +1,5 @@
-"""A writer in a process of its own that does what it is told, one call a message, until it ends or is killed."""
+"""A writer in a process of its own that does what it is told, one call a message, until it ends or is
+killed."""
 
 from __future__ import annotations
 
@@ -69,7 +70,12 @@ class FillDisk:
 def puppet(channel: Channel, path: Path, spec: sw.ArraySpec, io: str, fresh: bool) -> None:
     """Creates or resumes, then obeys. Answers every order with ``Said``, a receipt or ``Refused``."""
     warnings.simplefilter("ignore", LayoutWarning)
-    settings: dict[str, Any] = {"threads": 1, "store_within_ms": 1, "sync_interval_ms": 2, "on_duplicate": "count"}
+    settings: dict[str, Any] = {
+        "threads": 1,
+        "store_within_ms": 1,
+        "sync_interval_ms": 2,
+        "on_duplicate": "count",
+    }
     try:
         writer = create(path, spec, io=io, **settings) if fresh else resume(path, **settings)
         channel.send(Created(writer.watermark.stored, 0 if fresh else writer.frames))

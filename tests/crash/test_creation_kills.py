@@ -1,4 +1,5 @@
-"""A kill while a store is made burns no name: it stands for a store that can be recovered, or for none, and nothing is left beside it."""
+"""A kill while a store is made burns no name: it stands for a store that can be recovered, or for none, and
+nothing is left beside it."""
 
 from __future__ import annotations
 
@@ -57,14 +58,18 @@ def killed(server: ForkServer, store: Path, call: int) -> Path:
 def assert_whole(store: Path) -> None:
     assert [path.name for path in store.parent.iterdir()] == [store.name], "nothing is left beside it"
     assert not (store / ".shardwright").exists()
-    np.testing.assert_array_equal(zarr.open_array(store / "0", mode="r")[...], np.stack([pixels_of(SPEC, n + 1) for n in range(FRAMES)]))
+    np.testing.assert_array_equal(
+        zarr.open_array(store / "0", mode="r")[...], np.stack([pixels_of(SPEC, n + 1) for n in range(FRAMES)])
+    )
 
 
 def begins_after_a_kill_at(server: ForkServer, folder: Path, calls: Iterable[int]) -> None:
     for call in calls:
         store = killed(server, folder / str(call) / f"{NAME}.ome.zarr", call)
         if store.exists():
-            assert unfinished_stores(store.parent)[-1] == store, "under its name there is only what can be recovered"
+            assert unfinished_stores(store.parent)[-1] == store, (
+                "under its name there is only what can be recovered"
+            )
         with sw.create(store, SPEC, threads=1) as writer:
             for n in range(FRAMES):
                 writer.append(pixels_of(SPEC, n + 1))
@@ -72,17 +77,25 @@ def begins_after_a_kill_at(server: ForkServer, folder: Path, calls: Iterable[int
         assert_whole(store)
 
 
-def test_the_next_creation_begins_whatever_call_the_one_before_was_killed_at(server: ForkServer, tmp_path: Path, calls: tuple[str, ...]) -> None:
+def test_the_next_creation_begins_whatever_call_the_one_before_was_killed_at(
+    server: ForkServer, tmp_path: Path, calls: tuple[str, ...]
+) -> None:
     named = calls.index("store.before_rename") + 1
-    begins_after_a_kill_at(server, tmp_path, sorted({*range(1, len(calls), 6), *range(named, named + 3), len(calls)}))
+    begins_after_a_kill_at(
+        server, tmp_path, sorted({*range(1, len(calls), 6), *range(named, named + 3), len(calls)})
+    )
 
 
 @pytest.mark.slow
-def test_the_next_creation_begins_after_a_kill_at_every_call(server: ForkServer, tmp_path: Path, calls: tuple[str, ...]) -> None:
+def test_the_next_creation_begins_after_a_kill_at_every_call(
+    server: ForkServer, tmp_path: Path, calls: tuple[str, ...]
+) -> None:
     begins_after_a_kill_at(server, tmp_path, range(1, len(calls) + 1))
 
 
-def test_recovery_leaves_nothing_of_a_creation_that_was_killed(server: ForkServer, tmp_path: Path, calls: tuple[str, ...], pool: WorkerPool) -> None:
+def test_recovery_leaves_nothing_of_a_creation_that_was_killed(
+    server: ForkServer, tmp_path: Path, calls: tuple[str, ...], pool: WorkerPool
+) -> None:
     for call in sorted({1, 2, 3, *range(5, len(calls), 9), len(calls)}):
         store = killed(server, tmp_path / str(call) / f"{NAME}.ome.zarr", call)
         for found in unfinished_stores(store.parent):
@@ -90,7 +103,9 @@ def test_recovery_leaves_nothing_of_a_creation_that_was_killed(server: ForkServe
         assert not list(store.parent.iterdir()), calls[call - 1]
 
 
-def test_a_store_that_can_be_recovered_can_be_gone_on_with(server: ForkServer, tmp_path: Path, calls: tuple[str, ...]) -> None:
+def test_a_store_that_can_be_recovered_can_be_gone_on_with(
+    server: ForkServer, tmp_path: Path, calls: tuple[str, ...]
+) -> None:
     for call in range(calls.index("store.before_rename") + 2, len(calls) + 1, 4):
         store = killed(server, tmp_path / str(call) / f"{NAME}.ome.zarr", call)
         with sw.resume(store, threads=1) as writer:
@@ -101,7 +116,8 @@ def test_a_store_that_can_be_recovered_can_be_gone_on_with(server: ForkServer, t
 
 
 class Rig:
-    """A client that opens one acquisition, and daemons of which each but the last dies at the next of ``calls``."""
+    """A client that opens one acquisition, and daemons of which each but the last dies at the next of
+    ``calls``."""
 
     def __init__(self, server: ForkServer, folder: Path, calls: list[int]) -> None:
         self._server = server

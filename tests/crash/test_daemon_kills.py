@@ -1,4 +1,5 @@
-"""P1 through the daemon: killed while a client sends, and started again, it has every frame. ``./tools/prove kills`` kills more."""
+"""P1 through the daemon: killed while a client sends, and started again, it has every frame. ``./tools/prove
+kills`` kills more."""
 
 from __future__ import annotations
 

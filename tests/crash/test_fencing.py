@@ -1,4 +1,5 @@
-"""P7: one writer per output. A stopped writer that was taken over and goes on changes nothing; of many that want an output, one gets it."""
+"""P7: one writer per output. A stopped writer that was taken over and goes on changes nothing; of many that
+want an output, one gets it."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def check(result: Race, path: Path, what: str) -> None:
     assert result.refusal.code == "locked", f"{what}: a writer that is alive is asked for by force only"
     assert result.oracle.complaints == [], what
     assert result.oracle.sealed is not None, what
-    assert differing(result.sealed, digest(path)) <= {RECORD}, f"{what}: the old writer changed what the new one had sealed"
+    assert differing(result.sealed, digest(path)) <= {RECORD}, (
+        f"{what}: the old writer changed what the new one had sealed"
+    )
     check_record(result, path, what)
     assert result.oracle.judge_store(path, with_zarr_python) == [], what
     assert verify_store(path, threads=1).problems == [], what
@@ -50,14 +53,17 @@ def check(result: Race, path: Path, what: str) -> None:
 
 
 def check_record(result: Race, path: Path, what: str) -> None:
-    """No check comes after the last one before an append: the old writer may leave a line too many for each shard that it was about to seal."""
+    """No check comes after the last one before an append: the old writer may leave a line too many for each
+    shard that it was about to seal."""
     record = (path / RECORD).read_bytes()
     assert record.startswith(result.record), what
     keys = [json.loads(line)["key"] for line in record.removeprefix(result.record).splitlines() if line]
     assert len(keys) == len(set(keys)), what
 
 
-def check_races(server: ForkServer, scene: Scene, folder: Path, io: str, calls: list[int], *, old_first: bool) -> int:
+def check_races(
+    server: ForkServer, scene: Scene, folder: Path, io: str, calls: list[int], *, old_first: bool
+) -> int:
     """Stop the old writer at each of these calls; returns how often there was something to take over."""
     fenced = 0
     for call in calls:
@@ -81,17 +87,25 @@ def test_a_writer_that_was_taken_over_changes_nothing(server: ForkServer, tmp_pa
 @pytest.mark.parametrize("old_first", [False, True], ids=["after the new one", "before the new one"])
 @pytest.mark.parametrize("io", IO_MODES)
 @pytest.mark.parametrize("name", SCENES)
-def test_wherever_it_was_stopped(server: ForkServer, tmp_path: Path, name: str, io: str, old_first: bool) -> None:
+def test_wherever_it_was_stopped(
+    server: ForkServer, tmp_path: Path, name: str, io: str, old_first: bool
+) -> None:
     scene = SCENES[name]
     most = storage_calls(server, scene, tmp_path / "whole.ome.zarr", io)
     assert check_races(server, scene, tmp_path, io, list(range(1, most + 1)), old_first=old_first) > 10
 
 
-@pytest.mark.skipif(not strace_works(), reason="A RENAME ON ITS WAY IS NOT TRIED: strace is missing, or this container forbids ptrace")
+@pytest.mark.skipif(
+    not strace_works(),
+    reason="A RENAME ON ITS WAY IS NOT TRIED: strace is missing, or this container forbids ptrace",
+)
 @pytest.mark.parametrize("old_first", [False, True], ids=["after the new one", "before the new one"])
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_rename_that_was_on_its_way(server: ForkServer, tmp_path: Path, number: int, old_first: bool) -> None:
-    """No check can come after the last one: what the old writer renames must not be what the new one fills."""
+def test_a_rename_that_was_on_its_way(
+    server: ForkServer, tmp_path: Path, number: int, old_first: bool
+) -> None:
+    """No check can come after the last one: what the old writer renames must not be what the new one
+    fills."""
     path = tmp_path / "delayed.ome.zarr"
     result = race_for_a_rename(server, SCENES["plain"], path, "pwrite", number, old_first=old_first)
     check(result, path, f"rename {number}")

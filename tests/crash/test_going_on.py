@@ -1,4 +1,5 @@
-"""An acquisition that is ended early and dies of it goes on as if nobody had ended it: no frame that comes in order is late, or a duplicate."""
+"""An acquisition that is ended early and dies of it goes on as if nobody had ended it: no frame that comes in
+order is late, or a duplicate."""
 
 from __future__ import annotations
 
@@ -47,8 +48,17 @@ def whole(server: ForkServer, function: Callable[..., None], *arguments: Any) ->
 
 
 def judge(case: Case, path: Path, receipt: dict[str, Any]) -> None:
-    counts = {name: receipt[name] for name in ("frames_stored", "frames_late", "frames_duplicate", "frames_lost", "frames_missing")}
-    assert counts == {"frames_stored": case.last, "frames_late": 0, "frames_duplicate": 0, "frames_lost": 0, "frames_missing": 0}
+    counts = {
+        name: receipt[name]
+        for name in ("frames_stored", "frames_late", "frames_duplicate", "frames_lost", "frames_missing")
+    }
+    assert counts == {
+        "frames_stored": case.last,
+        "frames_late": 0,
+        "frames_duplicate": 0,
+        "frames_lost": 0,
+        "frames_missing": 0,
+    }
     judge_pixels(case, path, case.last)
     table = zarr.open_group(path / "frames", mode="r")
     assert sorted(table["sequence"][:].tolist()) == list(case.frames)
@@ -77,14 +87,17 @@ def killed_while_it_closed(server: ForkServer, case: Case, folder: Path, count: 
     for call in spread(count, calls, np.random.default_rng(7)):
         path = folder / f"{call}.ome.zarr"
         messages, status = run(server, end, case, path, call)
-        if status == KILLED and is_unfinished(path):  # threads race: of the last calls one may be missing, or come too late
+        # threads race: of the last calls one may be missing, or come too late
+        if status == KILLED and is_unfinished(path):
             assert messages == [Flushed(case.first)]
             left.append(path)
     return left
 
 
 @pytest.mark.parametrize("take_over", [False, True], ids=["resumed", "taken over"])
-def test_a_close_that_was_killed_changes_nothing(server: ForkServer, case: Case, tmp_path: Path, take_over: bool) -> None:
+def test_a_close_that_was_killed_changes_nothing(
+    server: ForkServer, case: Case, tmp_path: Path, take_over: bool
+) -> None:
     stores = killed_while_it_closed(server, case, tmp_path, KILLS_OF_EACH)
     assert stores
     for path in stores:
@@ -98,7 +111,9 @@ def last_before_the_manifest_goes(server: ForkServer, case: Case, path: Path) ->
     assert (messages, status) == ([Flushed(case.first)], KILLED)
 
 
-def test_what_was_sealed_is_there_for_readers_all_the_time(server: ForkServer, case: Case, tmp_path: Path) -> None:
+def test_what_was_sealed_is_there_for_readers_all_the_time(
+    server: ForkServer, case: Case, tmp_path: Path
+) -> None:
     """While rows are open again their old shards keep their names; in the end they are replaced."""
     path = tmp_path / "a.ome.zarr"
     last_before_the_manifest_goes(server, case, path)
@@ -111,8 +126,11 @@ def test_what_was_sealed_is_there_for_readers_all_the_time(server: ForkServer, c
     judge(case, path, sealed.receipt)
 
 
-def test_a_kill_while_rows_are_opened_again_loses_nothing(server: ForkServer, case: Case, tmp_path: Path) -> None:
-    """At calls spread over the whole life that goes on; then the wreck is recovered, or resumed by a client that sends again what was not stored."""
+def test_a_kill_while_rows_are_opened_again_loses_nothing(
+    server: ForkServer, case: Case, tmp_path: Path
+) -> None:
+    """At calls spread over the whole life that goes on; then the wreck is recovered, or resumed by a client
+    that sends again what was not stored."""
     path, rng = tmp_path / "a.ome.zarr", np.random.default_rng(11)
     last_before_the_manifest_goes(server, case, path)
     control = tmp_path / "whole.ome.zarr"
@@ -147,7 +165,8 @@ def test_a_failure_at_the_end_changes_nothing(server: ForkServer, tmp_path: Path
 
 
 def test_a_recovery_that_was_killed_changes_nothing(server: ForkServer, case: Case, tmp_path: Path) -> None:
-    """A writer is killed, recovery ends its acquisition for it and is killed over it, and the camera comes back after all."""
+    """A writer is killed, recovery ends its acquisition for it and is killed over it, and the camera comes
+    back after all."""
     path = tmp_path / "a.ome.zarr"
     run(server, end, case, path, 1)
     for call in (25, 60):

@@ -1,4 +1,5 @@
-"""P1 and P3, the quick part: a hundred processes killed at storage calls, system calls and any moment. The long part: ``./tools/prove kills``."""
+"""P1 and P3, the quick part: a hundred processes killed at storage calls, system calls and any moment. The
+long part: ``./tools/prove kills``."""
 
 from __future__ import annotations
 
@@ -24,6 +25,10 @@ def test_no_kill_breaks_a_promise(server: ForkServer, tmp_path: Path) -> None:
     assert not summary.violations
 
 
-@pytest.mark.skipif(not strace_works(), reason="SYSTEM CALLS ARE NOT TRIED: strace is missing, or this container forbids ptrace")
+@pytest.mark.skipif(
+    not strace_works(),
+    reason="SYSTEM CALLS ARE NOT TRIED: strace is missing, or this container forbids ptrace",
+)
 def test_system_calls_are_among_the_kills() -> None:
-    """Fails never; it is skipped where a part of the suite is left out, so that this is seen in the report."""
+    """Fails never; it is skipped where a part of the suite is left out, so that this is seen in the
+    report."""

@@ -1,8 +1,10 @@
-"""Any sequence of append, acknowledgement, flush, kill, full disk, restart, resume, recovery and read, against a model of what must be readable.
+"""Any sequence of append, acknowledgement, flush, kill, full disk, restart, resume, recovery and read,
+against a model of what must be readable.
 
-The writer runs in a process that is really killed; the model is the oracle of the kill suite, which lives here. Power cuts are among the rules of a
-second machine, which works on small disks of its own: their filesystem is shut down without writing what it still held back (``tests/power`` goes
-further, to every order in which a disk may have written). ``./tools/prove machine`` tries many more sequences.
+The writer runs in a process that is really killed; the model is the oracle of the kill suite, which lives
+here. Power cuts are among the rules of a second machine, which works on small disks of its own: their
+filesystem is shut down without writing what it still held back (``tests/power`` goes further, to every order
+in which a disk may have written). ``./tools/prove machine`` tries many more sequences.
 """
 
 from __future__ import annotations
@@ -41,14 +43,19 @@ if TYPE_CHECKING:
 SPECS = {
     "deep chunks": spec_of(("t", None, 3, 2), ("y", 8, 8, 1), ("x", 12, 6, 1), chunk_checksum=True),
     "shallow chunks": spec_of(("t", None, 1, 3), ("y", 8, 4, 2), ("x", 12, 12, 1), frame_fields=("dose",)),
-    "two axes": spec_of(("t", None, 2, 1), ("z", 3, 1, 2), ("y", 8, 8, 1), ("x", 12, 12, 1), index_location="start"),
+    "two axes": spec_of(
+        ("t", None, 2, 1), ("z", 3, 1, 2), ("y", 8, 8, 1), ("x", 12, 12, 1), index_location="start"
+    ),
 }
 REACH = 5  # how far from the newest place a frame may fall
 
 
-def when(condition: Callable[[AcquisitionMachine], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The rule does nothing while ``condition`` does not hold. No precondition: when a process dies of its threads' race with a kill or a full
-    disk is not the same each time, and hypothesis wants the same rules on offer when it tries a sequence again."""
+def when(
+    condition: Callable[[AcquisitionMachine], bool],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The rule does nothing while ``condition`` does not hold. No precondition: when a process dies of its
+    threads' race with a kill or a full disk is not the same each time, and hypothesis wants the same rules on
+    offer when it tries a sequence again."""
 
     def decorate(method: Callable[..., None]) -> Callable[..., None]:
         @wraps(method)
@@ -62,7 +69,8 @@ def when(condition: Callable[[AcquisitionMachine], bool]) -> Callable[[Callable[
 
 
 class AcquisitionMachine(RuleBasedStateMachine):
-    """States: running (``strings``), dead (a wreck on disk), ended (sealed or recovered; a new acquisition may begin)."""
+    """States: running (``strings``), dead (a wreck on disk), ended (sealed or recovered; a new acquisition
+    may begin)."""
 
     server: ForkServer
     folder: Path
@@ -142,7 +150,10 @@ class AcquisitionMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ frames
 
-    @rule(step=st.sampled_from([1, 1, 1, 1, 0, 2, -1, -2, 3, REACH]), blank=st.sampled_from([False] * 9 + [True]))
+    @rule(
+        step=st.sampled_from([1, 1, 1, 1, 0, 2, -1, -2, 3, REACH]),
+        blank=st.sampled_from([False] * 9 + [True]),
+    )
     @when(lambda self: self.is_running)
     def append(self, step: int, blank: bool) -> None:
         """The next place, one that was skipped, one that was sent before, or one further on."""
@@ -154,7 +165,9 @@ class AcquisitionMachine(RuleBasedStateMachine):
         self.newest = max(self.newest, place)
         self.oracle.sent[self.next_sequence] = n
         self.next_sequence += 1
-        self.hear(self.order(puppet.Append(self.grid.index_of(place), frame.seed, self.oracle.scene.frame_id(n))))
+        self.hear(
+            self.order(puppet.Append(self.grid.index_of(place), frame.seed, self.oracle.scene.frame_id(n)))
+        )
 
     @rule()
     @when(lambda self: self.is_running)
@@ -228,7 +241,8 @@ class AcquisitionMachine(RuleBasedStateMachine):
         assert child.wait() == 0, messages
 
     def end(self, reader: str) -> None:
-        """The store is whole: nothing of ours is left in it, every promise holds, a recovery finds nothing to do."""
+        """The store is whole: nothing of ours is left in it, every promise holds, a recovery finds nothing to
+        do."""
         if self.strings is not None:
             self.cut()
         if self.failed and (self.store / WORKSPACE).exists():

@@ -1,4 +1,5 @@
-"""A real Chromium without a window, and what the tests ask it: elements, keys, screenshots, the network log, the accessibility tree."""
+"""A real Chromium without a window, and what the tests ask it: elements, keys, screenshots, the network log,
+the accessibility tree."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ SWITCHES = (
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # whatever the page asks for elsewhere cannot be had
+    # whatever the page asks for elsewhere cannot be had
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     f"--window-size={WIDTH},{HEIGHT}",
 )
 
@@ -40,7 +42,10 @@ def programs() -> tuple[str, str]:
     """Chromium and its driver. A system without them fails the test: nothing is left out in silence."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
-        pytest.fail('the status page is tested in Chromium, which is missing. On Debian, as root: "apt-get install chromium chromium-driver"')
+        pytest.fail(
+            'the status page is tested in Chromium, which is missing. On Debian, as root: "apt-get '
+            'install chromium chromium-driver"'
+        )
     return chromium, driver
 
 
@@ -96,12 +101,16 @@ class Browser:
         """What has the keyboard, as a person would call it."""
         return self.run(
             "const e = document.activeElement;"
-            "return e.getAttribute('aria-label') || document.getElementById(e.getAttribute('aria-labelledby'))?.innerText || e.innerText.slice(0, 60)"
+            "return e.getAttribute('aria-label') || "
+            "document.getElementById(e.getAttribute('aria-labelledby'))?.innerText || e.innerText.slice(0, "
+            "60)"
         )
 
     def prefer(self, scheme: str) -> None:
         """``light`` or ``dark``, as the system's setting."""
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        )
 
     def screenshot(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """uint8[rows, columns, 3] of the window."""
@@ -123,19 +132,30 @@ class Browser:
     def accessibility(self) -> list[tuple[str, str]]:
         """(role, name) of everything that a screen reader is told."""
         nodes = self.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-        return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+        return [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node["ignored"]
+        ]
 
     def read_logs(self) -> None:
-        """Adds to ``addresses`` whatever was asked for on the network, and to ``complaints`` what the console holds against the page."""
+        """Adds to ``addresses`` whatever was asked for on the network, and to ``complaints`` what the console
+        holds against the page."""
         for entry in self.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 self.addresses.add(message["params"]["request"]["url"])
             elif message["method"] == "Network.webSocketCreated":
                 self.addresses.add(message["params"]["url"])
-        self.complaints += [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        self.complaints += [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
 
     def foreign_addresses(self, own: str) -> list[str]:
         """What was asked of anybody but ``own``."""
         self.read_logs()
-        return sorted(address for address in self.addresses if not address.startswith((own, "data:", "blob:" + own)))
+        return sorted(
+            address for address in self.addresses if not address.startswith((own, "data:", "blob:" + own))
+        )

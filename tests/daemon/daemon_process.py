@@ -1,4 +1,5 @@
-"""A daemon in a process of its own, as ``shardwright serve`` starts it, and the commands that are run against it."""
+"""A daemon in a process of its own, as ``shardwright serve`` starts it, and the commands that are run against
+it."""
 
 from __future__ import annotations
 
@@ -23,15 +24,25 @@ def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 class DaemonProcess:
-    """Started by the constructor; ``wait_for`` reads events. A context manager that leaves no process behind."""
+    """Started by the constructor; ``wait_for`` reads events. A context manager that leaves no process
+    behind."""
 
-    def __init__(self, config: Path, *, sabotage: str = "", environment: dict[str, str] | None = None, read: bool = True) -> None:
-        """``sabotage`` is Python that runs in the daemon's process before the daemon does; ``environment`` is added to this process's own;
-        with ``read`` False nobody reads its events."""
+    def __init__(
+        self,
+        config: Path,
+        *,
+        sabotage: str = "",
+        environment: dict[str, str] | None = None,
+        read: bool = True,
+    ) -> None:
+        """``sabotage`` is Python that runs in the daemon's process before the daemon does; ``environment`` is
+        added to this process's own; with ``read`` False nobody reads its events."""
         run = f"import sys\n{sabotage}\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
         command = [sys.executable, "-c", run, "serve", str(config), "--log-format", "json"]
         environment = {**os.environ, **(environment or {})}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
         self.events: list[dict[str, Any]] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)

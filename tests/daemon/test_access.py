@@ -1,4 +1,5 @@
-"""``shardwright serve`` with keys, from outside: refusals of one line, a list that changes while it runs, and a flood that costs no frame."""
+"""``shardwright serve`` with keys, from outside: refusals of one line, a list that changes while it runs, and
+a flood that costs no frame."""
 
 from __future__ import annotations
 
@@ -50,8 +51,15 @@ def curve(folder: Path, name: str = "camera") -> sw.Curve:
 
 
 def camera(folder: Path, endpoint: str, name: str, key: str, daemon_key: str = "rig") -> tuple[int, str]:
-    keys = ("--secret-key", folder / "keys" / f"{key}.key_secret", "--daemon-key", folder / "keys" / f"{daemon_key}.key")
-    done = run_cli("camera", "--connect", endpoint, "--name", name, "--stream", "cam0", "--frames", "5", *keys)
+    keys = (
+        "--secret-key",
+        folder / "keys" / f"{key}.key_secret",
+        "--daemon-key",
+        folder / "keys" / f"{daemon_key}.key",
+    )
+    done = run_cli(
+        "camera", "--connect", endpoint, "--name", name, "--stream", "cam0", "--frames", "5", *keys
+    )
     return done.returncode, done.stderr
 
 
@@ -81,7 +89,8 @@ def test_cameras_with_keys_and_the_errors_of_those_without(keyed: Path, folder: 
 
 def test_a_reload_reads_the_keys_again_though_no_file_has_changed(keyed: Path) -> None:
     """So that whoever took a key away knows that it is out of use when the reload is done."""
-    with DaemonProcess(keyed, sabotage="import os; os.setsid()") as daemon:  # with a terminal SIGHUP would be its end
+    # with a terminal SIGHUP would be its end
+    with DaemonProcess(keyed, sabotage="import os; os.setsid()") as daemon:
         daemon.wait_for("ready")
         daemon.signal(signal.SIGHUP)
         facts = daemon.wait_for("client_keys_reloaded")
@@ -94,7 +103,9 @@ def test_a_key_that_is_taken_away_while_the_daemon_starts_is_out(keyed: Path, fo
     """The list is read first of all, and what follows may take a minute where kernels are compiled."""
     key = folder / "clients" / "camera.key"
     with DaemonProcess(
-        keyed, sabotage=f"from shardwright.daemon import assemble; assemble.warm_up = lambda: __import__('os').unlink({str(key)!r})"
+        keyed,
+        sabotage=f"from shardwright.daemon import assemble; assemble.warm_up = lambda: "
+        f"__import__('os').unlink({str(key)!r})",
     ) as daemon:
         assert daemon.wait_for("client_keys_reloaded")["removed"] == ["camera"]
         assert daemon.stop() == 0
@@ -102,7 +113,10 @@ def test_a_key_that_is_taken_away_while_the_daemon_starts_is_out(keyed: Path, fo
 
 def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_started(keyed: Path, folder: Path) -> None:
     secret = folder / "keys" / "rig.key_secret"
-    for mode, says in ((0o644, "is open to others; expected mode 0600; got mode 0644"), (0o640, "got mode 0640")):
+    for mode, says in (
+        (0o644, "is open to others; expected mode 0600; got mode 0644"),
+        (0o640, "got mode 0640"),
+    ):
         secret.chmod(mode)
         code, message = refusal(keyed)
         assert code == 2
@@ -117,7 +131,11 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_started(keyed
     assert (code, "torn.key holds no public-key" in message) == (2, True)
     assert f"{keyed}:4: ingest.curve.clients: " in message
     assert not (folder / "in.sock").exists()
-    keyed.write_text(keyed.read_text().replace(CURVE.replace("rig", "camera"), "heartbeat_ms: 200").replace("  heartbeat_ms: 200\n", "", 1))
+    keyed.write_text(
+        keyed.read_text()
+        .replace(CURVE.replace("rig", "camera"), "heartbeat_ms: 200")
+        .replace("  heartbeat_ms: 200\n", "", 1)
+    )
     code, message = refusal(keyed)
     assert (code, "open to the whole network" in message) == (2, True)
 
@@ -142,7 +160,8 @@ FLOOD = 1000  # bad connections, a third of each kind
 
 @contextlib.contextmanager
 def flood(endpoint: str, folder: Path) -> Iterator[None]:
-    """Garbage, half a handshake that goes no further, and wrong keys; kept open until the end, as far as the daemon lets them be."""
+    """Garbage, half a handshake that goes no further, and wrong keys; kept open until the end, as far as the
+    daemon lets them be."""
     host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
     random = np.random.default_rng(3)
     stranger_public, stranger_secret = zmq.curve_keypair()
@@ -153,7 +172,11 @@ def flood(endpoint: str, folder: Path) -> Iterator[None]:
             if i % 3 == 0:
                 bad = opened.enter_context(context.socket(zmq.DEALER))
                 bad.linger, bad.reconnect_ivl = 0, 20
-                bad.curve_publickey, bad.curve_secretkey, bad.curve_serverkey = stranger_public, stranger_secret, daemon_key
+                bad.curve_publickey, bad.curve_secretkey, bad.curve_serverkey = (
+                    stranger_public,
+                    stranger_secret,
+                    daemon_key,
+                )
                 bad.connect(endpoint)
                 bad.send(b"let me in", flags=zmq.NOBLOCK)
                 continue
@@ -164,7 +187,8 @@ def flood(endpoint: str, folder: Path) -> Iterator[None]:
 
 
 def test_a_thousand_bad_connections_starve_no_acquisition(keyed: Path, folder: Path) -> None:
-    """Two cameras, one over TCP with keys and one on this machine, acquire all the while; a third comes in the middle of it."""
+    """Two cameras, one over TCP with keys and one on this machine, acquire all the while; a third comes in
+    the middle of it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     source = PhotonFrames((48, 80), seed=7)
@@ -174,7 +198,10 @@ def test_a_thousand_bad_connections_starve_no_acquisition(keyed: Path, folder: P
         sent: dict[str, int] = {}
 
         def acquire(name: str, endpoint: str) -> None:
-            with sw.connect(endpoint, curve=curve(folder), timeout_ms=60_000) as connection, connection.acquire(name, stream="cam0") as stream:
+            with (
+                sw.connect(endpoint, curve=curve(folder), timeout_ms=60_000) as connection,
+                connection.acquire(name, stream="cam0") as stream,
+            ):
                 count = 0
                 while not over.is_set() or count < 50:
                     stream.append(source.frame(count))
@@ -184,7 +211,9 @@ def test_a_thousand_bad_connections_starve_no_acquisition(keyed: Path, folder: P
             assert stream.receipt.frames_missing == 0
             sent[name] = count
 
-        cameras = [threading.Thread(target=acquire, args=arguments) for arguments in (("far", tcp), ("near", ipc))]
+        cameras = [
+            threading.Thread(target=acquire, args=arguments) for arguments in (("far", tcp), ("near", ipc))
+        ]
         for each in cameras:
             each.start()
         with flood(tcp, folder):

@@ -1,4 +1,5 @@
-"""The wall clock of a daemon at work jumps: a day ahead, years back. Nothing that it decides may notice (P11)."""
+"""The wall clock of a daemon at work jumps: a day ahead, years back. Nothing that it decides may notice
+(P11)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def environment(control: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.skipif(not FAKETIME, reason="NOT TESTED: clock jumps; install libfaketime (apt-get install faketime)")
+@pytest.mark.skipif(
+    not FAKETIME, reason="NOT TESTED: clock jumps; install libfaketime (apt-get install faketime)"
+)
 def test_a_clock_that_jumps_while_frames_arrive_changes_nothing(config: Path, folder: Path) -> None:
     control = folder / "clock"
     control.write_text("+0\n")
@@ -41,8 +44,13 @@ def test_a_clock_that_jumps_while_frames_arrive_changes_nothing(config: Path, fo
                     _set(control, JUMPS[i // 12])
                 stream.append(source.frame(i))
                 if i % 12 == 11:
-                    stream.flush(timeout_s=60)  # staging, commits and heartbeats come in between, all under the clock of now
-        assert (stream.receipt.frames_stored, stream.receipt.frames_durable, stream.receipt.frames_missing) == (frames, frames, 0)
+                    # staging, commits and heartbeats come in between, all under the clock of now
+                    stream.flush(timeout_s=60)
+        assert (
+            stream.receipt.frames_stored,
+            stream.receipt.frames_durable,
+            stream.receipt.frames_missing,
+        ) == (frames, frames, 0)
         _set(control, "+3d")
         assert daemon.stop() == 0
         assert not {"client_lost", "thread_died", "acquisition_failed"} & set(daemon.rest())

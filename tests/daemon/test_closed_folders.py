@@ -1,4 +1,5 @@
-"""Folders that are closed to the daemon's user: one clear line where one is needed, and none where one merely lies beside the stores."""
+"""Folders that are closed to the daemon's user: one clear line where one is needed, and none where one merely
+lies beside the stores."""
 
 from __future__ import annotations
 
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # No capability is left, so that modes count for root as well (capset(2)).
-NO_PRIVILEGES = "import ctypes; ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())"
-RUN_FOLDER_IS = "import pathlib; from shardwright.daemon import control_client; control_client.RUN_FOLDER = pathlib.Path({!r})"
+NO_PRIVILEGES = (
+    "import ctypes; ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())"
+)
+RUN_FOLDER_IS = (
+    "import pathlib; from shardwright.daemon import control_client; control_client.RUN_FOLDER = "
+    "pathlib.Path({!r})"
+)
 
 
 def run_unprivileged(*arguments: str | Path, before: str = "") -> subprocess.CompletedProcess[str]:
     run = f"{NO_PRIVILEGES}\n{before}\nimport sys\nfrom shardwright.cli.app import main\nmain(sys.argv[1:])"
-    return subprocess.run([sys.executable, "-c", run, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    return subprocess.run(
+        [sys.executable, "-c", run, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
 
 
 @pytest.fixture
@@ -54,15 +62,29 @@ def test_a_disks_lost_and_found_beside_the_stores_is_passed_over(config: Path, f
 def test_what_is_queued_for_compaction_is_found_beside_a_closed_folder(folder: Path, closed: Path) -> None:
     (folder / "run.ome.zarr" / "0").mkdir(parents=True)
     QueuedStore(folder / "run.ome.zarr").add()
-    find = "import sys\nfrom pathlib import Path\nfrom shardwright.repack.queued import queued_stores\nprint(*queued_stores(Path(sys.argv[1])))"
-    done = subprocess.run([sys.executable, "-c", f"{NO_PRIVILEGES}\n{find}", str(closed.parent)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    find = (
+        "import sys\nfrom pathlib import Path\nfrom shardwright.repack.queued import "
+        "queued_stores\nprint(*queued_stores(Path(sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{NO_PRIVILEGES}\n{find}", str(closed.parent)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
     assert (done.stdout.count("QueuedStore("), done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "says"), [("serve", 1, "cannot be reached; got Permission denied"), ("check", 0, "cannot be reached by this user")]
+    ("command", "code", "says"),
+    [
+        ("serve", 1, "cannot be reached; got Permission denied"),
+        ("check", 0, "cannot be reached by this user"),
+    ],
 )
-def test_a_root_in_a_closed_folder_is_told(config: Path, closed: Path, command: str, code: int, says: str) -> None:
+def test_a_root_in_a_closed_folder_is_told(
+    config: Path, closed: Path, command: str, code: int, says: str
+) -> None:
     config.write_text(config.read_text().replace("./data", str(closed / "data")))
     done = run_unprivileged(command, config)
     assert done.returncode == code, done.stderr
@@ -71,7 +93,11 @@ def test_a_root_in_a_closed_folder_is_told(config: Path, closed: Path, command: 
 
 
 def test_doctor_finds_roots_and_sockets_in_closed_folders(config: Path, closed: Path) -> None:
-    config.write_text(config.read_text().replace("./data", str(closed / "data")).replace("ipc://./in.sock", f"ipc://{closed}/run/in.sock"))
+    config.write_text(
+        config.read_text()
+        .replace("./data", str(closed / "data"))
+        .replace("ipc://./in.sock", f"ipc://{closed}/run/in.sock")
+    )
     done = run_unprivileged("doctor", "--json", config)
     assert (done.returncode, done.stderr) == (1, "")
     findings = {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
@@ -79,11 +105,14 @@ def test_doctor_finds_roots_and_sockets_in_closed_folders(config: Path, closed: 
     assert findings["sockets"]["found"].startswith(f"{closed}/run cannot be used by user ")
 
 
-# A folder's owner is refused by its own bits, root without capabilities included; those of the group are what the others may.
+# A folder's owner is refused by its own bits, root without capabilities included; those of the group are what
+# the others may.
 OPEN_TO_ITS_GROUP, OPEN_TO_ITS_OWNER = 0o070, 0
 WHAT_TO_DO = {
-    OPEN_TO_ITS_GROUP: "Members of the group {group} may: as root, usermod -aG {group} {user}, then log in again.",
-    OPEN_TO_ITS_OWNER: "Only the user {user} may. To let a group in, set ingest.group in the daemon's configuration; else run this as {user}.",
+    OPEN_TO_ITS_GROUP: "Members of the group {group} may: as root, usermod -aG {group} {user}, then log in "
+    "again.",
+    OPEN_TO_ITS_OWNER: "Only the user {user} may. To let a group in, set ingest.group in the daemon's "
+    "configuration; else run this as {user}.",
 }
 ASKING = {
     "status": ("status", "--socket", "{closed}/in.sock"),
@@ -100,7 +129,8 @@ def test_who_may_not_use_a_socket_is_told_how_he_may(closed: Path, command: str,
     names = {"user": pwd.getpwuid(os.getuid()).pw_name, "group": grp.getgrgid(os.getgid()).gr_name}
     assert done.returncode == (1 if command == "status" else 2)
     assert done.stderr == (
-        f"shardwright: permission denied on {closed}/in.sock; got {closed} of {names['user']}:{names['group']}, mode {mode:04o}."
+        f"shardwright: permission denied on {closed}/in.sock; got {closed} of "
+        f"{names['user']}:{names['group']}, mode {mode:04o}."
         f" {WHAT_TO_DO[mode].format(**names)}\n"
     )
 
@@ -112,7 +142,9 @@ def test_a_socket_that_is_closed_itself_is_told(folder: Path) -> None:
         (folder / "in.sock").chmod(0)
         for command in ASKING.values():
             done = run_unprivileged(*(argument.format(closed=folder) for argument in command))
-            assert done.stderr.startswith(f"shardwright: permission denied on {folder}/in.sock; got {folder}/in.sock of ")
+            assert done.stderr.startswith(
+                f"shardwright: permission denied on {folder}/in.sock; got {folder}/in.sock of "
+            )
             assert "Only the user " in done.stderr
 
 
@@ -127,7 +159,9 @@ def test_status_says_that_it_may_not_ask_where_daemons_usually_are(folder: Path,
     finally:
         closed.chmod(0o700)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert done.stderr.startswith(f"shardwright: permission denied on {run}{below}/control.sock; got {run}{below} of ")
+    assert done.stderr.startswith(
+        f"shardwright: permission denied on {run}{below}/control.sock; got {run}{below} of "
+    )
 
 
 def test_why_nobody_answers_is_told(folder: Path) -> None:
@@ -143,5 +177,11 @@ def test_a_socket_whose_folder_cannot_be_made_is_told_with_what_to_do(config: Pa
     done = run_unprivileged("serve", config)
     user = pwd.getpwuid(os.getuid()).pw_name
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert f"cannot prepare {closed}/rig1/in.sock; got Permission denied. Found {closed} of {user}:" in done.stderr
-    assert f"As root, install -d -o {user} {closed}/rig1; or choose a path in a folder that {user} may write to" in done.stderr
+    assert (
+        f"cannot prepare {closed}/rig1/in.sock; got Permission denied. Found {closed} of {user}:"
+        in done.stderr
+    )
+    assert (
+        f"As root, install -d -o {user} {closed}/rig1; or choose a path in a folder that {user} may write to"
+        in done.stderr
+    )

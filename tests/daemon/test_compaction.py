@@ -1,4 +1,5 @@
-"""The daemon compacts what it has sealed: real daemons, cameras and child processes; stores are looked at by ``inspect``, read by zarr-python."""
+"""The daemon compacts what it has sealed: real daemons, cameras and child processes; stores are looked at by
+``inspect``, read by zarr-python."""
 
 from __future__ import annotations
 
@@ -46,7 +47,18 @@ SLOW = "rate: 30kB"  # a store of test frames then takes many seconds
 
 def configure(config: Path, *lines: str) -> None:
     """Add the section; all stores are due as soon as they are sealed."""
-    config.write_text("\n".join([config.read_text(), "compaction:", "  enabled: true", "  after_s: 0", *(f"  {line}" for line in lines), ""]))
+    config.write_text(
+        "\n".join(
+            [
+                config.read_text(),
+                "compaction:",
+                "  enabled: true",
+                "  after_s: 0",
+                *(f"  {line}" for line in lines),
+                "",
+            ]
+        )
+    )
 
 
 def acquire(endpoint: str, name: str, frames: int = 32) -> None:
@@ -69,7 +81,9 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def started_compact(store: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "shardwright.cli", "compact", str(store)], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardwright.cli", "compact", str(store)], stderr=subprocess.PIPE, text=True
+    )
 
 
 def is_gone(pid: int) -> bool:
@@ -120,7 +134,12 @@ def test_what_was_degraded_is_compressed_as_its_array_says(config: Path, folder:
         assert_packed(store)
         assert daemon.stop() == 0
     (image,) = [array for array in open_store(store).arrays if array.path.name == "0"]
-    forms = {form for key, shard in image.shard_files() if shard is not None for form in inspect_shard(image, shard).forms}
+    forms = {
+        form
+        for key, shard in image.shard_files()
+        if shard is not None
+        for form in inspect_shard(image, shard).forms
+    }
     assert forms == {"blosc zstd shuffle"}
 
 
@@ -133,10 +152,16 @@ def test_nothing_is_compacted_that_was_not_asked_for(config: Path, folder: Path)
     assert gap_bytes(folder / "data" / "run.ome.zarr") > 0
 
 
-def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ring(config: Path, folder: Path) -> None:
-    store, by_hand = folder / "data" / "run.ome.zarr", gappy.write(folder / "data" / "elsewhere" / "old.ome.zarr", shards=2)
+def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ring(
+    config: Path, folder: Path
+) -> None:
+    store, by_hand = (
+        folder / "data" / "run.ome.zarr",
+        gappy.write(folder / "data" / "elsewhere" / "old.ome.zarr", shards=2),
+    )
     configure(config, SLOW, "pause_above: 0.05")
-    text = config.read_text().replace("store_within_ms: 200", "store_within_ms: 600000")  # a frame stays in the ring until its chunk is full
+    # a frame stays in the ring until its chunk is full
+    text = config.read_text().replace("store_within_ms: 200", "store_within_ms: 600000")
     config.write_text(text.replace("name: cam0\n", "name: cam0\n    ring_frames: 40\n"))
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
@@ -162,7 +187,10 @@ def test_it_works_at_idle_priority_and_all_jobs_wait_while_a_camera_fills_its_ri
         assert is_gone(pid)
         assert time.monotonic() - begin_s < TIMEOUT_S
     assert_holds(store, SOURCE, 32)
-    assert sorted(queued.root.name for queued in queued_stores(folder / "data")) == ["other.ome.zarr", "run.ome.zarr"]
+    assert sorted(queued.root.name for queued in queued_stores(folder / "data")) == [
+        "other.ome.zarr",
+        "run.ome.zarr",
+    ]
 
 
 @pytest.mark.slow
@@ -227,7 +255,9 @@ def test_a_pause_that_a_person_made_is_kept(config: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_notice(config: Path, folder: Path) -> None:
+def test_a_store_that_cannot_be_compacted_is_given_up_and_the_cameras_do_not_notice(
+    config: Path, folder: Path
+) -> None:
     store = folder / "data" / "bad.ome.zarr"
     with DaemonProcess(config) as daemon:
         acquire(daemon.wait_for("ready")["endpoints"][0], "bad")
@@ -264,7 +294,8 @@ def test_a_codec_that_the_array_does_not_have_is_not_tried_for_ever(config: Path
 
 @pytest.mark.slow
 def test_the_open_shards_of_an_acquisition_are_not_touched(config: Path, folder: Path) -> None:
-    """A store that is queued from before and written to once more: its daemon died, the next one compacts what is sealed while frames still come."""
+    """A store that is queued from before and written to once more: its daemon died, the next one compacts
+    what is sealed while frames still come."""
     store = folder / "data" / "run.ome.zarr"
     configure(config)
     with ExitStack() as held:
@@ -302,13 +333,21 @@ def test_a_damaged_record_of_failures_says_none(tmp_path: Path, failures: bytes)
 
 
 class Rig:
-    """What the compaction thread sees of a daemon; the thread is real, and so are the processes that it starts."""
+    """What the compaction thread sees of a daemon; the thread is real, and so are the processes that it
+    starts."""
 
     def __init__(self, root: Path, *, low_water: int = 1, **options: object) -> None:
         self.fill, self.acquiring, self.events = 0.0, False, queue.SimpleQueue[tuple[str, dict[str, Any]]]()
         compaction = Compaction.model_validate({"after_s": 0, **options})
-        needs = CameraNeeds(Output(root=root, low_water=low_water), compaction.pause_above, lambda: self.fill, lambda: self.acquiring)
-        self.service = CompactionService(compaction, root, needs, lambda name, facts: self.events.put((name, dict(facts))))
+        needs = CameraNeeds(
+            Output(root=root, low_water=low_water),
+            compaction.pause_above,
+            lambda: self.fill,
+            lambda: self.acquiring,
+        )
+        self.service = CompactionService(
+            compaction, root, needs, lambda name, facts: self.events.put((name, dict(facts)))
+        )
         self._thread = threading.Thread(target=self.service.run, args=(threading.Event(),))
 
     def next_event(self) -> tuple[str, dict[str, Any]]:
@@ -341,7 +380,9 @@ def test_a_daemon_that_compacts_nothing_holds_up_those_who_do(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pause_that_could_not_be_made_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_that_could_not_be_made_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a full disk, perhaps the one that is to be spared: told once, and made as soon as it can be."""
     refusals = iter([StorageFullError("no room")] * 3)
     take = StoreLock.take

@@ -1,4 +1,5 @@
-"""The control socket against clients that are polite, and against every kind that is not: none keeps another from its answer."""
+"""The control socket against clients that are polite, and against every kind that is not: none keeps another
+from its answer."""
 
 from __future__ import annotations
 
@@ -23,7 +24,15 @@ from shardwright.daemon.control_client import ControlClient
 from shardwright.daemon.control_protocol import MAX_REQUEST_BYTES
 from shardwright.daemon.recent_events import KEPT, MOST_AT_ONCE, RecentEvents
 from shardwright.daemon.requests import Requests
-from shardwright.model.errors import ConfigError, LockedError, ProtocolError, SessionLostError, ShardwrightError, TimedOutError, VersionError
+from shardwright.model.errors import (
+    ConfigError,
+    LockedError,
+    ProtocolError,
+    SessionLostError,
+    ShardwrightError,
+    TimedOutError,
+    VersionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,7 +64,9 @@ class Served:
         self.path = path
         self.events: list[tuple[str, dict[str, Any]]] = []
         answers = {"echo": echo, "refuse": refuse, "fail": fail, "long": answer_at_length}
-        self.server = ControlServer(path, answers, lambda event, facts: self.events.append((event, dict(facts))), limits, group)
+        self.server = ControlServer(
+            path, answers, lambda event, facts: self.events.append((event, dict(facts))), limits, group
+        )
         self._thread = threading.Thread(target=self.server.run)
 
     def raw(self) -> socket.socket:
@@ -109,7 +120,10 @@ def test_a_client_asks_again_and_again_on_one_connection(served: Served) -> None
 def test_the_document_names_every_request_and_limit() -> None:
     text = (Path(control_protocol.__file__).parent / "CONTROL.md").read_text()
     requests = Requests(cast("Any", None), RecentEvents(), status=dict, drain=lambda: None)
-    assert re.findall(r"^\| `(\w+)` \|", text.split("## Requests")[1], re.MULTILINE) == ["do", *requests.answers]
+    assert re.findall(r"^\| `(\w+)` \|", text.split("## Requests")[1], re.MULTILINE) == [
+        "do",
+        *requests.answers,
+    ]
     limits = ControlLimits()
     for fact in [
         f"Version {control_protocol.VERSION}.",
@@ -128,10 +142,16 @@ def test_the_document_names_every_request_and_limit() -> None:
 def test_folder_and_socket_are_for_this_user_or_for_a_group(short_folder: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        for group, folder_mode, socket_mode in ((None, 0o700, 0o600), (grp.getgrgid(os.getgid()).gr_name, 0o750, 0o660)):
+        for group, folder_mode, socket_mode in (
+            (None, 0o700, 0o600),
+            (grp.getgrgid(os.getgid()).gr_name, 0o750, 0o660),
+        ):
             path = short_folder / f"for-{group}" / "control.sock"
             with Served(path, group=group):
-                assert (stat.S_IMODE(path.parent.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (folder_mode, socket_mode)
+                assert (stat.S_IMODE(path.parent.stat().st_mode), stat.S_IMODE(path.stat().st_mode)) == (
+                    folder_mode,
+                    socket_mode,
+                )
     finally:
         os.umask(before)
 
@@ -158,7 +178,10 @@ def test_a_defect_in_an_answer_costs_that_answer_only(served: Served) -> None:
 
 
 def test_an_answer_that_is_too_long_is_an_error(served: Served) -> None:
-    with ControlClient(served.path, timeout_s=60) as client, pytest.raises(ProtocolError, match="too long for one line"):
+    with (
+        ControlClient(served.path, timeout_s=60) as client,
+        pytest.raises(ProtocolError, match="too long for one line"),
+    ):
         client.ask("long", length=5_000_000)
 
 
@@ -344,7 +367,9 @@ def test_a_daemon_that_does_not_answer_is_given_up(path: Path) -> None:
         (b'{"version": 1}\n', ShardwrightError),
     ],
 )
-def test_whoever_answers_something_else_is_not_believed(path: Path, reply: bytes, error: type[Exception]) -> None:
+def test_whoever_answers_something_else_is_not_believed(
+    path: Path, reply: bytes, error: type[Exception]
+) -> None:
     path.parent.mkdir()
 
     def answer() -> None:

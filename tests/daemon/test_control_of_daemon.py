@@ -111,7 +111,9 @@ def test_events_are_told_as_they_were_written(rig: Rig) -> None:
     with ControlClient(rig.ready["control_socket"], timeout_s=60) as client:
         told = client.ask("events")["events"]
         written = rig.daemon.events[: len(told)]
-        assert told[: len(written)] == [{"number": number, **event} for number, event in enumerate(written, 1)]
+        assert told[: len(written)] == [
+            {"number": number, **event} for number, event in enumerate(written, 1)
+        ]
         assert client.ask("events", after=told[-1]["number"])["events"] == []
         for wrong in (-1, "1", True, 1.5, None):
             with pytest.raises(ProtocolError, match="after of a control request is not valid"):
@@ -119,10 +121,14 @@ def test_events_are_told_as_they_were_written(rig: Rig) -> None:
 
 
 def test_the_newest_frame_is_shown_to_whoever_asks(rig: Rig) -> None:
-    with sw.connect(rig.ready["endpoints"][0]) as connection, ControlClient(rig.ready["control_socket"], timeout_s=60) as client:
+    with (
+        sw.connect(rig.ready["endpoints"][0]) as connection,
+        ControlClient(rig.ready["control_socket"], timeout_s=60) as client,
+    ):
         stream = connection.acquire("shown", stream="cam0")
         value = 0
-        while (preview := client.ask("preview", name="shown")["preview"]) is None:  # the frame after the question is the one that is taken
+        # the frame after the question is the one that is taken
+        while (preview := client.ask("preview", name="shown")["preview"]) is None:
             value += 1
             stream.append(np.full((48, 80), value, np.uint16))
             stream.flush()
@@ -165,7 +171,18 @@ def test_clients_that_hang_flood_or_talk_nonsense_cost_no_frame_and_no_answer(ri
         for thread in floods:
             thread.start()
         try:
-            camera = run_cli("camera", "--connect", rig.ready["endpoints"][0], "--name", "bothered", "--stream", "cam0", "--frames", "500", "--json")
+            camera = run_cli(
+                "camera",
+                "--connect",
+                rig.ready["endpoints"][0],
+                "--name",
+                "bothered",
+                "--stream",
+                "cam0",
+                "--frames",
+                "500",
+                "--json",
+            )
             assert json.loads(camera.stdout)["frames_durable"] == 500
             with ControlClient(path, timeout_s=60) as client_that_waits:
                 assert client_that_waits.ask("status")["status"]["streams"]["cam0"]["frames_lost"] == 0
@@ -189,7 +206,9 @@ def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on
 
         result = run_cli("stop", "stopped", rig.config)
         assert (result.returncode, result.stderr) == (0, "")
-        assert result.stdout == f"stopped is sealed: 10 frames are stored in {rig.folder}/data/stopped.ome.zarr\n"
+        assert result.stdout == (
+            f"stopped is sealed: 10 frames are stored in {rig.folder}/data/stopped.ome.zarr\n"
+        )
         with pytest.raises(sw.errors.SessionLostError, match="stopped on request"):
             stopped.close()
         assert stopped.receipt.frames_durable == 10
@@ -205,7 +224,9 @@ def test_an_acquisition_is_stopped_sealed_and_its_client_told_while_others_go_on
     assert stored(rig.folder / "data" / "stopped.ome.zarr").shape == (10, 48, 80)
 
 
-def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_with_0(config: Path, folder: Path) -> None:
+def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_with_0(
+    config: Path, folder: Path
+) -> None:
     with DaemonProcess(config) as daemon:
         ready = daemon.wait_for("ready")
         endpoint, path = ready["endpoints"][0], ready["control_socket"]
@@ -215,7 +236,9 @@ def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_wit
         stream.flush()
         command = [*CLI, "status", "--watch", "--interval", "0.1", "--socket", path]
         with (
-            subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as lines,
+            subprocess.Popen(
+                [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as lines,
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tables,
         ):
             assert lines.stdout is not None
@@ -227,7 +250,9 @@ def test_a_drained_daemon_is_watched_to_its_end_seals_what_is_open_and_exits_wit
             result = run_cli("drain", config)
             assert (result.returncode, result.stderr) == (0, "")
             pid = daemon.process.pid
-            assert result.stdout == f"process {pid} is draining; 1 acquisition to seal\nprocess {pid} has ended\n"
+            assert result.stdout == (
+                f"process {pid} is draining; 1 acquisition to seal\nprocess {pid} has ended\n"
+            )
             assert daemon.exit_code() == 0
             assert "no daemon answers" in lines.communicate()[1]
             assert lines.returncode == 1

@@ -1,4 +1,5 @@
-"""Events as lines: JSON where a program reads them, levels from the names, and no way to break or to stop the daemon through its log."""
+"""Events as lines: JSON where a program reads them, levels from the names, and no way to break or to stop the
+daemon through its log."""
 
 from __future__ import annotations
 
@@ -50,7 +51,13 @@ def test_one_event_is_one_json_line(output: Output) -> None:
         log.emit("acquisition_opened", {"name": "embryo\n42", "frames": 3})
         log.emit("acquisition_failed", {"error": OSError("disk")})
     first, second = lines(output)
-    assert first == {"event": "acquisition_opened", "level": "info", "name": "embryo\n42", "frames": 3, "timestamp": first["timestamp"]}
+    assert first == {
+        "event": "acquisition_opened",
+        "level": "info",
+        "name": "embryo\n42",
+        "frames": 3,
+        "timestamp": first["timestamp"],
+    }
     assert first["timestamp"].endswith("Z")
     assert (second["level"], second["error"]) == ("error", "disk")
 
@@ -144,7 +151,8 @@ def test_a_stuck_reader_holds_nobody_up_and_hears_of_what_it_missed(blocking: bo
     assert not log.flush(0.05)
     with os.fdopen(reading) as output:
         told = [json.loads(output.readline())]
-        while told[-1].get("lines") != log.lines_dropped:  # earlier reports, of what was lost by then, come before
+        # earlier reports, of what was lost by then, come before
+        while told[-1].get("lines") != log.lines_dropped:
             told.append(json.loads(output.readline()))
         assert log.lines_dropped > 0
         numbers = [line["number"] for line in told if "number" in line]
@@ -201,7 +209,11 @@ def test_the_newest_events_are_kept_and_given(output: Output) -> None:
         log.emit("tick", {"number_": number})
     newest = log.recent.after(0)
     assert [event["number"] for event in newest] == list(range(KEPT + 301, KEPT + 501))
-    assert [event["number_"] for event in log.recent.after(KEPT + 497)] == [KEPT + 497, KEPT + 498, KEPT + 499]
+    assert [event["number_"] for event in log.recent.after(KEPT + 497)] == [
+        KEPT + 497,
+        KEPT + 498,
+        KEPT + 499,
+    ]
     assert log.recent.after(KEPT + 500) == []
     assert log.recent.after(10**9) == newest, "a number of an earlier daemon"
 

@@ -1,4 +1,5 @@
-"""The first start after an installation: kernels are compiled for half a minute, and whoever looks or waits is told."""
+"""The first start after an installation: kernels are compiled for half a minute, and whoever looks or waits
+is told."""
 
 from __future__ import annotations
 
@@ -74,13 +75,18 @@ def test_a_signal_while_kernels_are_compiled_ends_the_daemon(config: Path, folde
         assert daemon.stop() == 0
 
 
-def test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_is_ready(config: Path, folder: Path) -> None:
-    """Whoever waits is refused. Only systemd hears READY: a daemon that ends without has failed, to it, and is started again."""
+def test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_is_ready(
+    config: Path, folder: Path
+) -> None:
+    """Whoever waits is refused. Only systemd hears READY: a daemon that ends without has failed, to it, and
+    is started again."""
     gate = folder / "gate"
     gate.touch()
     with (
         NotifyListener(folder) as manager,
-        DaemonProcess(config, sabotage=COMPILES.format(gate=str(gate)), environment={"NOTIFY_SOCKET": manager.address}) as daemon,
+        DaemonProcess(
+            config, sabotage=COMPILES.format(gate=str(gate)), environment={"NOTIFY_SOCKET": manager.address}
+        ) as daemon,
         ThreadPoolExecutor(1) as threads,
         sw.connect(f"ipc://{folder}/in.sock") as connection,
     ):
@@ -101,16 +107,25 @@ def test_a_daemon_that_is_drained_while_kernels_are_compiled_never_says_that_it_
 
 @pytest.mark.slow
 def test_a_cache_that_is_really_empty(config: Path, folder: Path) -> None:
-    """A client that connects at once, with the patience it has by itself, acquires; the next start compiles nothing."""
+    """A client that connects at once, with the patience it has by itself, acquires; the next start compiles
+    nothing."""
     environment = {"NUMBA_CACHE_DIR": str(folder / "cache")}
     with DaemonProcess(config, environment=environment) as daemon:
         daemon.wait_for("kernels_compiling")
-        with sw.connect(f"ipc://{folder}/in.sock") as connection, connection.acquire("a", stream="cam0") as stream:
+        with (
+            sw.connect(f"ipc://{folder}/in.sock") as connection,
+            connection.acquire("a", stream="cam0") as stream,
+        ):
             stream.append(SOURCE.frame(0))
         assert stream.receipt.frames_stored == 1
         assert daemon.stop() == 0
         names = daemon.rest()
-        assert names.index("client_connected") < names.index("kernels_compiled") < names.index("ready") < names.index("acquisition_opened")
+        assert (
+            names.index("client_connected")
+            < names.index("kernels_compiled")
+            < names.index("ready")
+            < names.index("acquisition_opened")
+        )
     with DaemonProcess(config, environment=environment) as daemon:
         daemon.wait_for("ready")
         assert "kernels_compiling" not in [event["event"] for event in daemon.events]

@@ -1,4 +1,5 @@
-"""Hard ends (a second signal, a disk that dies under a mapping) leave the rest to the next start; a stuck reader or a locked store stops nobody."""
+"""Hard ends (a second signal, a disk that dies under a mapping) leave the rest to the next start; a stuck
+reader or a locked store stops nobody."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from shardwright.storage import failpoints
 failpoints.set_hook("shard.before_sync", lambda: time.sleep(600))
 """
 
-# The mapped file loses its blocks under the mapping: the next store to it is a SIGBUS, as with a disk that died.
+# The mapped file loses its blocks under the mapping: the next store to it is a SIGBUS, as with a disk that
+# died.
 MAPPING_BREAKS = """
 import os, threading, time
 from pathlib import Path
@@ -59,7 +61,9 @@ def source() -> PhotonFrames:
     return PhotonFrames((48, 80), seed=1)
 
 
-def send(daemon: DaemonProcess, source: PhotonFrames, frames: int, endpoint: str) -> tuple[sw.client.Connection, sw.client.Stream]:
+def send(
+    daemon: DaemonProcess, source: PhotonFrames, frames: int, endpoint: str
+) -> tuple[sw.client.Connection, sw.client.Stream]:
     """Returns once all of them are stored."""
     connection = sw.connect(endpoint, reconnect_timeout_ms=0)
     stream = connection.acquire("run", stream="cam0")
@@ -82,7 +86,9 @@ def assert_starts_with(path: Path, source: PhotonFrames, frames: int) -> None:
         assert (pixels[i] == source.frame(i)).all(), f"frame {i} was stored, and is not there"
 
 
-def test_a_second_sigterm_leaves_a_drain_that_hangs_to_recovery(config: Path, folder: Path, source: PhotonFrames) -> None:
+def test_a_second_sigterm_leaves_a_drain_that_hangs_to_recovery(
+    config: Path, folder: Path, source: PhotonFrames
+) -> None:
     with DaemonProcess(config, sabotage=SYNCS_HANG) as daemon:
         connection, _ = send(daemon, source, 10, daemon.wait_for("ready")["endpoints"][0])
         daemon.signal(signal.SIGTERM)
@@ -100,11 +106,14 @@ def test_a_second_sigterm_leaves_a_drain_that_hangs_to_recovery(config: Path, fo
     assert run_cli("verify", store).returncode == 0
 
 
-def test_a_sigbus_ends_with_a_readable_trace_and_the_next_start_recovers(config: Path, folder: Path, source: PhotonFrames) -> None:
+def test_a_sigbus_ends_with_a_readable_trace_and_the_next_start_recovers(
+    config: Path, folder: Path, source: PhotonFrames
+) -> None:
     config.write_text(config.read_text().replace("output: {root: ./data", "output: {io: mmap, root: ./data"))
     order, root = folder / "order", folder / "data"
     with DaemonProcess(config, sabotage=MAPPING_BREAKS.format(order=str(order), root=str(root))) as daemon:
-        connection, stream = send(daemon, source, 9, daemon.wait_for("ready")["endpoints"][0])  # one shard of 8 frames, and one frame more
+        # one shard of 8 frames, and one frame more
+        connection, stream = send(daemon, source, 9, daemon.wait_for("ready")["endpoints"][0])
         while not (root / "run.ome.zarr" / "0" / "c" / "0").exists():
             time.sleep(0.01)  # sealed: what follows cannot touch it
         order.touch()
@@ -120,11 +129,14 @@ def test_a_sigbus_ends_with_a_readable_trace_and_the_next_start_recovers(config:
         assert "encod" in errors, f"the trace says where:\n{errors}"
     leave(connection)
     bring_back(config)
-    # The shard whose blocks are gone cannot be brought back by anybody; the sealed one and the staged frame are there.
+    # The shard whose blocks are gone cannot be brought back by anybody; the sealed one and the staged frame
+    # are there.
     assert_starts_with(root / "run.ome.zarr", source, 9)
 
 
-def test_a_store_that_is_deleted_while_it_records_is_told_as_that_and_its_name_is_free(config: Path, folder: Path, source: PhotonFrames) -> None:
+def test_a_store_that_is_deleted_while_it_records_is_told_as_that_and_its_name_is_free(
+    config: Path, folder: Path, source: PhotonFrames
+) -> None:
     store = folder / "data" / "run.ome.zarr"
     with DaemonProcess(config) as daemon:
         connection, stream = send(daemon, source, 10, daemon.wait_for("ready")["endpoints"][0])
@@ -144,7 +156,9 @@ def test_a_store_that_is_deleted_while_it_records_is_told_as_that_and_its_name_i
     assert_holds(store, source, 1)
 
 
-def test_a_reader_of_events_that_hangs_does_not_stop_the_frames(config: Path, folder: Path, source: PhotonFrames) -> None:
+def test_a_reader_of_events_that_hangs_does_not_stop_the_frames(
+    config: Path, folder: Path, source: PhotonFrames
+) -> None:
     config.write_text(config.read_text() + "log: {repeat_lines: 0}\n")
     with DaemonProcess(config, sabotage=CHATTER, read=False) as daemon:
         endpoint = f"ipc://{folder}/in.sock"
@@ -159,19 +173,28 @@ def test_a_reader_of_events_that_hangs_does_not_stop_the_frames(config: Path, fo
     assert_holds(folder / "data" / "run.ome.zarr", source, 10)
 
 
-def test_a_store_that_another_daemon_holds_is_refused_and_the_others_are_taken_up(config: Path, folder: Path, source: PhotonFrames) -> None:
+def test_a_store_that_another_daemon_holds_is_refused_and_the_others_are_taken_up(
+    config: Path, folder: Path, source: PhotonFrames
+) -> None:
     with DaemonProcess(config) as holder:
         connection, _ = send(holder, source, 10, holder.wait_for("ready")["endpoints"][0])
         other = folder / "other.yaml"
-        other.write_text(config.read_text().replace("./in.sock", "./other.sock") + "control: {socket: ./other-control.sock}\n")
+        other.write_text(
+            config.read_text().replace("./in.sock", "./other.sock") + "control: {socket: "
+            "./other-control.sock}\n"
+        )
         with DaemonProcess(other) as daemon:
             ready = daemon.wait_for("ready")
             assert ready["unfinished"] == [str(folder / "data" / "run.ome.zarr")]
-            early = [event for event in daemon.events if event["event"] == "acquisition_recovery_failed"]  # it may come before `ready`
+            # it may come before `ready`
+            early = [event for event in daemon.events if event["event"] == "acquisition_recovery_failed"]
             refused = early[0] if early else daemon.wait_for("acquisition_recovery_failed")
             assert refused["code"] == "locked"
             assert str(holder.process.pid) in str(refused)
-            with sw.connect(ready["endpoints"][0]) as second, second.acquire("second", stream="cam0") as stream:
+            with (
+                sw.connect(ready["endpoints"][0]) as second,
+                second.acquire("second", stream="cam0") as stream,
+            ):
                 for i in range(5):
                     stream.append(source.frame(i))
             assert stream.receipt.frames_durable == 5

@@ -1,5 +1,5 @@
-"""``shardwright install --instance``: what one daemon needs beside the units, made once, found again, never overwritten; and a
-daemon that runs with it."""
+"""``shardwright install --instance``: what one daemon needs beside the units, made once, found again, never
+overwritten; and a daemon that runs with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from .daemon_process import DaemonProcess
 from .test_units import CHECKOUT, PROGRAM, analyze, files_below, install
 
 UNITS = "lib/systemd/system"
-DROP_INS = [f"{UNITS}/shardwright@rig1.service.d/paths.conf", f"{UNITS}/shardwright-compact@rig1.service.d/paths.conf"]
+DROP_INS = [
+    f"{UNITS}/shardwright@rig1.service.d/paths.conf",
+    f"{UNITS}/shardwright-compact@rig1.service.d/paths.conf",
+]
 
 
 @pytest.fixture
@@ -43,7 +46,9 @@ def config_of(prefix: Path) -> Path:
 
 def write_to(prefix: Path, root: str, spill: str | None = None) -> None:
     spilled = f"\n  spill_root: {spill}" if spill else ""
-    config_of(prefix).write_text(re.sub("root: .*(\n  spill_root: .*)?", f"root: {root}{spilled}", config_of(prefix).read_text()))
+    config_of(prefix).write_text(
+        re.sub("root: .*(\n  spill_root: .*)?", f"root: {root}{spilled}", config_of(prefix).read_text())
+    )
 
 
 def test_an_instance_has_a_root_and_sockets_of_its_own(prefix: Path) -> None:
@@ -54,8 +59,13 @@ def test_an_instance_has_a_root_and_sockets_of_its_own(prefix: Path) -> None:
     assert config.control_socket_path == "/run/shardwright/rig1/control.sock"
     assert (config.output.root, config.ingest.endpoints) != (example.output.root, example.ingest.endpoints)
     assert "shardwright@rig1" in config_of(prefix).read_text()
-    assert "`shardwright install --instance NAME` makes such a file for another one, shardwright@NAME," in config_of(prefix).read_text()
-    assert not [name for name in files_below(prefix) if "paths.conf" in name], "the units make and open /var/lib/shardwright/rig1 themselves"
+    assert (
+        "`shardwright install --instance NAME` makes such a file for another one, shardwright@NAME,"
+        in config_of(prefix).read_text()
+    )
+    assert not [name for name in files_below(prefix) if "paths.conf" in name], (
+        "the units make and open /var/lib/shardwright/rig1 themselves"
+    )
 
 
 def test_what_a_site_wrote_is_never_touched(prefix: Path) -> None:
@@ -80,7 +90,9 @@ def test_drop_ins_follow_the_folders_of_the_configuration(prefix: Path) -> None:
     assert "updated  " + str(prefix / DROP_INS[0]) in install(prefix, "--instance", "rig1").stdout
     assert "/data" not in (prefix / DROP_INS[1]).read_text()
     write_to(prefix, "/var/lib/shardwright/rig1")
-    assert "removed  " + str(prefix / DROP_INS[0]) in install(prefix, "--instance", "rig1", "--dry-run").stdout
+    assert (
+        "removed  " + str(prefix / DROP_INS[0]) in install(prefix, "--instance", "rig1", "--dry-run").stdout
+    )
     assert (prefix / DROP_INS[0]).exists()
     install(prefix, "--instance", "rig1")
     assert files_below(prefix) == before
@@ -89,10 +101,16 @@ def test_drop_ins_follow_the_folders_of_the_configuration(prefix: Path) -> None:
 def test_systemd_takes_the_units_with_their_drop_ins(prefix: Path) -> None:
     write_to(prefix, "/data/rig1")
     install(prefix, "--instance", "rig1")
-    done = analyze("verify", prefix / UNITS / "shardwright@rig1.service", prefix / UNITS / "shardwright-compact@rig1.service")
+    done = analyze(
+        "verify",
+        prefix / UNITS / "shardwright@rig1.service",
+        prefix / UNITS / "shardwright-compact@rig1.service",
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (prefix / DROP_INS[0]).write_text("[Service]\nReadWritePaths=data\n")
-    assert "paths.conf" in analyze("verify", prefix / UNITS / "shardwright@rig1.service").stderr, "drop-ins are looked at"
+    assert "paths.conf" in analyze("verify", prefix / UNITS / "shardwright@rig1.service").stderr, (
+        "drop-ins are looked at"
+    )
 
 
 def test_a_dry_run_and_a_report_for_programs(tmp_path: Path) -> None:
@@ -119,7 +137,9 @@ def test_a_dry_run_and_a_report_for_programs(tmp_path: Path) -> None:
         ("rig1", "output: {rot: /data}\n", "rig1.yaml:1: output.rot: is not a known key"),
     ],
 )
-def test_what_no_service_could_run_with_is_refused_before_anything_is_written(tmp_path: Path, name: str, config: str | None, problem: str) -> None:
+def test_what_no_service_could_run_with_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, config: str | None, problem: str
+) -> None:
     prefix = tmp_path / "prefix"
     if config is not None:
         config_of(prefix).parent.mkdir(parents=True)
@@ -132,7 +152,8 @@ def test_what_no_service_could_run_with_is_refused_before_anything_is_written(tm
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A prefix with a configuration whose folders lie in the test's own, where the daemon's user is whoever runs this."""
+    """A prefix with a configuration whose folders lie in the test's own, where the daemon's user is whoever
+    runs this."""
     monkeypatch.setattr(instance, "HIDDEN_BY_UNITS", ())
     monkeypatch.setattr(instance, "USER", getpass.getuser())
     config_of(tmp_path).parent.mkdir(parents=True)
@@ -142,7 +163,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_folders_are_made_for_the_daemons_user(own: Path) -> None:
     folders = plan_instance("rig1", own).folders
-    assert [(folder.path, folder.outcome) for folder in folders] == [(own / "data/rig1", "new"), (own / "spill", "new")]
+    assert [(folder.path, folder.outcome) for folder in folders] == [
+        (own / "data/rig1", "new"),
+        (own / "spill", "new"),
+    ]
     make_folders(folders)
     for folder in folders:
         assert folder.path.owner() == getpass.getuser()
@@ -154,18 +178,25 @@ def test_a_folder_of_somebody_else_is_left_to_him(own: Path, monkeypatch: pytest
     (own / "spill").mkdir(mode=0o700)
     monkeypatch.setattr(instance, "USER", "nobody")
     data, spill = plan_instance("rig1", own).folders
-    assert (data.outcome, spill.outcome, spill.owner) == ("new", "kept", f"{getpass.getuser()}:{grp.getgrgid(os.getgid()).gr_name}")
+    assert (data.outcome, spill.outcome, spill.owner) == (
+        "new",
+        "kept",
+        f"{getpass.getuser()}:{grp.getgrgid(os.getgid()).gr_name}",
+    )
     make_folders([spill])
     assert stat.S_IMODE((own / "spill").stat().st_mode) == 0o700
 
 
 def test_folders_wait_for_the_daemons_user(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As before systemd-sysusers has run. The one below /var/lib/shardwright is made by systemd; of others it is said how."""
+    """As before systemd-sysusers has run. The one below /var/lib/shardwright is made by systemd; of others it
+    is said how."""
     monkeypatch.setattr(instance, "USER", "no-such-user")
     made = plan_instance("rig1", own)
     make_folders(made.folders)
     assert [folder.outcome for folder in made.folders] == ["later", "later"]
-    assert made.by_hand() == [f"install -d -o no-such-user -g no-such-user -m 2750 {own}/{name}" for name in ("data/rig1", "spill")]
+    assert made.by_hand() == [
+        f"install -d -o no-such-user -g no-such-user -m 2750 {own}/{name}" for name in ("data/rig1", "spill")
+    ]
     assert not (own / "data").exists()
     assert plan_instance("rig2", own).by_hand() == []
 
@@ -176,7 +207,9 @@ def test_a_folder_that_cannot_be_made_comes_with_the_command(own: Path) -> None:
         make_folders(plan_instance("rig1", own).folders)
 
 
-def test_what_the_configuration_uses_is_named_where_it_is_missing(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_configuration_uses_is_named_where_it_is_missing(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config_of(own).write_text("output: {root: /data}\nhttp: {enabled: true}\n")
     assert plan_instance("rig1", own).packages is None, "the tests have it"
 
@@ -184,25 +217,43 @@ def test_what_the_configuration_uses_is_named_where_it_is_missing(own: Path, mon
         raise ConfigError("needs packages that are not installed: starlette")
 
     monkeypatch.setattr(instance, "check_packages", missing)
-    assert plan_instance("rig1", own).packages == f"{Path(sys.executable).parent}/pip install 'shardwright[web]'"
+    assert plan_instance("rig1", own).packages == (
+        f"{Path(sys.executable).parent}/pip install 'shardwright[web]'"
+    )
 
 
 def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, short_folder: Path) -> None:
-    """With the instance's own configuration, but for the two folders that systemd makes and 50 GiB of free disk."""
+    """With the instance's own configuration, but for the two folders that systemd makes and 50 GiB of free
+    disk."""
     (short_folder / "lib/rig1").mkdir(parents=True)
     (short_folder / "run/rig1").mkdir(parents=True)
-    text = config_of(prefix).read_text().replace("/var/lib/shardwright", f"{short_folder}/lib").replace("/run/shardwright", f"{short_folder}/run")
+    text = (
+        config_of(prefix)
+        .read_text()
+        .replace("/var/lib/shardwright", f"{short_folder}/lib")
+        .replace("/run/shardwright", f"{short_folder}/run")
+    )
     group = grp.getgrgid(os.getgid()).gr_name
     config_of(prefix).write_text(
-        text.replace("group: shardwright", f"group: {group}").replace("50GiB", "1MiB").replace("output:", "output:\n  in_memory: true")
+        text.replace("group: shardwright", f"group: {group}")
+        .replace("50GiB", "1MiB")
+        .replace("output:", "output:\n  in_memory: true")
     )
     (command,) = re.findall("(?m)^ExecStart=(.*)$", (prefix / UNITS / "shardwright@.service").read_text())
     program, *arguments = command.replace("%i", "rig1").split()
     assert (program, arguments) == (PROGRAM, ["serve", str(config_of(prefix))])
     with DaemonProcess(Path(arguments[1])) as daemon:
         assert daemon.wait_for("ready")["endpoints"] == [f"ipc://{short_folder}/run/rig1/ingest.sock"]
-        spec = sw.ArraySpec(dtype="uint8", dimensions=[sw.Dimension(name=n, count=c, chunk_size=8) for n, c in (("t", None), ("y", 8), ("x", 8))])
-        with sw.connect(f"ipc://{short_folder}/run/rig1/ingest.sock") as connection, connection.acquire("a", spec) as stream:
+        spec = sw.ArraySpec(
+            dtype="uint8",
+            dimensions=[
+                sw.Dimension(name=n, count=c, chunk_size=8) for n, c in (("t", None), ("y", 8), ("x", 8))
+            ],
+        )
+        with (
+            sw.connect(f"ipc://{short_folder}/run/rig1/ingest.sock") as connection,
+            connection.acquire("a", spec) as stream,
+        ):
             stream.append(np.ones((8, 8), np.uint8))
         assert stream.receipt.frames_stored == 1
         assert (short_folder / "lib/rig1/a.ome.zarr/zarr.json").exists()
@@ -211,20 +262,40 @@ def test_a_daemon_runs_as_the_service_would_start_it(prefix: Path, short_folder:
 
 @pytest.mark.slow
 def test_the_readmes_recipe(tmp_path: Path) -> None:
-    """What pip installs in the recipe suffices for the units, the instance and a daemon's plan; packages come from the package index."""
-    recipe = re.search(r"## Install it.*?```sh\n(.*?)```", (CHECKOUT / "src/shardwright/daemon/README.md").read_text(encoding="utf-8"), re.DOTALL)
+    """What pip installs in the recipe suffices for the units, the instance and a daemon's plan; packages come
+    from the package index."""
+    recipe = re.search(
+        r"## Install it.*?```sh\n(.*?)```",
+        (CHECKOUT / "src/shardwright/daemon/README.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
     assert recipe is not None
     (wanted,) = re.findall(r"/opt/shardwright/bin/pip install '\.(\[\w+\])'", recipe[1])
-    (installing,) = re.findall(r"(?m)^/opt/shardwright/bin/shardwright (install [^#\n]*?) *(?:#.*)?$", recipe[1])
+    (installing,) = re.findall(
+        r"(?m)^/opt/shardwright/bin/shardwright (install [^#\n]*?) *(?:#.*)?$", recipe[1]
+    )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     venv.create(tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "-q", "--prefer-binary", f"{CHECKOUT}{wanted}"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--prefer-binary",
+        f"{CHECKOUT}{wanted}",
+    ]
     subprocess.run(pip, check=True, env=environment)
 
     def run(*arguments: str) -> str:
         command = [tmp_path / "venv/bin/shardwright", *arguments]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -53,7 +53,9 @@ sys.exit(code)
 
 class Daemon:
     def __init__(self, mode: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", DAEMON, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DAEMON, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def next_event(self) -> dict[str, Any]:
         assert self.process.stdout is not None

@@ -1,4 +1,5 @@
-"""The memory budget is a promise: what a daemon has, measured from outside, while clients come and go, and while one abuses it."""
+"""The memory budget is a promise: what a daemon has, measured from outside, while clients come and go, and
+while one abuses it."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ def come_and_go(endpoint: str, transport: str, root: Path, sessions: int) -> Non
     def clients(first: int) -> None:
         try:
             for number in range(first, sessions, AT_ONCE):
-                with sw.connect(endpoint, transport=transport) as connection, connection.acquire(f"a{number}", SPEC) as stream:
+                with (
+                    sw.connect(endpoint, transport=transport) as connection,
+                    connection.acquire(f"a{number}", SPEC) as stream,
+                ):
                     for _ in range(20):
                         stream.append(FRAME)
                 assert stream.receipt.frames_durable == 20
@@ -77,14 +81,17 @@ def until(true: Callable[[], bool], what: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("transport", ["message", "shm"])
 @pytest.mark.parametrize("sessions", [20, pytest.param(3000, marks=pytest.mark.slow)])
-def test_clients_that_come_and_go_leave_the_daemon_as_it_was(config: Path, folder: Path, transport: str, sessions: int) -> None:
+def test_clients_that_come_and_go_leave_the_daemon_as_it_was(
+    config: Path, folder: Path, transport: str, sessions: int
+) -> None:
     with DaemonProcess(config) as daemon:
         endpoint, pid = daemon.wait_for("ready")["endpoints"][0], daemon.process.pid
         come_and_go(endpoint, transport, folder / "data", 6)  # threads of the first, buffers that are kept
         until(lambda: has(pid)["descriptors"] <= 40, lambda: has(pid))
         before = has(pid)
         come_and_go(endpoint, transport, folder / "data", sessions)
-        more_bytes = 48 << 20  # each session has 13 MiB, four are at once; twenty that wait for a collector would be 260
+        # each session has 13 MiB, four are at once; twenty that wait for a collector would be 260
+        more_bytes = 48 << 20
         until(lambda: has(pid)["own_bytes"] <= before["own_bytes"] + more_bytes, lambda: (before, has(pid)))
         until(lambda: has(pid)["descriptors"] <= before["descriptors"], lambda: (before, has(pid)))
         assert has(pid)["threads"] <= before["threads"]
@@ -111,6 +118,8 @@ def test_a_message_of_parts_without_end_or_content_costs_its_sender_the_connecti
             stream.append(FRAME)
         assert stream.receipt.frames_durable == 2
         assert stream.reconnects == 0
-        assert has(pid)["most_bytes"] < 2 * (RUNTIME_BYTES + BEYOND_PLAN_BYTES), "65 MiB of them would take 2.2 GB"
+        assert has(pid)["most_bytes"] < 2 * (RUNTIME_BYTES + BEYOND_PLAN_BYTES), (
+            "65 MiB of them would take 2.2 GB"
+        )
         until(lambda: has(pid)["own_bytes"] < RUNTIME_BYTES, lambda: has(pid))
         assert daemon.stop() == 0

@@ -1,5 +1,5 @@
-"""A camera that sends its pixels in messages: the daemon has memory for them before the first comes, keeps it for the camera's next acquisitions, and
-gives it back once the camera has left."""
+"""A camera that sends its pixels in messages: the daemon has memory for them before the first comes, keeps it
+for the camera's next acquisitions, and gives it back once the camera has left."""
 
 from __future__ import annotations
 
@@ -58,5 +58,6 @@ def test_a_message_camera_finds_memory_ready_and_leaves_none_behind(config: Path
                 assert opened - before > in_flight, "before a frame was sent"
                 time.sleep(2 * SAMPLE_S)  # the daemon has looked at what nobody uses
                 assert heap_bytes(pid) - before > in_flight, "kept for the next"
-        wait_until(lambda: opened - heap_bytes(pid) > in_flight // 2)  # the rest are buffers that the next acquisition has
+        # the rest are buffers that the next acquisition has
+        wait_until(lambda: opened - heap_bytes(pid) > in_flight // 2)
         assert daemon.stop() == 0

@@ -1,4 +1,5 @@
-"""/metrics of a real daemon after an acquisition, checked by Prometheus's own tool; and what builds on it: METRICS.md, alert rules, dashboard."""
+"""/metrics of a real daemon after an acquisition, checked by Prometheus's own tool; and what builds on it:
+METRICS.md, alert rules, dashboard."""
 
 from __future__ import annotations
 
@@ -60,8 +61,11 @@ class Scrape:
 
     @cached_property
     def names(self) -> set[str]:
-        """As PromQL calls them. A family without a sample (no event of that kind yet) has a name all the same."""
-        plain = {family.name + ("_total" if family.type == "counter" else "") for family in parse_text(self.text)}
+        """As PromQL calls them. A family without a sample (no event of that kind yet) has a name all the
+        same."""
+        plain = {
+            family.name + ("_total" if family.type == "counter" else "") for family in parse_text(self.text)
+        }
         return plain | {sample.name for family in parse_text(self.text) for sample in family.samples}
 
 
@@ -78,7 +82,10 @@ def scraped(config: Path) -> Scrape:
         ready = daemon.wait_for("ready")
         page = daemon.wait_for("web_ready")["url"]
         port = int(page.rstrip("/").rpartition(":")[2])
-        with sw.connect(ready["endpoints"][0]) as connection, connection.acquire("x", stream="cam0") as stream:
+        with (
+            sw.connect(ready["endpoints"][0]) as connection,
+            connection.acquire("x", stream="cam0") as stream,
+        ):
             for i in range(FRAMES):
                 stream.append(source.frame(i), frame_id=i + (2 if i > 9 else 0))  # two that never come
             stream.append(source.frame(0), frame_id=3)
@@ -101,8 +108,12 @@ def ask_until(port: int, told: str) -> Answer:
 
 def promtool(*arguments: str | Path, given: str = "", folder: Path | None = None) -> str:
     program = shutil.which("promtool")
-    assert program is not None, "promtool is missing. On Debian or Ubuntu, as root: apt-get install prometheus"
-    done = subprocess.run([program, *map(str, arguments)], input=given, capture_output=True, text=True, cwd=folder)
+    assert program is not None, (
+        "promtool is missing. On Debian or Ubuntu, as root: apt-get install prometheus"
+    )
+    done = subprocess.run(
+        [program, *map(str, arguments)], input=given, capture_output=True, text=True, cwd=folder
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -129,7 +140,11 @@ def test_gauges_and_events(scrape: Scrape) -> None:
     assert scrape.value("state", state="serving") == 1
     assert scrape.value("memory_budget_bytes") == 2 * 2**30
     assert scrape.value("events_total", event="acquisition_ended") == 1
-    (disk,) = [(labels, value) for (name, labels), value in scrape.values.items() if name == "shardwright_disk_free_bytes"]
+    (disk,) = [
+        (labels, value)
+        for (name, labels), value in scrape.values.items()
+        if name == "shardwright_disk_free_bytes"
+    ]
     assert dict(disk[0])["role"] == "root"
     assert disk[1] > 0
     assert scrape.value("process_open_fds") > 10
@@ -140,10 +155,17 @@ def test_histograms_add_up(scrape: Scrape) -> None:
     families = {family.name: family for family in parse_text(scrape.text) if family.type == "histogram"}
     assert len(families) == 6
     for name, family in families.items():
-        buckets = [(float(s.labels["le"]), s.value) for s in family.samples if s.name == f"{name}_bucket" and s.labels["stream"] == "cam0"]
+        buckets = [
+            (float(s.labels["le"]), s.value)
+            for s in family.samples
+            if s.name == f"{name}_bucket" and s.labels["stream"] == "cam0"
+        ]
         assert buckets == sorted(buckets), name
         assert buckets[0][0] == pytest.approx(1e-4)
-        assert buckets[-1] == (float("inf"), scrape.value(f"{name.removeprefix('shardwright_')}_count", stream="cam0"))
+        assert buckets[-1] == (
+            float("inf"),
+            scrape.value(f"{name.removeprefix('shardwright_')}_count", stream="cam0"),
+        )
 
 
 def test_prometheus_takes_it(scrape: Scrape) -> None:
@@ -164,16 +186,26 @@ def test_labels_are_bounded(scrape: Scrape) -> None:
 
 
 def test_the_document_lists_every_metric_and_no_other(scrape: Scrape) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*) \| (.*) \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| ([\w, ]*) \| (.*) \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+    )
     told = {}
     for family in parse_text(scrape.text):
         labels = sorted({label for sample in family.samples for label in sample.labels if label != "le"})
-        told[family.name + ("_total" if family.type == "counter" else "")] = (family.type, ", ".join(labels), family.documentation)
+        told[family.name + ("_total" if family.type == "counter" else "")] = (
+            family.type,
+            ", ".join(labels),
+            family.documentation,
+        )
     assert {name: (kind, labels.strip(), text) for name, kind, labels, text in rows} == told
 
 
 def expressions_of_alerts() -> list[str]:
-    return [rule["expr"] for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+    return [
+        rule["expr"]
+        for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def dashboard() -> dict[str, Any]:
@@ -186,7 +218,11 @@ def expressions_of_the_dashboard() -> list[str]:
 
 
 def test_rules_and_dashboard_ask_for_metrics_that_exist(scrape: Scrape) -> None:
-    queries = [variable["definition"] for variable in dashboard()["templating"]["list"] if variable["type"] == "query"]
+    queries = [
+        variable["definition"]
+        for variable in dashboard()["templating"]["list"]
+        if variable["type"] == "query"
+    ]
     for expression in (*expressions_of_alerts(), *expressions_of_the_dashboard(), *queries):
         asked = set(NAME.findall(expression))
         assert asked, expression
@@ -196,16 +232,27 @@ def test_rules_and_dashboard_ask_for_metrics_that_exist(scrape: Scrape) -> None:
 def test_the_dashboard_shows_every_metric_that_moves(scrape: Scrape) -> None:
     shown = {name for expression in expressions_of_the_dashboard() for name in NAME.findall(expression)}
     rest = {
-        family.name + ("_total" if family.type == "counter" else "_bucket" if family.type == "histogram" else "")
+        family.name
+        + ("_total" if family.type == "counter" else "_bucket" if family.type == "histogram" else "")
         for family in parse_text(scrape.text)
     }
-    hidden = {"build_info", "state", "uptime_seconds", "compaction_enabled", "process_virtual_memory_bytes", "process_start_time_seconds"}
+    hidden = {
+        "build_info",
+        "state",
+        "uptime_seconds",
+        "compaction_enabled",
+        "process_virtual_memory_bytes",
+        "process_start_time_seconds",
+    }
     assert rest - shown == {f"shardwright_{name}" for name in hidden}
 
 
 def test_the_expressions_of_the_dashboard_are_promql(tmp_path: Path) -> None:
     filled = [
-        e.replace("$__rate_interval", "1m").replace("$__range", "30m").replace("$instance", ".*").replace("$stream", ".*")
+        e.replace("$__rate_interval", "1m")
+        .replace("$__range", "30m")
+        .replace("$instance", ".*")
+        .replace("$stream", ".*")
         for e in expressions_of_the_dashboard()
     ]
     assert not [expression for expression in filled if "$" in expression]
@@ -218,7 +265,11 @@ def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
     taken = set()
     for panel in dashboard()["panels"]:
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert max(x for x, _ in cells) < 24
         assert not cells & taken, panel["title"]
         taken |= cells
@@ -228,7 +279,11 @@ def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
 
 
 def test_the_alert_rules_are_valid_and_do_what_they_say() -> None:
-    rules = [rule["alert"] for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+    rules = [
+        rule["alert"]
+        for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+    ]
     assert f"{len(rules)} rules found" in promtool("check", "rules", ALERTS)
     assert "SUCCESS" in promtool("test", "rules", ALERTS_TEST.name, folder=ALERTS_TEST.parent)
     tried = ALERTS_TEST.read_text(encoding="utf-8")
@@ -236,8 +291,12 @@ def test_the_alert_rules_are_valid_and_do_what_they_say() -> None:
 
 
 def test_the_alert_on_errors_knows_them_as_the_log_does() -> None:
-    (expression,) = [expression for expression in expressions_of_alerts() if "shardwright_events_total" in expression]
+    (expression,) = [
+        expression for expression in expressions_of_alerts() if "shardwright_events_total" in expression
+    ]
     patterns = set(re.findall(r'event=~"([^"]+)"', expression))
     (pattern,) = patterns
     for ending in events._LEVEL_BY_SUFFIX:
-        assert (re.fullmatch(pattern, f"something{ending}") is not None) == (events.level_of(f"something{ending}") == "error"), ending
+        assert (re.fullmatch(pattern, f"something{ending}") is not None) == (
+            events.level_of(f"something{ending}") == "error"
+        ), ending

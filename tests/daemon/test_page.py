@@ -1,4 +1,5 @@
-"""The status page in a real Chromium, of a real daemon, while a simulated camera sends to it: what people see is what happens."""
+"""The status page in a real Chromium, of a real daemon, while a simulated camera sends to it: what people see
+is what happens."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ streams:
         - {name: t, type: time, unit: second, scale: 0.02, count: 4000, chunk_size: 8, shard_size_chunks: 4}
         - {name: y, type: space, unit: micrometer, scale: 0.325, count: 256, chunk_size: 128, shard_size_chunks: 2}
         - {name: x, type: space, unit: micrometer, scale: 0.325, count: 256, chunk_size: 128, shard_size_chunks: 2}
-"""
+"""  # noqa: E501
 
 
 class Rig:
@@ -60,8 +61,21 @@ class Rig:
 
     def camera(self, name: str, frames: int, fps: float) -> subprocess.Popen[str]:
         connect = ["--connect", f"ipc://{self.folder}/in.sock", "--name", name, "--stream", "cam0"]
-        command = [*CLI, "camera", *connect, "--frames", str(frames), "--fps", str(fps), "--seed", str(SEED), "--json"]
-        self._cameras.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+        command = [
+            *CLI,
+            "camera",
+            *connect,
+            "--frames",
+            str(frames),
+            "--fps",
+            str(fps),
+            "--seed",
+            str(SEED),
+            "--json",
+        ]
+        self._cameras.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        )
         return self._cameras[-1]
 
     def connect(self) -> Connection:
@@ -97,12 +111,14 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(rig: Rig, chromium: Browser) -> Iterator[Browser]:
-    """The page of ``rig``, freshly opened and with the first answers shown. Nothing it does may go anywhere else, or displease the browser."""
+    """The page of ``rig``, freshly opened and with the first answers shown. Nothing it does may go anywhere
+    else, or displease the browser."""
     chromium.open(rig.url)
     chromium.wait(lambda: chromium.text("#state") == "serving", "the state")
     yield chromium
     assert chromium.foreign_addresses(rig.url) == []
-    assert [line for line in chromium.complaints if "/api/preview/" not in line] == []  # 404 until the first frame that was asked for has come
+    # 404 until the first frame that was asked for has come
+    assert [line for line in chromium.complaints if "/api/preview/" not in line] == []
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +142,19 @@ def sent_frame(number: int) -> np.ndarray:
 
 
 def test_numbers_move_while_frames_come(page: Browser, rig: Rig, running: str):
-    seen = [page.wait(lambda: page.number("#frames-received") > 0 and page.number("#frames-received"), "the first frames")]
+    seen = [
+        page.wait(
+            lambda: page.number("#frames-received") > 0 and page.number("#frames-received"),
+            "the first frames",
+        )
+    ]
     while len(seen) < 4:
-        seen.append(page.wait(lambda: page.number("#frames-received") > seen[-1] and page.number("#frames-received"), "more frames"))
+        seen.append(
+            page.wait(
+                lambda: page.number("#frames-received") > seen[-1] and page.number("#frames-received"),
+                "more frames",
+            )
+        )
     status = rig.control.ask("status")["status"]
     assert seen[-1] <= status["streams"]["cam0"]["frames_received"], "no more than the daemon has received"
     page.wait(lambda: 0 < page.number("#frame-rate") < 60, "a rate")
@@ -137,63 +163,108 @@ def test_numbers_move_while_frames_come(page: Browser, rig: Rig, running: str):
     assert running in row
     assert "of 4,000" in row
     assert page.run("return document.querySelector('#running progress').value") > 0
-    drawn = "const c = document.querySelector('#plot-rate'); return c.getContext('2d').getImageData(0, 0, c.width, c.height).data"
+    drawn = (
+        "const c = document.querySelector('#plot-rate'); return c.getContext('2d').getImageData(0, 0, "
+        "c.width, c.height).data"
+    )
     colour = [23, 104, 95]  # --plot-1, in light
-    found = f"{drawn}.some((_, i, all) => i % 4 === 0 && {' && '.join(f'Math.abs(all[i + {k}] - {c}) < 12' for k, c in enumerate(colour))})"
+    found = (
+        f"{drawn}.some((_, i, all) => i % 4 === 0 && "
+        f"{' && '.join(f'Math.abs(all[i + {k}] - {c}) < 12' for k, c in enumerate(colour))})"
+    )
     page.wait(lambda: page.run(found), "the line in the plot of the rate")
     assert "now" in page.run("return document.querySelector('#plot-rate').getAttribute('aria-label')")
-    assert page.run("return [...document.querySelectorAll('.plots .axis')].map((axis) => axis.innerText.split('\\n'))") == [["3 min ago", "now"]] * 4
+    assert (
+        page.run(
+            "return [...document.querySelectorAll('.plots .axis')].map((axis) => axis.innerText.split('\\n'))"
+        )
+        == [["3 min ago", "now"]] * 4
+    )
     assert "acquisition opened" in page.text("#events")
 
 
 def test_the_preview_is_the_frame_that_was_sent(page: Browser, running: str):
     figure = f"#previews figure[data-name={running}]"
-    before = page.wait(lambda: page.run(f"return document.querySelector('{figure}')?.dataset.frame"), "a frame")
-    page.wait(lambda: page.run(f"return document.querySelector('{figure}').dataset.frame") != before, "the next frame")
+    before = page.wait(
+        lambda: page.run(f"return document.querySelector('{figure}')?.dataset.frame"), "a frame"
+    )
+    page.wait(
+        lambda: page.run(f"return document.querySelector('{figure}').dataset.frame") != before,
+        "the next frame",
+    )
     pause(page)
     shown, number = settled_preview(page, figure)
     sent = sent_frame(number)
     assert shown.shape == sent.shape
     grey_of = {value: set(shown[sent == value].tolist()) for value in np.unique(sent)}
-    assert all(len(greys) == 1 for greys in grey_of.values()), "each value of the frame is one grey: the pictures are the same, place for place"
+    assert all(len(greys) == 1 for greys in grey_of.values()), (
+        "each value of the frame is one grey: the pictures are the same, place for place"
+    )
     greys = [grey.pop() for grey in grey_of.values()]
     assert greys == sorted(greys), "a brighter pixel is never darker"
     assert greys[0] == 0, "contrast from black"
     assert greys[-1] == 255, "to white"
     assert len(set(greys)) > 50
-    assert page.run(f"return document.querySelector('{figure} img').alt") == f"Newest frame of {running}, number {number}"
+    assert page.run(f"return document.querySelector('{figure} img').alt") == (
+        f"Newest frame of {running}, number {number}"
+    )
 
 
 def test_two_lines_of_a_plot_are_told_apart_without_colour(page: Browser, running: str):
     page.run(
         "window.dashes = []; const pen = CanvasRenderingContext2D.prototype; const set = pen.setLineDash;"
-        "pen.setLineDash = function (dash) { window.dashes.push([this.canvas.id, dash.length]); set.call(this, dash); }"
+        "pen.setLineDash = function (dash) { window.dashes.push([this.canvas.id, dash.length]); "
+        "set.call(this, dash); }"
     )
     page.wait(lambda: page.run("return window.dashes.length >= 5"), "all plots drawn anew")
     drawn = {(plot, dash > 0) for plot, dash in page.run("return window.dashes")}
-    assert drawn == {("plot-rate", False), ("plot-ring", False), ("plot-disk", False), ("plot-latency", False), ("plot-latency", True)}
+    assert drawn == {
+        ("plot-rate", False),
+        ("plot-ring", False),
+        ("plot-disk", False),
+        ("plot-latency", False),
+        ("plot-latency", True),
+    }
 
 
 def test_a_disk_that_does_not_answer_is_not_called_full(page: Browser, running: str):
     pause(page)
     show = (
-        "return import(arguments[0]).then(({showDisk}) => showDisk([{role: 'root', free_bytes: arguments[1], total_bytes: 100, low_water_bytes: 7}]))"
+        "return import(arguments[0]).then(({showDisk}) => showDisk([{role: 'root', free_bytes: "
+        "arguments[1], total_bytes: 100, low_water_bytes: 7}]))"
     )
     tiles = []
     for free in (None, 7, 8):
         page.run(show, "/views.js", free)
-        tiles.append((page.text("#disk-free"), page.text("#disk-until"), page.run("return document.querySelector('#disk-tile').dataset.level")))
-    assert tiles == [("\u2013", "not known", ""), ("7", "below the low-water mark", "bad"), ("8", "of 100 B", "")]
+        tiles.append(
+            (
+                page.text("#disk-free"),
+                page.text("#disk-until"),
+                page.run("return document.querySelector('#disk-tile').dataset.level"),
+            )
+        )
+    assert tiles == [
+        ("\u2013", "not known", ""),
+        ("7", "below the low-water mark", "bad"),
+        ("8", "of 100 B", ""),
+    ]
 
 
 DOT = "return getComputedStyle(document.querySelector('.dot')).backgroundColor"
-GREEN, ORANGE, RED = "rgb(29, 122, 79)", "rgb(154, 91, 0)", "rgb(179, 38, 30)"  # --good, --warning, --bad, in light
+# --good, --warning, --bad, in light
+GREEN, ORANGE, RED = "rgb(29, 122, 79)", "rgb(154, 91, 0)", "rgb(179, 38, 30)"
 
 
 def test_frames_that_are_not_stored_are_counted_once_and_the_header_is_not_green():
-    config = CONFIG.replace("reliability: {", "reliability: {overload: drop, ").replace("- name: cam0\n", "- name: cam0\n    ring_frames: 32\n")
+    config = CONFIG.replace("reliability: {", "reliability: {overload: drop, ").replace(
+        "- name: cam0\n", "- name: cam0\n    ring_frames: 32\n"
+    )
     assert config.count("overload: drop") == config.count("ring_frames") == 1
-    with tempfile.TemporaryDirectory(prefix="sw-") as folder, Rig(Path(folder), config) as rig, Browser() as page:
+    with (
+        tempfile.TemporaryDirectory(prefix="sw-") as folder,
+        Rig(Path(folder), config) as rig,
+        Browser() as page,
+    ):
         connection = rig.connect()
         page.open(rig.url)
         page.wait(lambda: page.text("#state") == "serving", "the state")
@@ -203,24 +274,44 @@ def test_frames_that_are_not_stored_are_counted_once_and_the_header_is_not_green
             skips.append(sent_frame(1), index=[3])
         page.wait(lambda: page.text("#frames-not-stored") == "2", "two places for which no frame came")
         assert page.text("#why-not-stored") == "2 skipped"
-        page.wait(lambda: (page.text("#state"), page.run(DOT)) == ("serving, frames not stored", ORANGE), "a header that says so")
+        page.wait(
+            lambda: (page.text("#state"), page.run(DOT)) == ("serving, frames not stored", ORANGE),
+            "a header that says so",
+        )
         with connection.acquire("drops", stream="cam0") as drops:
             while not drops.frames_dropped:
                 drops.append_many(np.broadcast_to(sent_frame(0), (64, *SHAPE)))
         receipt = drops.receipt
-        assert receipt.frames_dropped == receipt.frames_missing == receipt.frames_received - receipt.frames_stored > 0
+        assert (
+            receipt.frames_dropped
+            == receipt.frames_missing
+            == receipt.frames_received - receipt.frames_stored
+            > 0
+        )
         page.wait(lambda: page.number("#frames-not-stored") == 2 + receipt.frames_dropped, "each frame once")
         assert page.text("#why-not-stored") == f"2 skipped, {receipt.frames_dropped:,} dropped"
-        page.wait(lambda: (page.text("#state"), page.run(DOT)) == ("serving, frames dropped", RED), "a header that says so, and stays")
+        page.wait(
+            lambda: (page.text("#state"), page.run(DOT)) == ("serving, frames dropped", RED),
+            "a header that says so, and stays",
+        )
         page.wait(lambda: "acquisition incomplete" in page.text("#events"), "the receipt's warning")
         told = [event for event in rig.control.ask("events")["events"] if event["level"] == "warning"]
-        assert [event["event"] for event in told] == ["acquisition_incomplete", "frames_dropped", "acquisition_incomplete"], "no line for each frame"
+        assert [event["event"] for event in told] == [
+            "acquisition_incomplete",
+            "frames_dropped",
+            "acquisition_incomplete",
+        ], "no line for each frame"
         assert told[-1]["frames_dropped"] == receipt.frames_dropped
         assert page.foreign_addresses(rig.url) == []
 
 
 def test_what_is_stuck_is_said_once(page: Browser):
-    told = [page.run("return import('/views.js').then(({problemOf}) => problemOf({stall_s: arguments[0]}))", stall_s) for stall_s in (1, 6, 70)]
+    told = [
+        page.run(
+            "return import('/views.js').then(({problemOf}) => problemOf({stall_s: arguments[0]}))", stall_s
+        )
+        for stall_s in (1, 6, 70)
+    ]
     assert told[0] == {"text": "", "detail": ""}
     assert "stuck" in told[1]["text"]
     assert told[1]["text"] == told[2]["text"], "what changes all the time is not read out"
@@ -244,27 +335,37 @@ def settled_preview(page: Browser, figure: str) -> tuple[np.ndarray, int]:
 
 
 def test_the_viewer_shows_the_image(page: Browser, rig: Rig, finished: str):
-    link = page.wait(lambda: page.run(f"return document.querySelector('#finished a[aria-label*=\"{finished} \"]')"), "the link")
-    assert [page.text(f"#finished tbody tr :nth-child({column})") for column in (2, 3)] == ["24", "0"], "frames, and how many of them are missing"
+    link = page.wait(
+        lambda: page.run(f"return document.querySelector('#finished a[aria-label*=\"{finished} \"]')"),
+        "the link",
+    )
+    assert [page.text(f"#finished tbody tr :nth-child({column})") for column in (2, 3)] == ["24", "0"], (
+        "frames, and how many of them are missing"
+    )
     own_tab = page.driver.current_window_handle
     page.run("arguments[0].focus()", link)
     page.press(Keys.ENTER)
     page.wait(lambda: len(page.driver.window_handles) == 2, "the viewer's tab")
     page.driver.switch_to.window(next(tab for tab in page.driver.window_handles if tab != own_tab))
     try:
-        likeness = page.wait(lambda: (seen := likeness_in_viewer(page, sent_frame(0))) > 0.9 and seen, "the image in the viewer")
+        likeness = page.wait(
+            lambda: (seen := likeness_in_viewer(page, sent_frame(0))) > 0.9 and seen,
+            "the image in the viewer",
+        )
         assert likeness > likeness_in_viewer(page, sent_frame(1)) + 0.3, "this frame, and not another one"
         page.read_logs()
-        assert any(address.startswith(f"{rig.url}stores/{finished}.ome.zarr/0/zarr.json") for address in page.addresses), (
-            "read from the daemon's own stores"
-        )
+        assert any(
+            address.startswith(f"{rig.url}stores/{finished}.ome.zarr/0/zarr.json")
+            for address in page.addresses
+        ), "read from the daemon's own stores"
     finally:
         page.driver.close()
         page.driver.switch_to.window(own_tab)
 
 
 def likeness_in_viewer(page: Browser, frame: np.ndarray) -> float:
-    """Correlation of what is on the screen with ``frame``, at the place and size that the viewer's address asks for; 0 while nothing is there."""
+    """Correlation of what is on the screen with ``frame``, at the place and size that the viewer's address
+    asks for; 0 while nothing is there."""
     panel = page.run(
         "const panel = document.querySelector('.neuroglancer-rendered-data-panel')?.getBoundingClientRect();"
         "return panel && [panel.x, panel.y, panel.width, panel.height]"
@@ -277,8 +378,14 @@ def likeness_in_viewer(page: Browser, frame: np.ndarray) -> float:
     rows, columns = (np.arange(8, n - 8) for n in frame.shape)  # not the border line
     down = np.rint(y + height / 2 + (rows + 0.5 - frame.shape[0] / 2) * pixels_per_voxel).astype(int)
     right = np.rint(x + width / 2 + (columns + 0.5 - frame.shape[1] / 2) * pixels_per_voxel).astype(int)
-    rows, down = rows[(down > y + 80) & (down < y + height - 120)], down[(down > y + 80) & (down < y + height - 120)]  # below are scale bars
-    columns, right = columns[(right > x + 120) & (right < x + width - 60)], right[(right > x + 120) & (right < x + width - 60)]
+    rows, down = (
+        rows[(down > y + 80) & (down < y + height - 120)],
+        down[(down > y + 80) & (down < y + height - 120)],
+    )  # below are scale bars
+    columns, right = (
+        columns[(right > x + 120) & (right < x + width - 60)],
+        right[(right > x + 120) & (right < x + width - 60)],
+    )
     seen, expected = screen[np.ix_(down, right)], frame[np.ix_(rows, columns)].astype(float)
     if seen.std() < 1:
         return 0.0
@@ -286,8 +393,13 @@ def likeness_in_viewer(page: Browser, frame: np.ndarray) -> float:
     return float(np.corrcoef(seen.ravel(), np.clip(expected, low, high).ravel())[0, 1])
 
 
-def test_everything_is_reached_by_keyboard_and_named_for_screen_readers(page: Browser, running: str, finished: str):
-    page.wait(lambda: page.text("#running tbody") and page.text("#finished tbody") and page.text("#previews b"), "the tables")
+def test_everything_is_reached_by_keyboard_and_named_for_screen_readers(
+    page: Browser, running: str, finished: str
+):
+    page.wait(
+        lambda: page.text("#running tbody") and page.text("#finished tbody") and page.text("#previews b"),
+        "the tables",
+    )
     reached = []
     for _ in range(40):
         page.press(Keys.TAB)
@@ -295,16 +407,25 @@ def test_everything_is_reached_by_keyboard_and_named_for_screen_readers(page: Br
         if "Status as JSON" in reached[-1]:
             break
     assert reached[:2] == ["Skip to the numbers", "Pause"]
-    wanted = ["Acquiring", "Finished", f"Open {finished} in neuroglancer, new tab", "Events", "Metrics", "Status as JSON"]
+    wanted = [
+        "Acquiring",
+        "Finished",
+        f"Open {finished} in neuroglancer, new tab",
+        "Events",
+        "Metrics",
+        "Status as JSON",
+    ]
     places = [next((i for i, what in enumerate(reached) if what.startswith(name)), None) for name in wanted]
     assert None not in places, reached
     assert places == sorted(places), reached
     told = page.accessibility()
     for landmark in ("banner", "main", "contentinfo", "status"):
         assert landmark in {role for role, _ in told}
-    assert {"Running acquisitions, their progress and missing frames", "Finished acquisitions, newest first", "Recent events, newest first"} <= {
-        name for role, name in told if role == "table"
-    }
+    assert {
+        "Running acquisitions, their progress and missing frames",
+        "Finished acquisitions, newest first",
+        "Recent events, newest first",
+    } <= {name for role, name in told if role == "table"}
     named = {"button", "link", "image", "progressbar", "progressIndicator", "region", "table"}
     assert not [role for role, name in told if role in named and not name]
     assert page.run("return document.documentElement.lang") == "en"
@@ -315,7 +436,10 @@ def test_pause_stops_the_numbers_and_goes_on(page: Browser, rig: Rig, running: s
     pause(page)
     assert page.run("return document.querySelector('#pause').getAttribute('aria-pressed')") == "true"
     stands_at = page.number("#frames-received")
-    page.wait(lambda: rig.control.ask("status")["status"]["streams"]["cam0"]["frames_received"] > stands_at + 40, "the daemon goes on")
+    page.wait(
+        lambda: rig.control.ask("status")["status"]["streams"]["cam0"]["frames_received"] > stands_at + 40,
+        "the daemon goes on",
+    )
     assert page.number("#frames-received") == stands_at
     page.press(Keys.SPACE)
     page.wait(lambda: page.number("#frames-received") > stands_at, "the page goes on")
@@ -341,11 +465,15 @@ return [...document.querySelectorAll("body *")]
     const [a, b] = [numbers(getComputedStyle(e).color), behind(e)].map((rgb) => luminance(faded(rgb, opacity(e)))).sort((x, y) => x - y);
     return [e.innerText.slice(0, 40), (b + 0.05) / (a + 0.05)];
   });
-"""
+"""  # noqa: E501
 
 
-@pytest.mark.parametrize(("scheme", "is_its_own"), [("light", lambda mean: mean > 200), ("dark", lambda mean: mean < 60)])
-def test_light_and_dark_are_both_easy_to_read(page: Browser, running: str, finished: str, scheme: str, is_its_own):
+@pytest.mark.parametrize(
+    ("scheme", "is_its_own"), [("light", lambda mean: mean > 200), ("dark", lambda mean: mean < 60)]
+)
+def test_light_and_dark_are_both_easy_to_read(
+    page: Browser, running: str, finished: str, scheme: str, is_its_own
+):
     page.wait(lambda: page.text("#running tbody") and page.text("#finished tbody"), "the tables")
     page.prefer(scheme)
     try:
@@ -372,10 +500,13 @@ def test_a_daemon_that_is_gone_is_said_at_once_and_once(chromium: Browser):
         for scheme in ("dark", "light"):
             chromium.prefer(scheme)
             assert hard_to_read(chromium, least=30) == [], scheme
-        chromium.wait(lambda: "Failed to fetch" in chromium.text("#problem [role=alert]"), "the last word on it")
+        chromium.wait(
+            lambda: "Failed to fetch" in chromium.text("#problem [role=alert]"), "the last word on it"
+        )
         chromium.run(
             "window.told = 0; const options = {subtree: true, childList: true, characterData: true};"
-            "new MutationObserver(() => { window.told += 1; }).observe(document.querySelector('#problem [role=alert]'), options)"
+            "new MutationObserver(() => { window.told += 1; }).observe(document.querySelector('#problem "
+            "[role=alert]'), options)"
         )
         before = chromium.text("#problem-detail")
         chromium.wait(lambda: chromium.text("#problem-detail") != before, "that the numbers grow older")

@@ -1,4 +1,5 @@
-"""Repeating lines, by a clock that the test moves: the first are written, then one tells of the others, and none is forgotten."""
+"""Repeating lines, by a clock that the test moves: the first are written, then one tells of the others, and
+none is forgotten."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def test_what_goes_on_is_one_line_a_window() -> None:
     repeats = Repeats(10, 10.0)
     admitted(repeats, 11, 0.0)
     for window in range(1, 5):
-        assert repeats.take_due(window * 10.0) == [("disk_full", {**HERE, "repeated": 1 if window == 1 else 30})]
+        assert repeats.take_due(window * 10.0) == [
+            ("disk_full", {**HERE, "repeated": 1 if window == 1 else 30})
+        ]
         assert admitted(repeats, 30, window * 10.0 + 1) == 0
 
 

@@ -1,4 +1,5 @@
-"""``shardwright serve`` from outside: a real process, real sockets, real signals, and stores that an independent reader opens."""
+"""``shardwright serve`` from outside: a real process, real sockets, real signals, and stores that an
+independent reader opens."""
 
 from __future__ import annotations
 
@@ -47,8 +48,26 @@ def test_cameras_on_both_endpoints_end_up_in_stores(config: Path, folder: Path) 
         ipc, tcp = ready["endpoints"]
         assert (ipc, ready["streams"], ready["threads"]) == (f"ipc://{folder}/in.sock", ["cam0"], 2)
         near = camera(ipc, "near", "--stream", "cam0", "--frames", "21", "--seed", "3")
-        far = camera(tcp, "far", "--shape", "40x24", "--dtype", "uint8", "--frames", "9", "--transport", "message", "--codec", "zstd:3")
-        assert (near["transport"], near["frames_stored"], near["frames_durable"], near["frames_missing"]) == ("shm", 21, 21, 0)
+        far = camera(
+            tcp,
+            "far",
+            "--shape",
+            "40x24",
+            "--dtype",
+            "uint8",
+            "--frames",
+            "9",
+            "--transport",
+            "message",
+            "--codec",
+            "zstd:3",
+        )
+        assert (near["transport"], near["frames_stored"], near["frames_durable"], near["frames_missing"]) == (
+            "shm",
+            21,
+            21,
+            0,
+        )
         assert (far["transport"], far["frames_stored"]) == ("message", 9)
         assert daemon.stop() == 0
         assert daemon.wait_for("stopped")["frames_received"] == 30
@@ -124,7 +143,8 @@ def test_a_taken_port_is_refused(config: Path) -> None:
 
 
 def test_an_address_that_this_machine_does_not_have_yet_is_tried_again(config: Path, folder: Path) -> None:
-    """At boot the network of the cameras may come up later: exit code 2 would tell systemd never to try again."""
+    """At boot the network of the cameras may come up later: exit code 2 would tell systemd never to try
+    again."""
     config.write_text(config.read_text().replace("127.0.0.1:*", "192.0.2.1:5555"))
     code, message = refusal(config)
     assert code == 1
@@ -188,7 +208,9 @@ def test_a_refused_camera_is_one_line_and_the_daemon_goes_on(config: Path, folde
 
 
 def test_a_camera_without_a_daemon_says_what_to_do(folder: Path) -> None:
-    result = run_cli("camera", "--connect", f"ipc://{folder}/nobody.sock", "--name", "x", "--timeout-ms", "300")
+    result = run_cli(
+        "camera", "--connect", f"ipc://{folder}/nobody.sock", "--name", "x", "--timeout-ms", "300"
+    )
     assert result.returncode == 1
     assert "Is `shardwright serve` running there?" in result.stderr
 
@@ -207,11 +229,27 @@ Session.receive = receive
 """
 
 
-@pytest.mark.parametrize(("sabotage", "thread"), [(WORKER_DIES, "worker"), (INGEST_DIES, "ingest")], ids=["worker", "ingest"])
-def test_a_dead_thread_ends_the_daemon_with_1_and_the_camera_with_an_error(config: Path, sabotage: str, thread: str) -> None:
+@pytest.mark.parametrize(
+    ("sabotage", "thread"), [(WORKER_DIES, "worker"), (INGEST_DIES, "ingest")], ids=["worker", "ingest"]
+)
+def test_a_dead_thread_ends_the_daemon_with_1_and_the_camera_with_an_error(
+    config: Path, sabotage: str, thread: str
+) -> None:
     with DaemonProcess(config, sabotage=sabotage) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
-        result = run_cli("camera", "--connect", endpoint, "--name", "x", "--stream", "cam0", "--frames", "50", "--reconnect-ms", "0")
+        result = run_cli(
+            "camera",
+            "--connect",
+            endpoint,
+            "--name",
+            "x",
+            "--stream",
+            "cam0",
+            "--frames",
+            "50",
+            "--reconnect-ms",
+            "0",
+        )
         assert result.returncode == 1
         assert result.stderr.splitlines()[-1].startswith("shardwright: ")
         assert thread in daemon.wait_for("thread_died")["thread"]

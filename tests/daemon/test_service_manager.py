@@ -1,4 +1,5 @@
-"""The notify protocol between a real daemon and a real Unix datagram socket, as systemd has one; and what SIGHUP takes over."""
+"""The notify protocol between a real daemon and a real Unix datagram socket, as systemd has one; and what
+SIGHUP takes over."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def manager(folder: Path) -> Iterator[NotifyListener]:
         yield listener
 
 
-def daemon_of(manager: NotifyListener, config: Path, *, sabotage: str = "", watchdog_s: float | None = None) -> DaemonProcess:
+def daemon_of(
+    manager: NotifyListener, config: Path, *, sabotage: str = "", watchdog_s: float | None = None
+) -> DaemonProcess:
     environment = {"NOTIFY_SOCKET": manager.address}
     if watchdog_s is not None:
         environment["WATCHDOG_USEC"] = str(round(watchdog_s * 1e6))
@@ -101,7 +104,10 @@ def test_a_life_as_the_manager_hears_it(listener: NotifyListener, config: Path, 
 def test_ready_waits_for_the_sockets(manager: NotifyListener, config: Path, folder: Path) -> None:
     gate = Gate(folder)
     gate.close()
-    slow = "from shardwright.ingest import IngestServer\nbind = IngestServer.bind\nIngestServer.bind = lambda server: (hold(), bind(server))"
+    slow = (
+        "from shardwright.ingest import IngestServer\nbind = IngestServer.bind\nIngestServer.bind = "
+        "lambda server: (hold(), bind(server))"
+    )
     with daemon_of(manager, config, sabotage=f"{gate.sabotage('never')}\n{slow}") as daemon:
         gate.wait_until_held()
         assert manager.waiting() == []
@@ -126,14 +132,18 @@ def test_the_status_counts_frames(manager: NotifyListener, config: Path) -> None
         with sw.connect(endpoint) as connection, connection.acquire("seen", stream="cam0") as stream:
             for i in range(10):
                 stream.append(SOURCE.frame(i))
-            status = manager.wait_for(lambda message: "1 acquisition, 10 frames" in message.get("STATUS", ""))["STATUS"]
+            status = manager.wait_for(
+                lambda message: "1 acquisition, 10 frames" in message.get("STATUS", "")
+            )["STATUS"]
             assert "frames/s" in status
             assert "ring " in status
         manager.wait_for(lambda message: "0 acquisitions, 10 frames" in message.get("STATUS", ""))
         assert daemon.stop() == 0
 
 
-def test_a_stuck_disk_stops_the_watchdog_and_one_that_goes_on_starts_it_again(manager: NotifyListener, config: Path, folder: Path) -> None:
+def test_a_stuck_disk_stops_the_watchdog_and_one_that_goes_on_starts_it_again(
+    manager: NotifyListener, config: Path, folder: Path
+) -> None:
     gate = Gate(folder)
     with daemon_of(manager, config, sabotage=gate.sabotage("keeper.before_commit"), watchdog_s=1) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
@@ -164,7 +174,8 @@ def test_sealing_asks_for_time_until_it_is_stuck(manager: NotifyListener, config
         manager.wait_for("STOPPING")
         assert int(manager.wait_for("EXTEND_TIMEOUT_USEC")["EXTEND_TIMEOUT_USEC"]) >= 10_000_000
         gate.wait_until_held()
-        assert manager.falls_silent(quiet_s=2.5, most=20)  # it asks twice a second while it gets on, which ends after a second
+        # it asks twice a second while it gets on, which ends after a second
+        assert manager.falls_silent(quiet_s=2.5, most=20)
         gate.open()
         assert daemon.exit_code() == 0
         assert not any("WATCHDOG" in message for message in manager.waiting())
@@ -181,7 +192,9 @@ def reload(manager: NotifyListener, daemon: DaemonProcess) -> str:
     return manager.wait_for("READY")["STATUS"]
 
 
-def test_a_reload_takes_over_what_can_change_live_and_names_the_rest(manager: NotifyListener, config: Path) -> None:
+def test_a_reload_takes_over_what_can_change_live_and_names_the_rest(
+    manager: NotifyListener, config: Path
+) -> None:
     text = config.read_text()
     with daemon_of(manager, config) as daemon:
         manager.wait_for("READY")
@@ -189,12 +202,22 @@ def test_a_reload_takes_over_what_can_change_live_and_names_the_rest(manager: No
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         assert reload(manager, daemon) == "reloaded: nothing changed"
         live = "log: {level: debug}\ncompaction: {enabled: true, after_s: 0}\n"
-        config.write_text(text.replace("2GiB", "3GiB").replace("create: false", "create: false, low_water: 1000TiB") + live)
+        config.write_text(
+            text.replace("2GiB", "3GiB").replace("create: false", "create: false, low_water: 1000TiB") + live
+        )
         status = reload(manager, daemon)
-        assert status == ("reloaded: compaction.after_s, compaction.enabled, log.level, output.low_water changed; restart needed for memory.budget")
+        assert status == (
+            "reloaded: compaction.after_s, compaction.enabled, log.level, output.low_water "
+            "changed; restart needed for memory.budget"
+        )
         daemon.wait_for("reloaded")
         told = daemon.wait_for("reloaded")
-        assert told["changed"] == ["compaction.after_s", "compaction.enabled", "log.level", "output.low_water"]
+        assert told["changed"] == [
+            "compaction.after_s",
+            "compaction.enabled",
+            "log.level",
+            "output.low_water",
+        ]
         assert told["needs_restart"] == ["memory.budget"]
         with sw.connect(endpoint) as connection, connection.acquire("after", stream="cam0") as stream:
             stream.append(SOURCE.frame(0))
@@ -228,23 +251,33 @@ def test_a_broken_file_keeps_the_old_configuration_and_says_so(manager: NotifyLi
     with daemon_of(manager, config, watchdog_s=0.4) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         manager.wait_for("READY")
-        for broken, problem in (("output: [\n", "not YAML"), (text + "logg: {}\n", "logg"), (text.replace("2GiB", "1MiB"), "memory")):
+        for broken, problem in (
+            ("output: [\n", "not YAML"),
+            (text + "logg: {}\n", "logg"),
+            (text.replace("2GiB", "1MiB"), "memory"),
+        ):
             config.write_text(broken)
             status = reload(manager, daemon)
             assert status.startswith("reload refused, the old configuration stays: ")
             assert problem in status
             assert str(config) in daemon.wait_for("reload_failed")["message"]
-        manager.wait_for(lambda message: "serving" in message.get("STATUS", "") and "reload refused" in message["STATUS"])
+        manager.wait_for(
+            lambda message: "serving" in message.get("STATUS", "") and "reload refused" in message["STATUS"]
+        )
         config.write_text(text)
         assert reload(manager, daemon) == "reloaded: nothing changed"
-        manager.wait_for(lambda message: "serving" in message.get("STATUS", "") and "reload" not in message["STATUS"])
+        manager.wait_for(
+            lambda message: "serving" in message.get("STATUS", "") and "reload" not in message["STATUS"]
+        )
         with sw.connect(endpoint) as connection, connection.acquire("still", stream="cam0") as stream:
             stream.append(SOURCE.frame(0))
         assert daemon.stop() == 0
 
 
 def test_a_manager_that_is_gone_costs_one_event(config: Path, folder: Path) -> None:
-    with DaemonProcess(config, environment={"NOTIFY_SOCKET": str(folder / "nobody"), "WATCHDOG_USEC": "400000"}) as daemon:
+    with DaemonProcess(
+        config, environment={"NOTIFY_SOCKET": str(folder / "nobody"), "WATCHDOG_USEC": "400000"}
+    ) as daemon:
         assert "nobody" not in daemon.wait_for("notify_failed")["error"]
         daemon.wait_for("ready")
         assert daemon.stop() == 0
@@ -293,7 +326,8 @@ def test_a_long_status_does_not_cost_the_variable_beside_it(manager: NotifyListe
 
 
 def test_a_reload_says_nothing_after_stopping(manager: NotifyListener) -> None:
-    """A SIGHUP while the daemon is sealing, or one whose disk answers late: a READY then would tell of a life that is over."""
+    """A SIGHUP while the daemon is sealing, or one whose disk answers late: a READY then would tell of a life
+    that is over."""
     notify = NotifySocket(manager.address, print)
     told = ServiceManager(Manager(notify), lambda: SNAPSHOT, lambda event, facts: None)
     stop, ended = threading.Event(), threading.Event()
@@ -312,7 +346,13 @@ SNAPSHOT = {"state": "draining", "acquisitions": [], "streams": {}, "disks": [],
 
 def test_the_status_says_what_is_wrong() -> None:
     disk = {"role": "root", "free_bytes": 1 << 30, "low_water_bytes": 2 << 30}
-    snapshot = {"state": "serving", "acquisitions": [], "streams": {"a": {"frames_received": 1234}}, "disks": [disk], "stall_s": 0.1}
+    snapshot = {
+        "state": "serving",
+        "acquisitions": [],
+        "streams": {"a": {"frames_received": 1234}},
+        "disks": [disk],
+        "stall_s": 0.1,
+    }
     assert status_text(snapshot) == "serving: 0 acquisitions, 1,234 frames, disk 1.0 GiB free (LOW)"
     gone = {"role": "spill", "free_bytes": None, "low_water_bytes": 1}
     assert status_text({**snapshot, "disks": [gone], "stall_s": 31.2}) == (

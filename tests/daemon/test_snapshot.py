@@ -1,4 +1,5 @@
-"""The daemon at one glance: every key that the status page, the metrics and the control socket rely on, and nothing that JSON does not know."""
+"""The daemon at one glance: every key that the status page, the metrics and the control socket rely on, and
+nothing that JSON does not know."""
 
 from __future__ import annotations
 
@@ -20,17 +21,54 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEYS = {
-    *("version", "software", "pid", "host", "config", "state", "uptime_s", "endpoints", "output_root", "memory", "disks", "clients"),
+    *(
+        "version",
+        "software",
+        "pid",
+        "host",
+        "config",
+        "state",
+        "uptime_s",
+        "endpoints",
+        "output_root",
+        "memory",
+        "disks",
+        "clients",
+    ),
     *("foreign_messages", "stall_s", "streams", "acquisitions", "compaction", "events"),
 }
 STREAM_KEYS = {
-    *("acquisitions", "acquisitions_failed", "frames_received", "bytes_received", "frames_stored", "frames_durable", "bytes_raw", "bytes_stored"),
-    *("frames_missing", "frames_skipped", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards_sealed"),
+    *(
+        "acquisitions",
+        "acquisitions_failed",
+        "frames_received",
+        "bytes_received",
+        "frames_stored",
+        "frames_durable",
+        "bytes_raw",
+        "bytes_stored",
+    ),
+    *(
+        "frames_missing",
+        "frames_skipped",
+        "frames_duplicate",
+        "frames_late",
+        "frames_dropped",
+        "frames_lost",
+        "shards_sealed",
+    ),
     *(f"bytes_{fate}" for fate in ("durable", "missing", "skipped", "duplicate", "late", "dropped", "lost")),
     *("ring_frames", "ring_used", "slabs_total", "slabs_used", "histograms"),
     *("degrade_level", "frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed"),
 }
-HISTOGRAMS = {"queue_seconds", "encode_seconds", "store_seconds", "commit_seconds", "shard_open_seconds", "shard_seal_seconds"}
+HISTOGRAMS = {
+    "queue_seconds",
+    "encode_seconds",
+    "store_seconds",
+    "commit_seconds",
+    "shard_open_seconds",
+    "shard_seal_seconds",
+}
 
 
 @pytest.fixture
@@ -46,7 +84,12 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
     events.emit("something", {})
     snapshot: dict[str, Any] = json.loads(json.dumps(daemon.snapshot(), allow_nan=False))
     assert set(snapshot) == KEYS
-    assert (snapshot["version"], snapshot["state"], snapshot["pid"], snapshot["config"]) == (1, "starting", os.getpid(), str(config))
+    assert (snapshot["version"], snapshot["state"], snapshot["pid"], snapshot["config"]) == (
+        1,
+        "starting",
+        os.getpid(),
+        str(config),
+    )
     assert set(snapshot["streams"]) == {"cam0", "client"}
     for stream in snapshot["streams"].values():
         assert set(stream) == STREAM_KEYS
@@ -55,7 +98,14 @@ def test_a_daemon_that_has_done_nothing_shows_every_key(config: Path, folder: Pa
     assert (snapshot["acquisitions"], snapshot["clients"], snapshot["stall_s"]) == ([], 0, 0.0)
     assert snapshot["memory"]["budget_bytes"] == 2 << 30
     assert [(disk["path"], disk["role"]) for disk in snapshot["disks"]] == [(str(folder / "data"), "root")]
-    assert snapshot["compaction"] == {"enabled": False, "queued": 0, "running": None, "paused": False, "done": 0, "failed": 0}
+    assert snapshot["compaction"] == {
+        "enabled": False,
+        "queued": 0,
+        "running": None,
+        "paused": False,
+        "done": 0,
+        "failed": 0,
+    }
     assert snapshot["events"] == {"lines_dropped": 0, "lines_unwritten": 0, "by_name": {"something": 2}}
 
 
@@ -84,7 +134,9 @@ def test_disks_tell_their_room_and_a_folder_that_is_gone_tells_none(tmp_path: Pa
     assert (spill["role"], spill["free_bytes"], spill["total_bytes"]) == ("spill", None, None)
 
 
-def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_disk_that_does_not_answer_nothing_is_known_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "spill").mkdir()
     disks = DiskSpace([(tmp_path, "root"), (tmp_path / "spill", "spill")], 7)
     disks.look()

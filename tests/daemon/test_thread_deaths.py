@@ -1,4 +1,5 @@
-"""Every thread of the daemon is killed for real: the daemon ends with a non-zero code, never in silence, and what was stored is there afterwards."""
+"""Every thread of the daemon is killed for real: the daemon ends with a non-zero code, never in silence, and
+what was stored is there afterwards."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from .test_serve import stored
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Once the file exists: SystemExit is raised inside the thread of that name, wherever it is (a thread that waits dies as soon as it wakes). Python
-# ends such a thread without a word, which is the hardest case.
+# Once the file exists: SystemExit is raised inside the thread of that name, wherever it is (a thread that
+# waits dies as soon as it wakes). Python ends such a thread without a word, which is the hardest case.
 KILLER = """
 import ctypes, threading, time
 from pathlib import Path
@@ -31,12 +32,13 @@ def kill(order=Path({order!r})):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
             break
 threading.Thread(target=kill, daemon=True).start()
-"""
+"""  # noqa: E501
 NOTHING_ON_STDOUT = {"events"}
 
 
 class Rig:
-    """A daemon, one camera that has sent 10 frames (two slabs and a half), and a way to kill a thread by name."""
+    """A daemon, one camera that has sent 10 frames (two slabs and a half), and a way to kill a thread by
+    name."""
 
     def __init__(self, config: Path, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +59,8 @@ class Rig:
         temporary.rename(self._order)
 
     def poke(self) -> None:
-        """Work for every thread, so that one that waits wakes up, until the daemon has ended; the camera may hear of it."""
+        """Work for every thread, so that one that waits wakes up, until the daemon has ended; the camera may
+        hear of it."""
         frame = 10
         while self.daemon.process.poll() is None:
             with suppress(sw.errors.ShardwrightError):
@@ -66,13 +69,18 @@ class Rig:
                 frame += 1
 
 
-@pytest.mark.parametrize("thread", ["ingest", "shardwright-worker", "shardwright-keeper", "shardwright-opener", "events"])
-def test_the_death_of_a_thread_ends_the_daemon_and_costs_nothing(thread: str, config: Path, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "thread", ["ingest", "shardwright-worker", "shardwright-keeper", "shardwright-opener", "events"]
+)
+def test_the_death_of_a_thread_ends_the_daemon_and_costs_nothing(
+    thread: str, config: Path, folder: Path
+) -> None:
     rig = Rig(config, folder)
     with rig.daemon as daemon:
         rig.kill(thread)
         if thread == "shardwright-opener":
-            with pytest.raises(sw.errors.ShardwrightError):  # the request that wakes it is never answered but by the end
+            # the request that wakes it is never answered but by the end
+            with pytest.raises(sw.errors.ShardwrightError):
                 rig.connection.acquire("other", stream="cam0")
         rig.poke()
         assert daemon.exit_code() == 1

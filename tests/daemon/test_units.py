@@ -1,4 +1,5 @@
-"""The files of systemd/: accepted by systemd without a warning, hardened, each exception explained, and put in place by `shardwright install`."""
+"""The files of systemd/: accepted by systemd without a warning, hardened, each exception explained, and put
+in place by `shardwright install`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ MOST_EXPOSED = "15"  # tenths
 def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     if shutil.which("systemd-analyze") is None:
         pytest.fail("systemd-analyze is missing: as root, apt-get install systemd (tools/setup does it)")
-    return subprocess.run(["systemd-analyze", "--no-pager", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        ["systemd-analyze", "--no-pager", *arguments], capture_output=True, text=True, timeout=60
+    )
 
 
 def install(prefix: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +37,9 @@ def install(prefix: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def files_below(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -52,17 +57,24 @@ def test_systemd_has_nothing_to_say_about_the_installed_units(prefix: Path) -> N
 def test_systemd_would_say_what_is_wrong(tmp_path: Path) -> None:
     broken = tmp_path / "shardwright@.service"
     broken.write_text(
-        (SYSTEMD / broken.name).read_text().replace("ProtectSystem=", "ProtectSytem=").replace("/opt/shardwright/bin/shardwright", PROGRAM)
+        (SYSTEMD / broken.name)
+        .read_text()
+        .replace("ProtectSystem=", "ProtectSytem=")
+        .replace("/opt/shardwright/bin/shardwright", PROGRAM)
     )
     assert "ProtectSytem" in analyze("verify", broken).stderr
 
 
 @pytest.mark.parametrize("unit", SERVICES)
 def test_little_is_left_open_and_each_exception_is_explained(unit: str) -> None:
-    done = analyze("security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--json=short", SYSTEMD / unit)
+    done = analyze(
+        "security", "--offline=true", f"--threshold={MOST_EXPOSED}", "--json=short", SYSTEMD / unit
+    )
     assert done.returncode == 0, done.stdout
     comments = "\n".join(line for line in (SYSTEMD / unit).read_text().splitlines() if line.startswith("#"))
-    left_open = {re.split("[=/]", check["name"])[0] for check in json.loads(done.stdout) if check["set"] is False}
+    left_open = {
+        re.split("[=/]", check["name"])[0] for check in json.loads(done.stdout) if check["set"] is False
+    }
     assert "MemoryDenyWriteExecute" in left_open, "numba needs it"
     assert [name for name in sorted(left_open) if name not in comments] == []
 
@@ -70,7 +82,12 @@ def test_little_is_left_open_and_each_exception_is_explained(unit: str) -> None:
 def test_what_the_daemon_does_to_its_own_priority_is_not_refused() -> None:
     """Refused, it would go on, and an append would wait longer for a processor; nobody would see why."""
     lines = (SYSTEMD / SERVICES[0]).read_text().splitlines()
-    allowed = {call for line in lines if line.startswith("SystemCallFilter=") for call in line.partition("=")[2].split()}
+    allowed = {
+        call
+        for line in lines
+        if line.startswith("SystemCallFilter=")
+        for call in line.partition("=")[2].split()
+    }
     assert {"setpriority", "ioprio_set", "sched_setscheduler", "sched_setattr"} <= allowed
 
 
@@ -84,13 +101,23 @@ def test_the_users_and_folders_are_what_systemd_takes(tmp_path: Path) -> None:
     """Tried on an empty root. tmpfiles needs the user to exist there, so it is run after sysusers."""
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
-    for tool, file in (("systemd-sysusers", "shardwright.sysusers"), ("systemd-tmpfiles", "shardwright.tmpfiles")):
+    for tool, file in (
+        ("systemd-sysusers", "shardwright.sysusers"),
+        ("systemd-tmpfiles", "shardwright.tmpfiles"),
+    ):
         create = ["--create"] if tool == "systemd-tmpfiles" else []
-        done = subprocess.run([tool, f"--root={root}", *create, SYSTEMD / file], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [tool, f"--root={root}", *create, SYSTEMD / file], capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
     assert re.search("^shardwright:", (root / "etc/passwd").read_text(), re.MULTILINE)
     assert re.search("^shardwright:", (root / "etc/group").read_text(), re.MULTILINE)
-    modes = {"run/shardwright": 0o750, "etc/shardwright": 0o755, "etc/shardwright/keys": 0o700, "etc/shardwright/clients": 0o755}
+    modes = {
+        "run/shardwright": 0o750,
+        "etc/shardwright": 0o755,
+        "etc/shardwright/keys": 0o700,
+        "etc/shardwright/clients": 0o755,
+    }
     assert {name: (root / name).stat().st_mode & 0o777 for name in modes} == modes
 
 
@@ -107,10 +134,19 @@ def test_installed_files_name_this_installation(prefix: Path) -> None:
     ]
     service = installed["lib/systemd/system/shardwright@.service"]
     assert f"ExecStart={PROGRAM} serve {prefix}/etc/shardwright/%i.yaml\n" in service
-    assert f"ExecStart={PROGRAM} compact --config {prefix}/etc/shardwright/%i.yaml\n" in installed["lib/systemd/system/shardwright-compact@.service"]
-    assert not [name for name, text in installed.items() if "/opt/shardwright" in text or re.search("(?<!prefix)/etc/shardwright", text)]
+    assert (
+        f"ExecStart={PROGRAM} compact --config {prefix}/etc/shardwright/%i.yaml\n"
+        in installed["lib/systemd/system/shardwright-compact@.service"]
+    )
+    assert not [
+        name
+        for name, text in installed.items()
+        if "/opt/shardwright" in text or re.search("(?<!prefix)/etc/shardwright", text)
+    ]
     example = load_config(prefix / "etc/shardwright/example.yaml").config
-    assert f"Group={example.ingest.group}\n" in service, "whoever is in the service's group may connect, as all of these files say"
+    assert f"Group={example.ingest.group}\n" in service, (
+        "whoever is in the service's group may connect, as all of these files say"
+    )
 
 
 def test_a_systems_own_prefix_has_its_configuration_in_etc(tmp_path: Path) -> None:
@@ -131,7 +167,10 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_changed_configuration_is_never_overwritten_and_units_are_renewed(prefix: Path) -> None:
-    example, unit = prefix / "etc/shardwright/example.yaml", prefix / "lib/systemd/system/shardwright@.service"
+    example, unit = (
+        prefix / "etc/shardwright/example.yaml",
+        prefix / "lib/systemd/system/shardwright@.service",
+    )
     shipped = files_below(prefix)
     assert install(prefix).stdout.count("unchanged  ") == len(shipped)
     example.write_text("output: {root: /data}\n")
@@ -151,7 +190,12 @@ def test_a_changed_configuration_is_never_overwritten_and_units_are_renewed(pref
 
 @pytest.mark.parametrize(
     ("program", "problem"),
-    [("/home/me/venv/bin/shardwright", "home folders"), ("/opt/no such", "blanks"), ("/opt/50%/bin/x", "blanks"), ("/etc/passwd", "executable")],
+    [
+        ("/home/me/venv/bin/shardwright", "home folders"),
+        ("/opt/no such", "blanks"),
+        ("/opt/50%/bin/x", "blanks"),
+        ("/etc/passwd", "executable"),
+    ],
 )
 def test_a_program_that_units_could_not_run_is_refused(tmp_path: Path, program: str, problem: str) -> None:
     done = run_cli("install", "--prefix", tmp_path, "--program", program)
@@ -170,4 +214,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_the_package_carries_the_files() -> None:
     """In a wheel they are where ``installation.SOURCES`` looks first."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]["systemd"] == "shardwright/systemd"
+    assert (
+        project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]["systemd"]
+        == "shardwright/systemd"
+    )

@@ -1,4 +1,5 @@
-"""The web process beside a real daemon: it tells what the daemon does, and whatever is done to it, frames go on."""
+"""The web process beside a real daemon: it tells what the daemon does, and whatever is done to it, frames go
+on."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def status(port: int) -> dict[str, Any]:
 
 
 def stream_once(port: int, *, frames_stored: int) -> dict[str, Any]:
-    """What is told of the camera's stream once so many frames are stored; the page asks the daemon only now and then."""
+    """What is told of the camera's stream once so many frames are stored; the page asks the daemon only now
+    and then."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         stream: dict[str, Any] = status(port)["streams"]["cam0"]
@@ -94,7 +96,8 @@ def test_the_page_does_not_outlive_a_daemon_that_is_killed(web_config: Path) -> 
 
 
 def test_the_page_stands_behind_the_daemon(web_config: Path) -> None:
-    """In one session: Linux shares the processors among sessions first, and niceness counts only within one (autogroup, sched(7))."""
+    """In one session: Linux shares the processors among sessions first, and niceness counts only within one
+    (autogroup, sched(7))."""
     with DaemonProcess(web_config) as daemon:
         daemon.wait_for("ready")
         pid, own = daemon.wait_for("web_ready")["pid"], daemon.process.pid
@@ -132,12 +135,16 @@ class Rig:
         receipt = self._stream.receipt
         assert receipt is not None
         assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable) == (self.sent,) * 3
-        assert receipt.frames_missing + receipt.frames_dropped + receipt.frames_late + receipt.frames_lost == 0
+        assert (
+            receipt.frames_missing + receipt.frames_dropped + receipt.frames_late + receipt.frames_lost == 0
+        )
         if not self.sent:
             assert not self._store.exists(), "an acquisition without a frame leaves no store"
             return
         pixels = np.asarray(zarr.open_group(self._store, mode="r")["0"])
-        np.testing.assert_array_equal(pixels, np.array([self.source.frame(i) for i in range(self.sent)]).reshape(-1, 48, 80))
+        np.testing.assert_array_equal(
+            pixels, np.array([self.source.frame(i) for i in range(self.sent)]).reshape(-1, 48, 80)
+        )
 
 
 @contextmanager
@@ -155,7 +162,8 @@ def descriptors(pid: int) -> int:
 
 
 def test_a_client_whose_name_is_no_text_breaks_no_list(web_config: Path) -> None:
-    """JSON may hold half of a surrogate pair, which UTF-8 cannot: whoever may connect can put one into an event."""
+    """JSON may hold half of a surrogate pair, which UTF-8 cannot: whoever may connect can put one into an
+    event."""
     with DaemonProcess(web_config) as daemon:
         ready = daemon.wait_for("ready")
         daemon.wait_for("web_ready")
@@ -163,7 +171,9 @@ def test_a_client_whose_name_is_no_text_breaks_no_list(web_config: Path) -> None
         try:
             stranger = context.socket(zmq.DEALER)
             stranger.connect(ready["endpoints"][0])
-            stranger.send_multipart(Counter(CONNECTION).control(Kind.HELLO, Hello("soak", "half \ud800", 1).to_body()))
+            stranger.send_multipart(
+                Counter(CONNECTION).control(Kind.HELLO, Hello("soak", "half \ud800", 1).to_body())
+            )
             assert daemon.wait_for("client_connected")["host"] == "half \ud800"
             answer = ask(port_of(ready), "/api/events")
             assert answer.status == 200, answer
@@ -183,7 +193,9 @@ def test_the_events_can_be_followed(web_config: Path) -> None:
         assert json.loads(ask(running.port, f"/api/events?after={last}").body)["events"] == []
         assert [event["number"] for event in first] == sorted({event["number"] for event in first})
         middle = first[len(first) // 2]["number"]
-        assert json.loads(ask(running.port, f"/api/events?after={middle}").body)["events"] == [event for event in first if event["number"] > middle]
+        assert json.loads(ask(running.port, f"/api/events?after={middle}").body)["events"] == [
+            event for event in first if event["number"] > middle
+        ]
 
 
 def silent(port: int, held: ExitStack) -> None:
@@ -235,7 +247,9 @@ def trespassing(port: int, held: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("attack", [silent, trickling, huge_heads, greedy, nonsense, trespassing])
-def test_whatever_comes_over_http_frames_go_on_and_the_page_comes_back(web_config: Path, attack: Callable[[int, ExitStack], None]) -> None:
+def test_whatever_comes_over_http_frames_go_on_and_the_page_comes_back(
+    web_config: Path, attack: Callable[[int, ExitStack], None]
+) -> None:
     with rig(web_config) as running, ExitStack() as held:
         running.send(20)
         before = descriptors(running.daemon.process.pid)
@@ -244,7 +258,9 @@ def test_whatever_comes_over_http_frames_go_on_and_the_page_comes_back(web_confi
         running.send(60)
         attacker.join()
         running.send(20)
-        assert descriptors(running.daemon.process.pid) < before + 20, "some of these connections are the daemon's"
+        assert descriptors(running.daemon.process.pid) < before + 20, (
+            "some of these connections are the daemon's"
+        )
         assert stream_once(running.port, frames_stored=100)["frames_dropped"] == 0
 
 
@@ -253,7 +269,8 @@ def test_a_page_that_is_killed_comes_back_at_the_same_address(web_config: Path) 
         running.send(10)
         os.kill(running.pid, signal.SIGKILL)
         running.send(10)
-        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as connection:  # waits while nobody is there
+        # waits while nobody is there
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as connection:
             connection.sendall(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             died, ready = running.daemon.wait_for("web_died"), running.daemon.wait_for("web_ready")
             assert read_to_the_end(connection).startswith(b"HTTP/1.1 200 ")
@@ -264,7 +281,9 @@ def test_a_page_that_is_killed_comes_back_at_the_same_address(web_config: Path) 
 
 
 def test_a_page_that_hangs_is_replaced(web_config: Path) -> None:
-    with rig(web_config, sabotage="from shardwright.daemon import web_child; web_child._SILENCE_S = 2.0") as running:
+    with rig(
+        web_config, sabotage="from shardwright.daemon import web_child; web_child._SILENCE_S = 2.0"
+    ) as running:
         os.kill(running.pid, signal.SIGSTOP)
         running.send(10)
         assert "no sign of life" in running.daemon.wait_for("web_died")["error"]
@@ -275,13 +294,21 @@ def test_a_page_that_hangs_is_replaced(web_config: Path) -> None:
 
 
 def test_a_page_that_cannot_live_is_tried_less_and_less_often(web_config: Path) -> None:
-    broken = "from shardwright.daemon.web_settings import WebSettings; WebSettings.to_json = lambda settings: 'not settings'"
+    broken = (
+        "from shardwright.daemon.web_settings import WebSettings; WebSettings.to_json = lambda "
+        "settings: 'not settings'"
+    )
     with DaemonProcess(web_config, sabotage=broken) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         deaths = [daemon.wait_for("web_died") for _ in range(3)]
         assert [death["again_in_s"] for death in deaths] == [0.5, 1.0, 2.0]
         assert "JSONDecodeError" in deaths[0]["error"]
-        assert run_cli("camera", "--connect", endpoint, "--name", "x", "--stream", "cam0", "--frames", "5").returncode == 0
+        assert (
+            run_cli(
+                "camera", "--connect", endpoint, "--name", "x", "--stream", "cam0", "--frames", "5"
+            ).returncode
+            == 0
+        )
         assert daemon.stop() == 0
 
 
@@ -297,15 +324,21 @@ def refusal(config: Path, *, sabotage: str = "", code: int = 2) -> str:
 def test_a_missing_extra_is_refused_with_what_to_install(web_config: Path) -> None:
     line = refusal(web_config, sabotage="sys.modules['uvicorn'] = sys.modules['PIL'] = None")
     last = len(web_config.read_text().splitlines())  # the one of http
-    assert f"{web_config}:{last}: http.enabled: needs packages that are not installed: uvicorn, pillow." in line
+    assert (
+        f"{web_config}:{last}: http.enabled: needs packages that are not installed: uvicorn, pillow." in line
+    )
     assert "pip install 'shardwright[web]'" in line
 
 
 def test_a_port_that_is_taken_is_refused(web_config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        web_config.write_text(web_config.read_text().replace('listen: "127.0.0.1:*"', f'listen: "127.0.0.1:{port}"'))
-        assert f"http.listen: cannot listen on 127.0.0.1:{port}; got Address already in use" in refusal(web_config, code=1)
+        web_config.write_text(
+            web_config.read_text().replace('listen: "127.0.0.1:*"', f'listen: "127.0.0.1:{port}"')
+        )
+        assert f"http.listen: cannot listen on 127.0.0.1:{port}; got Address already in use" in refusal(
+            web_config, code=1
+        )
 
 
 def test_an_address_of_another_machine_is_refused(web_config: Path) -> None:
@@ -335,7 +368,11 @@ def test_a_page_for_the_network_has_a_name_and_is_warned_about(web_config: Path)
 
 
 def test_without_the_section_there_is_no_page_and_nothing_is_imported(config: Path) -> None:
-    with DaemonProcess(config, sabotage="sys.modules['starlette'] = sys.modules['uvicorn'] = sys.modules['prometheus_client'] = None") as daemon:
+    with DaemonProcess(
+        config,
+        sabotage="sys.modules['starlette'] = sys.modules['uvicorn'] = "
+        "sys.modules['prometheus_client'] = None",
+    ) as daemon:
         ready = daemon.wait_for("ready")
         assert "status_page" not in ready
         assert daemon.stop() == 0

@@ -31,7 +31,9 @@ ROOT = FolderFacts(
     total_files=2_000_000,
     owner=500,
 )
-CHOICE = IoChoice("direct", "nothing else is 1.5 times as fast", ("direct", "mmap"), {"direct": 2e9, "mmap": 1e9})
+CHOICE = IoChoice(
+    "direct", "nothing else is 1.5 times as fast", ("direct", "mmap"), {"direct": 2e9, "mmap": 1e9}
+)
 NEEDS = Needs(
     memory_bytes=2 * GIB,
     ring_bytes=GIB,
@@ -98,7 +100,11 @@ def sockets(mode: int | None, *, usable: bool) -> dict[str, object]:
 
 
 def result_of(name: str, change: dict[str, object]) -> Finding:
-    (finding,) = [finding for finding in examine(replace(FIT, **change)) if finding.check.removeprefix("output.root: ") == name]
+    (finding,) = [
+        finding
+        for finding in examine(replace(FIT, **change))
+        if finding.check.removeprefix("output.root: ") == name
+    ]
     return finding
 
 
@@ -119,7 +125,12 @@ WRONG = [
     ("filesystem", "bad", folder(options=("rw", "barrier=0")), "barrier=0"),
     ("filesystem", "warn", folder(kind="network", filesystem="nfs4"), "nfs4: a network filesystem"),
     ("filesystem", "warn", folder(kind="copy-on-write", filesystem="btrfs"), "btrfs: copy-on-write"),
-    ("writing", "warn", folder(io="mmap", io_configured="mmap", io_choice=CHOICE), "mmap, as output.io says; direct 2.00, mmap 1.00 GB/s"),
+    (
+        "writing",
+        "warn",
+        folder(io="mmap", io_configured="mmap", io_choice=CHOICE),
+        "mmap, as output.io says; direct 2.00, mmap 1.00 GB/s",
+    ),
     ("preallocation", "bad", folder(preallocation="absent"), "absent"),
     ("preallocation", "warn", folder(preallocation="emulated"), "emulated"),
     ("preallocation", "warn", folder(kind="copy-on-write"), "first write"),
@@ -137,8 +148,18 @@ WRONG = [
     ("open files", "warn", {"descriptors": 512}, "1,000 when frames come far out of order; limit 512"),
     ("kernel", "bad", {"kernel": "3.10.0-1160.el7.x86_64"}, "Linux 3.10"),
     ("kernel", "warn", {"kernel": "5.4.0-200-generic"}, "Linux 5.4"),
-    ("dirty pages", "bad", {**folder(io="pwrite"), "background_dirty_bytes": 2 * GIB}, "writers wait from 1.0 GiB"),
-    ("dirty pages", "warn", {**folder(io="mmap"), "dirty_bytes": 12 * GIB, "background_dirty_bytes": 6 * GIB}, "kernel writes from 6.0 GiB"),
+    (
+        "dirty pages",
+        "bad",
+        {**folder(io="pwrite"), "background_dirty_bytes": 2 * GIB},
+        "writers wait from 1.0 GiB",
+    ),
+    (
+        "dirty pages",
+        "warn",
+        {**folder(io="mmap"), "dirty_bytes": 12 * GIB, "background_dirty_bytes": 6 * GIB},
+        "kernel writes from 6.0 GiB",
+    ),
     ("huge pages", "bad", {"reserved_huge_bytes": 63 * GIB}, "63.0 GiB reserved"),
     ("huge pages", "warn", {"huge_pages": "always", "huge_page_defrag": "always"}, "defrag: always"),
     ("clock", "bad", {"monotonic_resolution_ns": 4e6}, "steps of 4 ms"),
@@ -149,7 +170,12 @@ WRONG = [
     ("clock", "warn", {"clock_error_us": 16_000_000}, "not synchronised"),
     ("sockets", "bad", sockets(None, usable=False), "cannot be used by user 500"),
     ("sockets", "warn", sockets(0o1777 & 0o777, usable=True), "mode 0777"),
-    ("keys", "bad", {"keys_problem": "rig.yaml:4: ingest.curve.secret_key: cannot read the key file"}, "rig.yaml:4"),
+    (
+        "keys",
+        "bad",
+        {"keys_problem": "rig.yaml:4: ingest.curve.secret_key: cannot read the key file"},
+        "rig.yaml:4",
+    ),
     ("keys", "warn", {"client_keys": None}, "ingest.insecure"),
     ("keys", "warn", {"client_keys": 0}, "no client key"),
     ("ZeroMQ", "bad", zmq(version=(4, 0, 5)), "libzmq 4.0.5"),
@@ -160,12 +186,19 @@ WRONG = [
     ("Blosc", "bad", {"blosc_problem": "cannot load the codec library"}, "cannot load"),
     ("Blosc", "bad", {"missing_symbols": ("zng_crc32",)}, "blosc2 4.1.2 lacks zng_crc32"),
     ("Blosc", "warn", {"blosc_version": "5.0.1"}, "5.0.1"),
-    ("unfinished stores", "bad", {"unreadable_stores": ("staging is of another version",)}, "1 in output.root; staging is of another version"),
+    (
+        "unfinished stores",
+        "bad",
+        {"unreadable_stores": ("staging is of another version",)},
+        "1 in output.root; staging is of another version",
+    ),
     ("status page", "bad", {"missing_web_packages": ("uvicorn",)}, "uvicorn"),
 ]
 
 
-@pytest.mark.parametrize(("name", "result", "change", "words"), WRONG, ids=[f"{name}-{words}" for name, _, _, words in WRONG])
+@pytest.mark.parametrize(
+    ("name", "result", "change", "words"), WRONG, ids=[f"{name}-{words}" for name, _, _, words in WRONG]
+)
 def test_one_thing_is_wrong(name: str, result: str, change: dict[str, object], words: str):
     finding = result_of(name, change)
     assert finding.result == result
@@ -204,19 +237,31 @@ def test_nothing_is_wrong(name: str, change: dict[str, object]):
 
 
 def test_what_auto_means_is_told_with_the_reason_and_the_measurement():
-    assert result_of("writing", folder(io_choice=CHOICE)).found == "direct, nothing else is 1.5 times as fast; direct 2.00, mmap 1.00 GB/s"
+    assert result_of("writing", folder(io_choice=CHOICE)).found == (
+        "direct, nothing else is 1.5 times as fast; direct 2.00, mmap 1.00 GB/s"
+    )
 
 
 def test_of_a_folder_that_cannot_be_used_only_that_is_said():
-    findings = [f.check for f in examine(replace(FIT, **folder(error="it is not there"))) if f.check.startswith("output.root")]
+    findings = [
+        f.check
+        for f in examine(replace(FIT, **folder(error="it is not there")))
+        if f.check.startswith("output.root")
+    ]
     assert findings == ["output.root: permissions"]
 
 
 def test_every_result_of_every_check_is_tried():
     """Each ``return "warn"`` and ``return "bad"`` in the source stands for at least one case above."""
-    nodes = [node for module in (checks, folder_checks) for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body]
+    nodes = [
+        node
+        for module in (checks, folder_checks)
+        for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
+    ]
     names = {function.__name__: name for name, function in {**MACHINE_CHECKS, **FOLDER_CHECKS}.items()}
-    for function in (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")):
+    for function in (
+        node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
+    ):
         returned = [node.value.elts[0].value for node in ast.walk(function) if isinstance(node, ast.Return)]
         tried = [result for name, result, _, _ in WRONG if name == names[function.name]]
         for result in ("warn", "bad"):

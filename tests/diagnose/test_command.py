@@ -21,7 +21,9 @@ def test_a_table_and_json_say_the_same(config):
     for finding in facts["findings"]:
         assert finding.keys() == {"check", "result", "found", "advice"}
         assert finding["check"] in shown.stdout
-    counted = [sum(finding["result"] == result for finding in facts["findings"]) for result in ("ok", "warn", "bad")]
+    counted = [
+        sum(finding["result"] == result for finding in facts["findings"]) for result in ("ok", "warn", "bad")
+    ]
     assert shown.stdout.splitlines()[-1] == "{} ok, {} to be looked at, {} bad".format(*counted)
     assert not list((config.parent / "data").iterdir()), "nothing is left in the output root"
 
@@ -30,9 +32,17 @@ def test_the_choice_of_how_to_write_is_measured_and_shown(config):
     """On a disk with room; elsewhere it says why it was not measured."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(
-        [sys.executable, "-m", "shardwright.cli", "doctor", str(config), "--json"], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-m", "shardwright.cli", "doctor", str(config), "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
-    (found,) = [finding["found"] for finding in json.loads(done.stdout)["findings"] if finding["check"] == "output.root: writing"]
+    (found,) = [
+        finding["found"]
+        for finding in json.loads(done.stdout)["findings"]
+        if finding["check"] == "output.root: writing"
+    ]
     assert re.fullmatch(r"(direct|mmap|pwrite), (not measured: .+|.+; .*pwrite [0-9.]+ GB/s)", found)
     assert not list((config.parent / "data").iterdir()), "nothing is left in the output root"
 

@@ -1,4 +1,5 @@
-"""What is measured on this machine is so: real filesystems on loop devices and in memory, the real kernel, the real libraries."""
+"""What is measured on this machine is so: real filesystems on loop devices and in memory, the real kernel,
+the real libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ def results(folder) -> dict[str, str]:
 def test_ext4():
     with LoopDisk("ext4") as disk:
         found = folder_facts("output.root", disk.path)
-        assert (found.error, found.filesystem, found.kind, found.preallocation, found.gives_gaps_back) == (None, "ext4", "disk", "guaranteed", True)
+        assert (found.error, found.filesystem, found.kind, found.preallocation, found.gives_gaps_back) == (
+            None,
+            "ext4",
+            "disk",
+            "guaranteed",
+            True,
+        )
         assert 0 < found.free_bytes < found.total_bytes <= 8 << 20
         assert 0 < found.free_files < found.total_files
         assert results(found) == {"filesystem": "ok", "preallocation": "ok"}
@@ -38,7 +45,9 @@ def test_ext4():
 
 
 def test_a_filesystem_without_extents_emulates(monkeypatch):
-    monkeypatch.setitem(disks.FORMATS, "ext4-no-extents", ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^extent,^64bit"))
+    monkeypatch.setitem(
+        disks.FORMATS, "ext4-no-extents", ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^extent,^64bit")
+    )
     monkeypatch.setitem(disks.LEAST_BYTES, "ext4-no-extents", 8 << 20)
     with LoopDisk("ext4-no-extents") as disk:
         found = folder_facts("output.root", disk.path)
@@ -71,13 +80,20 @@ def memory_folder():
 
 def test_tmpfs(memory_folder):
     found = folder_facts("output.root", memory_folder)
-    assert (found.error, found.filesystem, found.kind, found.preallocation) == (None, "tmpfs", "memory", "guaranteed")
+    assert (found.error, found.filesystem, found.kind, found.preallocation) == (
+        None,
+        "tmpfs",
+        "memory",
+        "guaranteed",
+    )
     assert results(found) == {"filesystem": "bad", "preallocation": "ok"}
 
 
 def test_blocks_that_are_not_there(tmp_path, monkeypatch):
     """As some network and compressing filesystems do: the call succeeds, and reserves nothing."""
-    monkeypatch.setattr(measure, "preallocate", lambda descriptor, nbytes: os.ftruncate(descriptor, nbytes) is None)
+    monkeypatch.setattr(
+        measure, "preallocate", lambda descriptor, nbytes: os.ftruncate(descriptor, nbytes) is None
+    )
     assert measure.preallocation_of(tmp_path) == "absent"
 
 
@@ -124,7 +140,9 @@ def test_files_of_the_kernel(tmp_path):
     assert measure.chosen(str(tmp_path / "choice")) == "madvise"
     memory = measure.memory_facts()
     assert 0 < memory["MemAvailable"] <= memory["MemTotal"]
-    assert memory["MemTotal"] == pytest.approx(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), rel=0.1)
+    assert memory["MemTotal"] == pytest.approx(
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), rel=0.1
+    )
 
 
 def test_this_machine(config):
@@ -143,18 +161,30 @@ def test_this_machine(config):
     assert (root.error, root.owner) == (None, os.geteuid())
     assert [folder.path for folder in facts.sockets] == [str(config.parent)]
     assert facts.sockets[0].mode == 0o700
-    assert {finding.result for finding in examine(facts) if finding.check in ("plan", "open files", "kernel", "ZeroMQ", "Blosc")} == {"ok"}
+    assert {
+        finding.result
+        for finding in examine(facts)
+        if finding.check in ("plan", "open files", "kernel", "ZeroMQ", "Blosc")
+    } == {"ok"}
 
 
 def test_keys_of_a_configuration(config, tmp_path):
     """As serve would find them: each step of the way that the README shows."""
-    config.write_text(config.read_text().replace("insecure: true", "curve: {secret_key: rig.key_secret, clients: clients}"))
+    config.write_text(
+        config.read_text().replace("insecure: true", "curve: {secret_key: rig.key_secret, clients: clients}")
+    )
 
     def found() -> tuple[str, str]:
         (finding,) = [finding for finding in examine(gather(load_config(config))) if finding.check == "keys"]
         return finding.result, finding.found
 
-    assert found() == ("bad", f"{config}:4: ingest.curve.secret_key: cannot read the key file {config.parent}/rig.key_secret; got no such file")
+    assert found() == (
+        "bad",
+        (
+            f"{config}:4: ingest.curve.secret_key: cannot read the key file "
+            f"{config.parent}/rig.key_secret; got no such file"
+        ),
+    )
     make_key_pair(config.parent, "rig")
     assert "cannot read the folder of client keys" in found()[1]
     (config.parent / "clients").mkdir()
@@ -179,9 +209,15 @@ def test_stores_of_this_and_of_a_later_release(config):
         workspace = config.parent / f"data/{name}.ome.zarr/.shardwright"
         workspace.mkdir(parents=True)
         write_manifest(workspace, Manifest("0" * 32, 1, 1, SPEC, "pwrite", 0))
-    assert (gather(load_config(config)).unfinished_stores, gather(load_config(config)).unreadable_stores) == (2, ())
+    assert (gather(load_config(config)).unfinished_stores, gather(load_config(config)).unreadable_stores) == (
+        2,
+        (),
+    )
     facts = {"format": manifest.FORMAT + 1}
     checksum = crc32c.crc32c(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode())
     (workspace / "acquisition.1.json").write_text(json.dumps({**facts, "crc32c": checksum}, indent=2))
     (problem,) = gather(load_config(config)).unreadable_stores
-    assert "new.ome.zarr/.shardwright/acquisition.1.json is of another version of its format; expected version 1 to 2; got version 3" in problem
+    assert (
+        "new.ome.zarr/.shardwright/acquisition.1.json is of another version of its format; expected version "
+        "1 to 2; got version 3" in problem
+    )

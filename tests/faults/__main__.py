@@ -1,7 +1,9 @@
-"""The fault suites at full length: every storage call, every filesystem, half-minute stalls. ``tools/prove faults [--json FILE] [pytest arguments]``
+"""The fault suites at full length: every storage call, every filesystem, half-minute stalls. ``tools/prove
+faults [--json FILE] [pytest arguments]``
 
-Needs root, loop devices, FUSE, and: apt-get install nbdkit nbdfuse fuse3 strace e2fsprogs xfsprogs btrfs-progs. One line a test as it ends, then a
-JSON summary: tests by outcome, what was skipped and why, recorded figures. Exit status 0 only when all passed and none was skipped.
+Needs root, loop devices, FUSE, and: apt-get install nbdkit nbdfuse fuse3 strace e2fsprogs xfsprogs
+btrfs-progs. One line a test as it ends, then a JSON summary: tests by outcome, what was skipped and why,
+recorded figures. Exit status 0 only when all passed and none was skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Summary:
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[report.outcome] += 1
         if report.skipped:
-            self.skipped[name] = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.skipped[name] = (
+                str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            )
         if report.failed:
             self.failed.append(name)
         if report.when == "call" and report.user_properties:
@@ -52,7 +56,9 @@ class Summary:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tools/prove faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="tools/prove faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary there")
     options, further = parser.parse_known_args()
     summary = Summary()

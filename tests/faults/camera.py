@@ -1,8 +1,11 @@
-"""A scripted camera in a process of its own: sends the frames that it is told, as a real client, and says how far it came.
+"""A scripted camera in a process of its own: sends the frames that it is told, as a real client, and says how
+far it came.
 
-    python -m tests.faults.camera       one script as a line of JSON on standard input; a line of JSON for every frame, and one at the end
+    python -m tests.faults.camera       one script as a line of JSON on standard input; a line of JSON for
+    every frame, and one at the end
 
-The last line holds the receipt, or the error that ended the stream. A script without ``close`` goes on saying how far it is until it is killed.
+The last line holds the receipt, or the error that ended the stream. A script without ``close`` goes on saying
+how far it is until it is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from .scenario import Arrival
 
 @dataclass(frozen=True)
 class Script:
-    """``pause_s`` lies between two frames. ``cycle``: so many different frames are made before the first is sent, then repeated."""
+    """``pause_s`` lies between two frames. ``cycle``: so many different frames are made before the first is
+    sent, then repeated."""
 
     endpoint: str
     name: str
@@ -56,17 +60,37 @@ def say(**facts: Any) -> None:
 def run(script: Script) -> None:
     made = [pixels(i, shape=script.shape) for i in range(script.cycle)] if script.cycle else []
     with sw.connect(script.endpoint, transport=script.transport, timeout_ms=60_000) as daemon:
-        spec = None if script.stream else array_spec(slab_frames=script.slab_frames, slabs=script.slabs, shape=script.shape)
-        stream = daemon.acquire(script.name, spec, stream=script.stream, **({"reopen": True} if script.reopen else {}))
+        spec = (
+            None
+            if script.stream
+            else array_spec(slab_frames=script.slab_frames, slabs=script.slabs, shape=script.shape)
+        )
+        stream = daemon.acquire(
+            script.name, spec, stream=script.stream, **({"reopen": True} if script.reopen else {})
+        )
         say(opened=stream.path, stored=stream.watermark.stored, durable=stream.watermark.durable)
         for arrival in script.arrivals:
-            frame = made[arrival.frame_id % script.cycle] if script.cycle else pixels(arrival.frame_id, arrival.copy, script.shape)
+            frame = (
+                made[arrival.frame_id % script.cycle]
+                if script.cycle
+                else pixels(arrival.frame_id, arrival.copy, script.shape)
+            )
             stream.append(frame, frame_id=arrival.frame_id)
-            say(sent=stream.frames_sent, stored=stream.watermark.stored, durable=stream.watermark.durable, at_s=time.monotonic())
+            say(
+                sent=stream.frames_sent,
+                stored=stream.watermark.stored,
+                durable=stream.watermark.durable,
+                at_s=time.monotonic(),
+            )
             if script.pause_s:
                 time.sleep(script.pause_s)
         while not script.close:
-            say(sent=stream.frames_sent, stored=stream.watermark.stored, durable=stream.watermark.durable, at_s=time.monotonic())
+            say(
+                sent=stream.frames_sent,
+                stored=stream.watermark.stored,
+                durable=stream.watermark.durable,
+                at_s=time.monotonic(),
+            )
             time.sleep(0.05)
         stream.close()
         say(receipt=stream.receipt.to_dict())

@@ -1,4 +1,5 @@
-"""Daemons for these tests: a configuration on a given disk, with heartbeats and intervals short enough for a test."""
+"""Daemons for these tests: a configuration on a given disk, with heartbeats and intervals short enough for a
+test."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
-"""Disks that can be filled, broken and stalled: small filesystems on loop devices, with or without an NBD server under them. Needs root.
+"""Disks that can be filled, broken and stalled: small filesystems on loop devices, with or without an NBD
+server under them. Needs root.
 
     LoopDisk     an image file, mounted: full when ``fill`` says so
-    FaultyDisk   the same image behind nbdkit and nbdfuse: every write fails while ``failing``, every call waits while ``stalled``
+    FaultyDisk   the same image behind nbdkit and nbdfuse: every write fails while ``failing``, every call
+                 waits while ``stalled``
 
-    image file <- nbdkit (error filter) <- nbdfuse, one file of a FUSE folder <- loop device <- filesystem <- what is tested
+    image file <- nbdkit (error filter) <- nbdfuse, one file of a FUSE folder <- loop device <- filesystem <-
+    what is tested
 
-What a machine lacks is a loud skip that names the package. Leaving a disk's ``with`` block unmounts it and ends its processes.
+What a machine lacks is a loud skip that names the package. Leaving a disk's ``with`` block unmounts it and
+ends its processes.
 """
 
 from __future__ import annotations
@@ -45,8 +49,10 @@ PACKAGES = {
     "fusermount3": "fuse3",
     "strace": "strace",
 }
-MEMORY = Path("/dev/shm")  # images lie in memory where that is possible: a sync then costs nothing, and these suites make thousands
-SHUT_DOWN, WITHOUT_ITS_LOG = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, and their flag NOLOGFLUSH
+# images lie in memory where that is possible: a sync then costs nothing, and these suites make thousands
+MEMORY = Path("/dev/shm")
+# EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, and their flag NOLOGFLUSH
+SHUT_DOWN, WITHOUT_ITS_LOG = 0x8004587D, 2
 FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 LET_GO_S = 5.0  # the longest that a process which ends needs to close its files
 WAIT_S = 60.0  # only so that a hang becomes a failure
@@ -79,10 +85,12 @@ def wait_until(condition, what: str) -> None:
 
 
 class LoopDisk:
-    """A filesystem of ``nbytes`` (at least what the format needs) on a loop device. ``path`` is where it is mounted.
+    """A filesystem of ``nbytes`` (at least what the format needs) on a loop device. ``path`` is where it is
+    mounted.
 
-    Everything lies in a folder of its own, outside pytest's: that one is swept by other runs, which a mount in it would stop. ``folder``: where that
-    one is made, in memory unless told. ``keep_as``: where the image goes at the end, for whoever wants to look at it.
+    Everything lies in a folder of its own, outside pytest's: that one is swept by other runs, which a mount
+    in it would stop. ``folder``: where that one is made, in memory unless told. ``keep_as``: where the image
+    goes at the end, for whoever wants to look at it.
     """
 
     def __init__(self, format_name: str = "ext4", nbytes: int = 0, *, folder: Path | None = None) -> None:
@@ -91,7 +99,9 @@ class LoopDisk:
         self.format_name = format_name
         self._format = FORMATS[format_name]
         self._nbytes = max(nbytes, LEAST_BYTES[format_name])
-        self._folder = Path(tempfile.mkdtemp(prefix="sw-disk-", dir=folder or (MEMORY if MEMORY.is_dir() else None)))
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="sw-disk-", dir=folder or (MEMORY if MEMORY.is_dir() else None))
+        )
         self._image = self._folder / "image"
         self._mounted = False
         self.keep_as: Path | None = None
@@ -124,7 +134,9 @@ class LoopDisk:
             run("mount", "-o", "loop", self._source(), self.path)
         except subprocess.CalledProcessError as error:
             if "loop device" in error.stderr:
-                pytest.skip(f"NOT TESTED: this machine has no loop device to mount with: {error.stderr.strip()}")
+                pytest.skip(
+                    f"NOT TESTED: this machine has no loop device to mount with: {error.stderr.strip()}"
+                )
             raise
         self._mounted = True
 
@@ -137,7 +149,9 @@ class LoopDisk:
             except subprocess.CalledProcessError as error:
                 users = self.users()
                 if "busy" not in error.stderr or time.monotonic() > end:
-                    raise AssertionError(f"{self.path} cannot be unmounted, files are still open: {users}") from error
+                    raise AssertionError(
+                        f"{self.path} cannot be unmounted, files are still open: {users}"
+                    ) from error
                 time.sleep(0.05)
             else:
                 self._mounted = False
@@ -148,7 +162,8 @@ class LoopDisk:
         self.mount()
 
     def cut_power(self) -> None:
-        """What was not synced is gone: the filesystem is shut down as it stands, its log unwritten, and mounted again (ext4 and xfs can do that).
+        """What was not synced is gone: the filesystem is shut down as it stands, its log unwritten, and
+        mounted again (ext4 and xfs can do that).
 
         Whoever has files open here must be dead by then.
         """
@@ -179,11 +194,14 @@ class LoopDisk:
             if process.name.isdigit():
                 with contextlib.suppress(OSError):  # it ends meanwhile
                     targets = [str(link.readlink()) for link in (process / "fd").iterdir()]
-                    found += [f"{process.name}: {target}" for target in targets if target.startswith(str(self.path))]
+                    found += [
+                        f"{process.name}: {target}" for target in targets if target.startswith(str(self.path))
+                    ]
         return found
 
     def close(self) -> None:
-        """Leaves nothing behind, even when somebody still has a file open: that raises ``AssertionError`` at the end."""
+        """Leaves nothing behind, even when somebody still has a file open: that raises ``AssertionError`` at
+        the end."""
         try:
             if self._mounted:
                 self.unmount()
@@ -206,7 +224,8 @@ class LoopDisk:
 
 
 class FaultyDisk(LoopDisk):
-    """Errors are injected into writes only: what was written before stays readable, as on most failing disks."""
+    """Errors are injected into writes only: what was written before stays readable, as on most failing
+    disks."""
 
     def __init__(self, format_name: str = "ext4-nojournal", nbytes: int = 256 << 20) -> None:
         need_root()
@@ -255,7 +274,17 @@ class FaultyDisk(LoopDisk):
         self._fuse.mkdir()
         socket = self._folder / "nbd.sock"
         rates = [f"error-{call}-rate=100%" for call in ("pwrite", "zero", "trim")]
-        self._start("nbdkit", "-f", "-U", socket, "--filter=error", "file", self._image, f"error-file={self._trigger}", *rates)
+        self._start(
+            "nbdkit",
+            "-f",
+            "-U",
+            socket,
+            "--filter=error",
+            "file",
+            self._image,
+            f"error-file={self._trigger}",
+            *rates,
+        )
         wait_until(socket.exists, "nbdkit")
         self._start("nbdfuse", self._source(), "--unix", socket)
         wait_until(self._source().exists, "nbdfuse")
@@ -273,7 +302,8 @@ class FaultyDisk(LoopDisk):
 
     def _detach(self) -> None:
         if len(self._processes) > 1:
-            with contextlib.suppress(subprocess.CalledProcessError):  # already gone when nbdfuse ended by itself
+            # already gone when nbdfuse ended by itself
+            with contextlib.suppress(subprocess.CalledProcessError):
                 run("fusermount3", "-u", self._fuse)
         for process in reversed(self._processes):
             process.terminate()

@@ -23,7 +23,8 @@ class Filler:
             before, end = -1, os.fstat(descriptor).st_size
             while end > before:
                 before, end = end, self._grow(descriptor, end)
-                os.fsync(descriptor)  # what others have deleted is free only when their filesystem's journal says so
+                # what others have deleted is free only when their filesystem's journal says so
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         return end

@@ -1,4 +1,5 @@
-"""What the cameras of these tests send: small frames that tell by themselves which frame they are. Shared by cameras, rig and judge."""
+"""What the cameras of these tests send: small frames that tell by themselves which frame they are. Shared by
+cameras, rig and judge."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ SLAB_FRAMES = 4
 _copies: dict[tuple[tuple[int, int], int], PhotonFrames] = {}
 
 
-def array_spec(count: int | None = None, slab_frames: int = SLAB_FRAMES, slabs: int = 2, shape: tuple[int, int] = SHAPE, **fields) -> sw.ArraySpec:
+def array_spec(
+    count: int | None = None,
+    slab_frames: int = SLAB_FRAMES,
+    slabs: int = 2,
+    shape: tuple[int, int] = SHAPE,
+    **fields,
+) -> sw.ArraySpec:
     """A group is ``slabs`` slabs in two shard files: of the upper and of the lower half of the frames."""
     height, width = shape
     return sw.ArraySpec(
@@ -28,7 +35,8 @@ def array_spec(count: int | None = None, slab_frames: int = SLAB_FRAMES, slabs: 
 
 
 def pixels(frame_id: int, copy: int = 0, shape: tuple[int, int] = SHAPE) -> np.ndarray:
-    """Frame ``frame_id``; further copies (what a camera sends twice) differ in every way, so that a swap is seen."""
+    """Frame ``frame_id``; further copies (what a camera sends twice) differ in every way, so that a swap is
+    seen."""
     source = _copies.get((shape, copy))
     if source is None:
         source = _copies[shape, copy] = PhotonFrames(shape, "uint16", seed=copy)

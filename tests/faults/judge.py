@@ -1,7 +1,9 @@
-"""Holds what a writer claimed against what the disk holds. Reads with zarr-python, knows nothing of how shardwright writes.
+"""Holds what a writer claimed against what the disk holds. Reads with zarr-python, knows nothing of how
+shardwright writes.
 
 claim      sequences whose pixels were given back, and everything below a watermark
-verdict    each claimed frame is at its place, bit for bit, or the frame table and a report say what became of it; no place holds anything else
+verdict    each claimed frame is at its place, bit for bit, or the frame table and a report say what became of
+           it; no place holds anything else
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ FILL = None  # what a place without a frame holds
 
 @dataclass
 class Evidence:
-    """What is on disk: for each place the copy of the frame that it holds (or ``FILL``), and the frame table's rows by sequence."""
+    """What is on disk: for each place the copy of the frame that it holds (or ``FILL``), and the frame
+    table's rows by sequence."""
 
     held: list[int | None]
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -41,7 +44,9 @@ class Evidence:
 def read_evidence(store: Path, copies: int = 2) -> Evidence:
     """Raises ``AssertionError`` for a place that holds what no camera sent."""
     array = zarr.open_group(store, mode="r")["0"]
-    return Evidence([which_copy(place, frame, copies) for place, frame in enumerate(array[:])], read_rows(store))
+    return Evidence(
+        [which_copy(place, frame, copies) for place, frame in enumerate(array[:])], read_rows(store)
+    )
 
 
 def read_rows(store: Path) -> dict[int, dict[str, Any]]:
@@ -73,10 +78,11 @@ def arrivals_by_sequence(scenario: Scenario, outcome: Outcome) -> dict[int, Arri
 
 
 def judge(store: Path, *runs: tuple[Scenario, Outcome], disk_lost_writes: bool = False) -> Evidence:
-    """All claims of the runs that wrote this store, one after another. Raises ``AssertionError`` with every violation.
+    """All claims of the runs that wrote this store, one after another. Raises ``AssertionError`` with every
+    violation.
 
-    ``disk_lost_writes``: the disk dropped what was written but not synced, as in a power cut. A run that failed may then miss frames that were stored
-    and not durable; one that did not fail may not.
+    ``disk_lost_writes``: the disk dropped what was written but not synced, as in a power cut. A run that
+    failed may then miss frames that were stored and not durable; one that did not fail may not.
     """
     evidence = read_evidence(store)
     violations: list[str] = []
@@ -86,24 +92,33 @@ def judge(store: Path, *runs: tuple[Scenario, Outcome], disk_lost_writes: bool =
         if disk_lost_writes and outcome.error is not None:
             claimed &= set(range(outcome.durable))
         for sequence, arrival in arrivals_by_sequence(scenario, outcome).items():
-            if sequence in claimed and (fault := _judge_one(sequence, arrival, evidence, reported, durable=sequence < outcome.durable)):
+            if sequence in claimed and (
+                fault := _judge_one(sequence, arrival, evidence, reported, durable=sequence < outcome.durable)
+            ):
                 violations.append(fault)
     assert not violations, f"{len(violations)} violations: " + "; ".join(violations[:10])
     return evidence
 
 
-def _judge_one(sequence: int, arrival: Arrival, evidence: Evidence, reported: set[int], *, durable: bool) -> str | None:
+def _judge_one(
+    sequence: int, arrival: Arrival, evidence: Evidence, reported: set[int], *, durable: bool
+) -> str | None:
     name = f"sequence {sequence} (frame {arrival.frame_id}, {arrival.how})"
     row = evidence.rows.get(sequence)
     fate = None if row is None else row["fate"]
     if row is not None and row["frame_id"] != arrival.frame_id:
         return f"{name}: the table says frame {row['frame_id']}"
     if arrival.how == FRAME and evidence.holds(arrival):
-        return None if fate in (None, Fate.STORED) else f"{name}: stored, but the table says {Fate(fate).name}"
+        return (
+            None if fate in (None, Fate.STORED) else (f"{name}: stored, but the table says {Fate(fate).name}")
+        )
     if fate is None:
         return f"{name}: acknowledged, not at its place, and the table has no row"
     if fate == Fate.STORED:
-        return f"{name}: the table says stored, but its place holds {evidence.held[arrival.frame_id : arrival.frame_id + 1]}"
+        return (
+            f"{name}: the table says stored, but its place holds "
+            f"{evidence.held[arrival.frame_id : arrival.frame_id + 1]}"
+        )
     if fate == Fate.LOST and arrival.how == FRAME and sequence not in reported:
         return f"{name}: lost after it was acknowledged, and nobody was told"
     if fate == Fate.LOST and arrival.how == FRAME and durable:
@@ -125,5 +140,9 @@ def judge_account(outcome: Outcome, evidence: Evidence) -> None:
 
 def leftovers(store: Path) -> list[str]:
     """Files that a finished acquisition leaves nobody to look after."""
-    work = [path for path in store.rglob("*") if path.suffix in (".partial", ".journal") or path.name in ("staging", "ballast", "frames.log")]
+    work = [
+        path
+        for path in store.rglob("*")
+        if path.suffix in (".partial", ".journal") or path.name in ("staging", "ballast", "frames.log")
+    ]
     return sorted(str(path.relative_to(store)) for path in work)

@@ -13,11 +13,18 @@ if TYPE_CHECKING:
     from .rig_process import Rig
 
 
-NO_CALLS = {"keeper.before_command", "keeper.before_commit", "slots.before_store", "slots.after_store", "journal.after_chunks"}
+NO_CALLS = {
+    "keeper.before_command",
+    "keeper.before_commit",
+    "slots.before_store",
+    "slots.after_store",
+    "journal.after_chunks",
+}
 
 
 def calls_of(rig: Rig, scenario: Scenario) -> list[str]:
-    """The storage calls of a run without faults, in order. ``NO_CALLS`` are points between calls: moments to die at, where no error can come from."""
+    """The storage calls of a run without faults, in order. ``NO_CALLS`` are points between calls: moments to
+    die at, where no error can come from."""
     outcome = rig.run(scenario)
     assert outcome.state == "sealed", (outcome.error, outcome.refused, outcome.trace)
     return [call for call in outcome.calls if call not in NO_CALLS]
@@ -50,7 +57,8 @@ def fault_at(moment: tuple[str, int], action: str, **more) -> Fault:
 
 
 def try_each(moments: Sequence[tuple[str, int]], attempt: Callable[[tuple[str, int]], str]) -> dict[str, int]:
-    """``attempt`` at every moment; counts what it returns. Raises one ``AssertionError`` with all moments that it failed at."""
+    """``attempt`` at every moment; counts what it returns. Raises one ``AssertionError`` with all moments
+    that it failed at."""
     ended: Counter[str] = Counter()
     failed: list[str] = []
     for moment in moments:

@@ -1,4 +1,5 @@
-"""The processes around a daemon: scripted cameras and a pulse. Each is a context manager that leaves no process behind."""
+"""The processes around a daemon: scripted cameras and a pulse. Each is a context manager that leaves no
+process behind."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ SILENCE_S = 120.0  # only so that a hang becomes a failure
 def start_module(module: str, *arguments: str) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
 
 
 class _Peer:
@@ -104,7 +111,8 @@ class Pulse(_Peer):
 
 
 class MemoryWatch:
-    """The most memory that a process held while the ``with`` block ran, sampled: its own (``anonymous``) and its shared rings, not the page cache."""
+    """The most memory that a process held while the ``with`` block ran, sampled: its own (``anonymous``) and
+    its shared rings, not the page cache."""
 
     def __init__(self, pid: int) -> None:
         self.peak_bytes = 0

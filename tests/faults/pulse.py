@@ -1,6 +1,7 @@
 """Feels a daemon's pulse from a process of its own: how long it is silent between two heartbeats.
 
-    python -m tests.faults.pulse ENDPOINT       one line "ready" after the welcome; when standard input ends, one line of JSON: beats, longest_gap_ms
+    python -m tests.faults.pulse ENDPOINT       one line "ready" after the welcome; when standard input ends,
+    one line of JSON: beats, longest_gap_ms
 
 Speaks the wire protocol by hand: nothing of the client library stands between the socket and the clock.
 """

@@ -1,4 +1,5 @@
-"""Brings back what a scenario left unfinished: by ``shardwright recover``, as its user would, or, where it takes thousands, in this process."""
+"""Brings back what a scenario left unfinished: by ``shardwright recover``, as its user would, or, where it
+takes thousands, in this process."""
 
 from __future__ import annotations
 

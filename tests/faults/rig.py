@@ -1,8 +1,11 @@
-"""A writer in a process of its own, with faults under it: runs one scenario a line from standard input, claims on standard output.
+"""A writer in a process of its own, with faults under it: runs one scenario a line from standard input,
+claims on standard output.
 
-    python -m tests.faults.rig       started by ``rig_process.Rig``; one worker pool serves all scenarios, so that one costs milliseconds
+    python -m tests.faults.rig       started by ``rig_process.Rig``; one worker pool serves all scenarios, so
+    that one costs milliseconds
 
-Each claim is written the moment it is made, so that whatever kills this process leaves its claims behind. A crash leaves faulthandler's trace.
+Each claim is written the moment it is made, so that whatever kills this process leaves its claims behind. A
+crash leaves faulthandler's trace.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class FaultPlan:
 
     def reach(self, name: str) -> None:
         self.calls.append(name)
-        with self._filling:  # no other thread goes on meanwhile: what is being filled would take what it gives up, such as the ballast
+        # no other thread goes on meanwhile: what is being filled would take what it gives up, such as the
+        # ballast
+        with self._filling:
             pass
         for fault, count in zip(self._faults, self._counts, strict=True):
             if fault.point in ("*", name) and fault.call <= next(count) < fault.call + fault.times:
@@ -151,7 +156,9 @@ class Driver:
             claims = dict(zip(names, (*claim, released), strict=True))
             say(losses=losses, events=events, **claims)
             self._claimed, self._progress_s = claim, time.monotonic()
-        assert time.monotonic() < self._progress_s + HANG_S, f"hangs: {acquisition.state}, {acquisition.receipt()}"
+        assert time.monotonic() < self._progress_s + HANG_S, (
+            f"hangs: {acquisition.state}, {acquisition.receipt()}"
+        )
 
 
 def run_scenario(scenario: Scenario, pool: WorkerPool) -> None:

@@ -1,4 +1,5 @@
-"""The judge's end of a rig: starts the process, hands it scenarios, keeps every claim, and tells how it ended."""
+"""The judge's end of a rig: starts the process, hands it scenarios, keeps every claim, and tells how it
+ended."""
 
 from __future__ import annotations
 
@@ -24,15 +25,19 @@ SILENCE_S = 90.0  # the first start may compile the kernels; after it only a han
 
 
 class Rig:
-    """One process for many scenarios; when one killed it, the next starts another. A context manager that leaves no process behind.
+    """One process for many scenarios; when one killed it, the next starts another. A context manager that
+    leaves no process behind.
 
-    ``under``: a command that the process is started with (strace). ``environment`` is added to this process's own.
+    ``under``: a command that the process is started with (strace). ``environment`` is added to this process's
+    own.
     """
 
     def __init__(self, under: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
         self._under = list(under)
         self._environment = {**os.environ, **(environment or {})}
-        self._environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), self._environment.get("PYTHONPATH", "")])
+        self._environment["PYTHONPATH"] = os.pathsep.join(
+            [str(ROOT), str(ROOT / "src"), self._environment.get("PYTHONPATH", "")]
+        )
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -62,7 +67,13 @@ class Rig:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the process)
         command = [*self._under, sys.executable, "-m", "tests.faults.rig"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=self._environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
         )
         self._lines = queue.SimpleQueue()
         threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-FRAME, DROPPED, NOT_HELD = "frame", "dropped", "not_held"  # how a frame arrives: with its pixels, or only told of
+# how a frame arrives: with its pixels, or only told of
+FRAME, DROPPED, NOT_HELD = "frame", "dropped", "not_held"
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,12 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at storage calls, counted from 0 and named by their failpoint: from the ``call``-th call of ``point`` on, ``times`` times.
+    """What happens at storage calls, counted from 0 and named by their failpoint: from the ``call``-th call
+    of ``point`` on, ``times`` times.
 
-    ``point`` "*" counts all calls. ``action``: "eio", "enospc" (both raised), "fill" (the disk of ``Scenario.disk`` is really filled), "kill".
-    ``room_after_s``: a filled disk gets its room back that much later.
+    ``point`` "*" counts all calls. ``action``: "eio", "enospc" (both raised), "fill" (the disk of
+    ``Scenario.disk`` is really filled), "kill". ``room_after_s``: a filled disk gets its room back that much
+    later.
     """
 
     action: str
@@ -71,9 +74,10 @@ def in_order(frames: int, first: int = 0) -> list[Arrival]:
 class Outcome:
     """Everything that the rig claimed, in the words of the writer: the judge holds it against the disk.
 
-    ``stored``, ``durable``: the watermarks; ``released``: sequences whose pixels were given back, hence stored (or settled). What these say after
-    the acquisition has failed is kept apart: frames that were never acknowledged are settled as lost then.
-    ``death``: the signal that ended the process, None when it lives on.
+    ``stored``, ``durable``: the watermarks; ``released``: sequences whose pixels were given back, hence
+    stored (or settled). What these say after the acquisition has failed is kept apart: frames that were never
+    acknowledged are settled as lost then. ``death``: the signal that ended the process, None when it lives
+    on.
     """
 
     first_sequence: int = 0

@@ -1,6 +1,8 @@
-"""Cameras that do what cameras do: slow, bursting, duplicating, reordering, dying, coming back, skipping frames.
+"""Cameras that do what cameras do: slow, bursting, duplicating, reordering, dying, coming back, skipping
+frames.
 
-Every frame has one row with its fate and the reason, and ``shardwright inspect --missing`` lists exactly the places without a frame.
+Every frame has one row with its fate and the reason, and ``shardwright inspect --missing`` lists exactly the
+places without a frame.
 """
 
 from __future__ import annotations
@@ -61,16 +63,27 @@ def test_bursts(rig, path):
 
 def test_frames_that_come_twice(rig, path):
     """At once, within the slab, and long after the shard was sealed: the first one stays."""
-    arrivals = [Arrival(0), Arrival(0, copy=1), *in_order(5, 1), Arrival(2, copy=1), *in_order(42, 6), Arrival(3, copy=1)]
+    arrivals = [
+        Arrival(0),
+        Arrival(0, copy=1),
+        *in_order(5, 1),
+        Arrival(2, copy=1),
+        *in_order(42, 6),
+        Arrival(3, copy=1),
+    ]
     outcome, evidence = acquire(rig, path, arrivals, pause_s=0.002)
     assert fates(evidence, Fate.DUPLICATE) == [0, 2, 3]
-    assert all(row["reason"] == Reason.PLACE_TAKEN for row in evidence.rows.values() if row["fate"] == Fate.DUPLICATE)
+    assert all(
+        row["reason"] == Reason.PLACE_TAKEN for row in evidence.rows.values() if row["fate"] == Fate.DUPLICATE
+    )
     assert outcome.receipt["frames_stored"] == 48
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_frames_out_of_order(rig, path, seed):
-    arrivals = sorted(in_order(96), key=lambda a: a.frame_id + random.Random(f"{seed}/{a.frame_id}").uniform(0, 10))
+    arrivals = sorted(
+        in_order(96), key=lambda a: a.frame_id + random.Random(f"{seed}/{a.frame_id}").uniform(0, 10)
+    )
     outcome, evidence = acquire(rig, path, arrivals)
     assert [a.frame_id for a in arrivals] != sorted(a.frame_id for a in arrivals)
     assert (outcome.receipt["frames_stored"], evidence.missing) == (96, [])
@@ -87,13 +100,18 @@ def test_frames_that_were_only_told_of(rig, path):
     told = {3: DROPPED, 4: DROPPED, 12: NOT_HELD, 25: DROPPED}
     _, evidence = acquire(rig, path, [Arrival(i, told.get(i, "frame")) for i in range(32)])
     assert evidence.missing == sorted(told)
-    reasons = {row["frame_id"]: (row["fate"], row["reason"]) for row in evidence.rows.values() if row["frame_id"] in told}
+    reasons = {
+        row["frame_id"]: (row["fate"], row["reason"])
+        for row in evidence.rows.values()
+        if row["frame_id"] in told
+    }
     lost, dropped = (Fate.LOST, Reason.NOT_HELD), (Fate.DROPPED, Reason.OVERLOAD)
     assert reasons == {3: dropped, 4: dropped, 12: lost, 25: dropped}
 
 
 def test_frames_that_come_too_late(rig, path):
-    """A shard is closed with a hole when newer ones need its place; the frame that fills the hole afterwards is late."""
+    """A shard is closed with a hole when newer ones need its place; the frame that fills the hole afterwards
+    is late."""
     arrivals = [a for a in in_order(400) if a.frame_id != 5]
     _, evidence = acquire(rig, path, [*arrivals, Arrival(5)])
     late = fates(evidence, Fate.LATE)
@@ -102,7 +120,8 @@ def test_frames_that_come_too_late(rig, path):
 
 
 def test_a_slow_camera_waits_for_no_slab(rig, path):
-    """One frame at a time into slabs of sixteen: each is stored soon after it came, and SIGKILL takes none of them."""
+    """One frame at a time into slabs of sixteen: each is stored soon after it came, and SIGKILL takes none of
+    them."""
     scenario = scripted(path, in_order(21), slab_frames=16, pause_s=0.06, finish=False, linger_s=0.5)
     outcome = rig.run(scenario)
     assert outcome.death == signal.SIGKILL
@@ -114,7 +133,8 @@ def test_a_slow_camera_waits_for_no_slab(rig, path):
 
 
 def test_a_writer_that_dies_again_and_again(rig, path):
-    """Killed mid-slab, resumed, killed: each time it goes on with the next frame, and nothing that was stored is lost."""
+    """Killed mid-slab, resumed, killed: each time it goes on with the next frame, and nothing that was stored
+    is lost."""
     runs, sent = [], 0
     for run, frames in enumerate((7, 10, 3, 13)):
         arrivals = in_order(frames, sent)
@@ -156,7 +176,8 @@ def test_a_camera_that_dies_mid_slab_and_comes_back_by_name(folder, transport):
 
 
 def test_a_daemon_that_dies_under_a_camera(folder):
-    """SIGKILL in the middle of a shard, and a new daemon: the camera goes on by itself, without a hole and without a shifted frame."""
+    """SIGKILL in the middle of a shard, and a new daemon: the camera goes on by itself, without a hole and
+    without a shifted frame."""
     config = write_config(folder, folder)
     path = folder / "a.ome.zarr"
     with DaemonProcess(config) as daemon:
@@ -179,7 +200,9 @@ def test_a_camera_with_gaps(folder):
     skipped = {2, 7, 8, 9, 20}
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
-        with Camera(daemon_script(endpoint, [a for a in in_order(30) if a.frame_id not in skipped])) as camera:
+        with Camera(
+            daemon_script(endpoint, [a for a in in_order(30) if a.frame_id not in skipped])
+        ) as camera:
             facts = camera.wait_for_end()
         assert daemon.stop() == 0
     assert "receipt" in facts, facts

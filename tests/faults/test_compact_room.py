@@ -1,4 +1,5 @@
-"""Compaction on a disk that has no room for the copy of a shard: said before anything is begun, and done once there is room."""
+"""Compaction on a disk that has no room for the copy of a shard: said before anything is begun, and done once
+there is room."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ SHAPE = (16, 256, 256)
 
 def write(store: Path) -> np.ndarray:
     plane = [sw.Dimension(name=axis, count=256, chunk_size=64, shard_size_chunks=4) for axis in "yx"]
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=2), *plane])
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name="t", count=None, chunk_size=4, shard_size_chunks=2), *plane],
+    )
     frames = np.random.default_rng(5).poisson(40, SHAPE).astype(np.uint16)
     with sw.create(store, spec) as writer:
         for frame in frames:
@@ -30,11 +34,20 @@ def write(store: Path) -> np.ndarray:
 
 
 def compact(store: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "shardwright.cli", "compact", str(store)], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "shardwright.cli", "compact", str(store)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def snapshot(store: Path) -> dict[str, tuple[int, int]]:
-    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.rglob("*") if path.is_file()}
+    return {
+        str(path): (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in store.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_no_room_for_the_copy_is_an_error_before_anything_is_begun() -> None:
@@ -53,5 +66,7 @@ def test_no_room_for_the_copy_is_an_error_before_anything_is_begun() -> None:
         done = compact(store)
         assert done.returncode == 0, done.stderr
         assert "2 shards packed" in done.stdout
-        array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result()
+        array = tensorstore.open(
+            {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}
+        ).result()
         np.testing.assert_array_equal(array.read().result(), frames)

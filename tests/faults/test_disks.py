@@ -1,4 +1,5 @@
-"""The faulty disks themselves: full means full, failing means EIO, stalled means waiting, and leaving them leaves nothing behind."""
+"""The faulty disks themselves: full means full, failing means EIO, stalled means waiting, and leaving them
+leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from .disks import FaultyDisk, LoopDisk
 
 
 def mounts_below(folder) -> list[str]:
-    return [line for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines() if str(folder) in line]
+    return [
+        line for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines() if str(folder) in line
+    ]
 
 
 def write_synced(path, data: bytes) -> None:
@@ -24,7 +27,10 @@ def write_synced(path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-@pytest.mark.parametrize("format_name", ["ext4", pytest.param("xfs", marks=pytest.mark.slow), pytest.param("btrfs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "format_name",
+    ["ext4", pytest.param("xfs", marks=pytest.mark.slow), pytest.param("btrfs", marks=pytest.mark.slow)],
+)
 def test_a_filled_disk_has_no_room_until_it_is_released(format_name):
     with LoopDisk(format_name) as disk:
         disk.filler.fill()

@@ -1,4 +1,5 @@
-"""A disk that fills up at any moment: no policy loses an acknowledged frame, tears a shard or ends the process.
+"""A disk that fills up at any moment: no policy loses an acknowledged frame, tears a shard or ends the
+process.
 
 fail     the acquisition ends with StorageFullError; what was acknowledged is sealed and readable
 block    it goes on when there is room again; nothing is lost
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from .rig_process import Rig
 
 FRAMES = 28  # three groups and half a group: shards that fill up, and one that finish has to close
-FAST = {"store_within_ms": 20, "sync_interval_ms": 20, "ballast_bytes": 8 << 20}  # the frame log takes up to three of them ahead
+# the frame log takes up to three of them ahead
+FAST = {"store_within_ms": 20, "sync_interval_ms": 20, "ballast_bytes": 8 << 20}
 ROOM_AFTER_S = 0.4
-GROUP_EDGES = [("shard.before_preallocate", 0), ("shard.before_preallocate", 2)]  # before the files of the first two groups
+# before the files of the first two groups
+GROUP_EDGES = [("shard.before_preallocate", 0), ("shard.before_preallocate", 2)]
 NUMBERS = pytest.mark.parametrize("number", [8, pytest.param(1000, marks=pytest.mark.slow)])  # of moments
 
 
@@ -47,7 +50,14 @@ class Trial:
         self.path = disk.path / "a.ome.zarr"
 
     def scenario(self, *faults: Fault, **settings) -> Scenario:
-        return Scenario(str(self.path), in_order(FRAMES), {**FAST, **settings}, list(faults), str(self.disk.path), pause_s=0.004)
+        return Scenario(
+            str(self.path),
+            in_order(FRAMES),
+            {**FAST, **settings},
+            list(faults),
+            str(self.disk.path),
+            pause_s=0.004,
+        )
 
     def run(self, scenario: Scenario) -> Outcome:
         outcome = self.rig.run(scenario)
@@ -61,13 +71,20 @@ class Trial:
         return calls
 
     def fill_at(
-        self, moments: list[tuple[str, int]], judge_one: Callable[[Trial, Scenario], str], *, room_after_s=None, **settings
+        self,
+        moments: list[tuple[str, int]],
+        judge_one: Callable[[Trial, Scenario], str],
+        *,
+        room_after_s=None,
+        **settings,
     ) -> dict[str, int]:
         """One run for each moment, at which the disk is filled."""
 
         def attempt(moment: tuple[str, int]) -> str:
             try:
-                return judge_one(self, self.scenario(fault_at(moment, "fill", room_after_s=room_after_s), **settings))
+                return judge_one(
+                    self, self.scenario(fault_at(moment, "fill", room_after_s=room_after_s), **settings)
+                )
             finally:
                 self.clean()
 
@@ -108,7 +125,8 @@ def judge_failed(trial: Trial, scenario: Scenario) -> str:
         judge_account(outcome, evidence)
     else:
         assert (outcome.state, outcome.error["code"]) == ("failed", "storage_full"), outcome.error
-    if trial.disk.format_name != "btrfs":  # where each write may want room for metadata, preallocated or not: recovery seals the rest
+    # where each write may want room for metadata, preallocated or not: recovery seals the rest
+    if trial.disk.format_name != "btrfs":
         assert not left, f"not sealed, although nothing is lost: {outcome.error}"
     assert leftovers(trial.path) == []
     return outcome.state
@@ -192,7 +210,8 @@ def test_the_ballast_is_what_sealing_on_a_full_disk_uses(trial):
 
 
 def test_recovery_on_a_full_disk(trial):
-    """It seals what is there, with the ballast's room; where even that is not enough it says so, and does it once there is room."""
+    """It seals what is there, with the ballast's room; where even that is not enough it says so, and does it
+    once there is room."""
     killed = replace(trial.scenario(), finish=False, linger_s=0.2)
     outcome = trial.rig.run(killed)
     assert (outcome.death, outcome.stored) == (signal.SIGKILL, FRAMES)
@@ -239,7 +258,8 @@ def test_a_daemon_outlives_a_full_disk(folder, small_disk):
         small_disk.filler.release()
         with Camera(Script(endpoint, "cut", in_order(4000), stream="cam", pause_s=0.002)) as camera:
             camera.wait_until(lambda facts: facts["sent"] > 20)
-            daemon.signal(signal.SIGSTOP)  # else what is being filled takes the ballast too, and sealing is left to recovery
+            # else what is being filled takes the ballast too, and sealing is left to recovery
+            daemon.signal(signal.SIGSTOP)
             small_disk.filler.fill()
             daemon.signal(signal.SIGCONT)
             told = camera.wait_for_end()
@@ -293,7 +313,13 @@ def test_a_mapping_on_a_copy_on_write_filesystem_is_refused(rig):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("format_name", "io"), [(f, io) for f in ("ext4", "xfs", "btrfs") for io in ("mmap", "pwrite", "direct") if (f, io) != ("btrfs", "mmap")]
+    ("format_name", "io"),
+    [
+        (f, io)
+        for f in ("ext4", "xfs", "btrfs")
+        for io in ("mmap", "pwrite", "direct")
+        if (f, io) != ("btrfs", "mmap")
+    ],
 )
 def test_every_moment(record_property, rig, format_name, io):
     with LoopDisk(format_name, nbytes=200 << 20) as disk:

@@ -1,6 +1,8 @@
-"""I/O errors at any storage call: what was acknowledged is on disk or reported as lost; nothing hangs, nothing is told durable that is not.
+"""I/O errors at any storage call: what was acknowledged is on disk or reported as lost; nothing hangs,
+nothing is told durable that is not.
 
-Injected at the failpoints (each call of each io mode), by strace into the system calls, and by a block device that fails for a while.
+Injected at the failpoints (each call of each io mode), by strace into the system calls, and by a block device
+that fails for a while.
 """
 
 from __future__ import annotations
@@ -59,14 +61,20 @@ def judge_run(path: Path, scenario: Scenario, outcome: Outcome) -> str:
 
 
 def judge_leftovers(path: Path, scenario: Scenario) -> None:
-    """What could not be deleted, or not durably, stays, known to be of no use; recovery at the next start removes it."""
-    assert any(fault.times == FOR_EVER or fault.point in ("workspace.before_remove", "directory.before_sync") for fault in scenario.faults)
+    """What could not be deleted, or not durably, stays, known to be of no use; recovery at the next start
+    removes it."""
+    assert any(
+        fault.times == FOR_EVER or fault.point in ("workspace.before_remove", "directory.before_sync")
+        for fault in scenario.faults
+    )
     assert not has_manifest(path / WORKSPACE), "only what is done with may stay"
     assert recover_here(path) is None
     assert leftovers(path) == []
 
 
-def fail_at(rig: Rig, folder: Path, moments: list[tuple[str, int]], *, times: int = 1, **settings) -> dict[str, int]:
+def fail_at(
+    rig: Rig, folder: Path, moments: list[tuple[str, int]], *, times: int = 1, **settings
+) -> dict[str, int]:
     """One run for each moment, from which on storage calls of that kind fail, ``times`` times."""
     path = folder / "a.ome.zarr"
 
@@ -93,12 +101,19 @@ def test_one_error_at_a_call(rig, small_disk, io):
 
 
 def test_a_disk_that_never_comes_back(rig, small_disk):
-    fail_at(rig, small_disk.path, spread(first_and_last(clean_calls(rig, small_disk.path, io="pwrite")), 16), times=FOR_EVER, io="pwrite")
+    fail_at(
+        rig,
+        small_disk.path,
+        spread(first_and_last(clean_calls(rig, small_disk.path, io="pwrite")), 16),
+        times=FOR_EVER,
+        io="pwrite",
+    )
 
 
 @pytest.mark.parametrize("times", [3, FOR_EVER])
 def test_errors_again_while_frames_are_held_for_a_rewrite(rig, small_disk, times):
-    """Their slab is in the old files, perhaps in the new ones, and in memory: it is stored once, or lost and told."""
+    """Their slab is in the old files, perhaps in the new ones, and in memory: it is stored once, or lost and
+    told."""
     points = ("shard.before_sync", "journal.before_sync", "journal.before_chunks")
     moments = [(point, call) for point in points for call in (0, 1, 4)]
     fail_at(rig, small_disk.path, moments, times=times, io="pwrite", durability="durable")
@@ -116,13 +131,16 @@ def test_an_error_at_every_call(record_property, rig, small_disk, io, durability
 
 @pytest.mark.parametrize("io", IO_MODES)
 def test_a_sync_that_fails_once_is_not_believed_when_it_says_ok_later(rig, small_disk, io):
-    """The kernel reports a failed write-back once. The shard is written again, to a new file, or its frames are reported."""
+    """The kernel reports a failed write-back once. The shard is written again, to a new file, or its frames
+    are reported."""
     path = small_disk.path / "a.ome.zarr"
     for call in (0, 2):
         scenario = scenario_at(path, Fault("eio", "shard.before_sync", call), io=io)
         outcome = rig.run(scenario)
         judge_run(path, scenario, outcome)
-        assert {"shard_rewritten", "frames_lost"} & set(outcome.events) or outcome.error is not None, outcome.events
+        assert {"shard_rewritten", "frames_lost"} & set(outcome.events) or outcome.error is not None, (
+            outcome.events
+        )
         shutil.rmtree(path)
 
 
@@ -134,23 +152,37 @@ def test_a_system_call_that_fails(small_disk, call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["1", "2", "5", "8", "2+", "1+7"])
-@pytest.mark.parametrize("call", ["pwrite64", "fdatasync", "fsync", "fallocate", "renameat2", "ftruncate", "openat"])
+@pytest.mark.parametrize(
+    "call", ["pwrite64", "fdatasync", "fsync", "fallocate", "renameat2", "ftruncate", "openat"]
+)
 def test_a_system_call_that_fails_at_other_times(small_disk, call, when):
     need_tools("strace")
     break_system_call(small_disk.path, call, when)
 
 
 def break_system_call(folder: Path, call: str, when: str) -> None:
-    """``when`` counts in each thread of its own (strace's rule). Only calls on files below ``folder`` are counted."""
+    """``when`` counts in each thread of its own (strace's rule). Only calls on files below ``folder`` are
+    counted."""
     path, log = folder / "a.ome.zarr", folder / "strace.log"
-    inject = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", f"inject={call}:error=EIO:when={when}"]
+    inject = [
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-qq",
+        "-o",
+        str(log),
+        "-e",
+        f"inject={call}:error=EIO:when={when}",
+    ]
     if call == "openat":
         inject += ["-P", str(path)]
     scenario = scenario_at(path, io="pwrite")
     with Rig(under=inject) as rig:
         outcome = rig.run(scenario)
     judge_run(path, scenario, outcome)
-    assert "(INJECTED)" in log.read_text(encoding="utf-8", errors="replace") or call == "openat", "strace had nothing to inject into"
+    assert "(INJECTED)" in log.read_text(encoding="utf-8", errors="replace") or call == "openat", (
+        "strace had nothing to inject into"
+    )
 
 
 @pytest.mark.parametrize("io", IO_MODES)
@@ -161,7 +193,8 @@ def test_a_disk_that_fails_for_a_while(rig, faulty_disk, io):
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("format_name", ["ext4", "xfs"])
 def test_the_page_cache_after_a_failed_sync_is_written_again(format_name, again):
-    """The kernel tells of a failed sync once, holds what it could not write for clean, and writes it no more: but for ``renew``."""
+    """The kernel tells of a failed sync once, holds what it could not write for clean, and writes it no more:
+    but for ``renew``."""
     old, new = b"o" * (3 << 20), b"n" * (3 << 20)
     with FaultyDisk(format_name, 512 << 20) as disk:
         path = disk.path / "a"
@@ -209,9 +242,12 @@ def fail_for_a_while(rig: Rig, disk: FaultyDisk, *, io: str, frames_before: int,
     if is_unfinished(path):
         (store,) = recover_by_command(disk.path)
         if (error := store.get("error")) is not None:
-            # Without a journal a filesystem may lose its own tables, and then its files cannot be read: recovery says so and touches nothing.
+            # Without a journal a filesystem may lose its own tables, and then its files cannot be read:
+            # recovery says so and touches nothing.
             assert (disk.format_name, error["code"]) == ("ext4-nojournal", "storage"), error
-            assert "Input/output error" in error["message"] or "Structure needs cleaning" in error["message"], error
+            assert (
+                "Input/output error" in error["message"] or "Structure needs cleaning" in error["message"]
+            ), error
             return
     evidence = judge(path, (scenario, outcome), disk_lost_writes=True)
     if outcome.state == "sealed":

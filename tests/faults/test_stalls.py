@@ -1,6 +1,7 @@
 """A disk that stops answering under a running daemon, and a camera that pushes as fast as it can.
 
-Bounded memory, back-pressure in the camera's process, heartbeats that go on, nothing lost; with ``drop`` and ``fail`` an exact account.
+Bounded memory, back-pressure in the camera's process, heartbeats that go on, nothing lost; with ``drop`` and
+``fail`` an exact account.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def push(endpoint: str, frames: int) -> Camera:
 
 
 def assert_reads_right(path: Path, rows: dict[int, dict[str, Any]]) -> None:
-    """Each frame that the table calls stored is at its place; every other place of the array holds fill value."""
+    """Each frame that the table calls stored is at its place; every other place of the array holds fill
+    value."""
     array = zarr.open_group(path, mode="r")["0"]
     sent = [pixels(i, shape=SHAPE) for i in range(CYCLE)]
     stored = {row["frame_id"] for row in rows.values() if row["fate"] == Fate.STORED}
@@ -50,7 +52,9 @@ def assert_reads_right(path: Path, rows: dict[int, dict[str, Any]]) -> None:
 
 def stall(folder: Path, disk: FaultyDisk, *, seconds: float, frames: int) -> dict[str, Any]:
     """Policy ``block``. Returns what was measured; asserts everything that has no clock in it."""
-    config = write_config(folder, disk.path, shape=SHAPE, slab_frames=4, slabs=8, heartbeat_ms=20, ballast="4MiB")
+    config = write_config(
+        folder, disk.path, shape=SHAPE, slab_frames=4, slabs=8, heartbeat_ms=20, ballast="4MiB"
+    )
     with DaemonProcess(config) as daemon:
         ready = daemon.wait_for("ready")
         endpoint = ready["endpoints"][0]
@@ -72,7 +76,13 @@ def stall(folder: Path, disk: FaultyDisk, *, seconds: float, frames: int) -> dic
     assert_reads_right(path, rows)
     assert memory.peak_bytes < ready["memory_peak_bytes"], "a stalled disk costs no memory beyond the plan"
     assert heard["beats"] > seconds * 1000 / 20 / 4, heard
-    return {**heard, "stall_s": seconds, "held_at_frame": held_at, "memory_peak_bytes": memory.peak_bytes, "plan_bytes": ready["memory_peak_bytes"]}
+    return {
+        **heard,
+        "stall_s": seconds,
+        "held_at_frame": held_at,
+        "memory_peak_bytes": memory.peak_bytes,
+        "plan_bytes": ready["memory_peak_bytes"],
+    }
 
 
 def test_a_stalled_disk_holds_the_camera_up_and_loses_nothing(folder):
@@ -91,8 +101,18 @@ def test_half_a_minute(record_property, folder, format_name):
 
 
 def overload(folder: Path, disk: FaultyDisk, policy: str) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """A stall under an overload policy: what the camera was told at the end, and the frame table's rows by sequence."""
-    config = write_config(folder, disk.path, shape=SHAPE, slab_frames=4, slabs=8, ring_frames=32, ballast="4MiB", overload=policy)
+    """A stall under an overload policy: what the camera was told at the end, and the frame table's rows by
+    sequence."""
+    config = write_config(
+        folder,
+        disk.path,
+        shape=SHAPE,
+        slab_frames=4,
+        slabs=8,
+        ring_frames=32,
+        ballast="4MiB",
+        overload=policy,
+    )
     with DaemonProcess(config) as daemon:
         endpoint = daemon.wait_for("ready")["endpoints"][0]
         script = Script(endpoint, "a", in_order(500), stream="cam", shape=SHAPE, cycle=CYCLE, pause_s=0.01)
@@ -105,7 +125,9 @@ def overload(folder: Path, disk: FaultyDisk, policy: str) -> tuple[dict[str, Any
     path = disk.path / "a.ome.zarr"
     rows = read_rows(path)
     assert_reads_right(path, rows)
-    assert missing_by_command(path) == sorted(row["frame_id"] for row in rows.values() if row["fate"] != Fate.STORED)
+    assert missing_by_command(path) == sorted(
+        row["frame_id"] for row in rows.values() if row["fate"] != Fate.STORED
+    )
     return facts, rows
 
 

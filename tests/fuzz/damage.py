@@ -1,7 +1,9 @@
-"""Damaged files for the parsers of the journal and the staging area: what disks, power cuts and mix-ups leave, and what nobody would.
+"""Damaged files for the parsers of the journal and the staging area: what disks, power cuts and mix-ups
+leave, and what nobody would.
 
-Every input is made from its number alone, so that one that failed can be made again by itself. Random damage dies at the first checksum; so after
-damaging rows or the header, half of the inputs get the checksum that fits, from the file's own seed or from a stranger's.
+Every input is made from its number alone, so that one that failed can be made again by itself. Random damage
+dies at the first checksum; so after damaging rows or the header, half of the inputs get the checksum that
+fits, from the file's own seed or from a stranger's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ HUGE_FILE_BYTES = 2**44  # sparse: costs nothing unless someone reads it
 
 @dataclass(frozen=True)
 class Row:
-    """A piece of a file that ends in the crc32c of what comes before it, started from the file's seed (0: the header)."""
+    """A piece of a file that ends in the crc32c of what comes before it, started from the file's seed (0: the
+    header)."""
 
     place: int
     size: int
@@ -31,7 +34,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Intact:
-    """An intact file, partly filled: its bytes, its rows with the header first, and the same file of other acquisitions and groups."""
+    """An intact file, partly filled: its bytes, its rows with the header first, and the same file of other
+    acquisitions and groups."""
 
     image: bytes
     rows: tuple[Row, ...]
@@ -71,7 +75,17 @@ def _overwrite_field(image: bytearray, intact: Intact, random: Random) -> None:
     size = size if size in (4, 8) else 8
     width = 8 * size
     number = random.choice(
-        (0, 1, 2 ** (width - 1) - 1, 2 ** (width - 1), 2**width - 2, 2**width - 1, random.getrandbits(width), *intact.numbers, *intact.numbers)
+        (
+            0,
+            1,
+            2 ** (width - 1) - 1,
+            2 ** (width - 1),
+            2**width - 2,
+            2**width - 1,
+            random.getrandbits(width),
+            *intact.numbers,
+            *intact.numbers,
+        )
     )
     place = row.place + offset
     if place + size <= len(image):
@@ -113,18 +127,39 @@ def _swap_in_stranger(image: bytearray, intact: Intact, random: Random) -> None:
         image[:] = stranger
         return
     page = random.randrange(0, len(image), PAGE_BYTES)
-    image[page : page + PAGE_BYTES] = stranger[page : page + PAGE_BYTES].ljust(min(PAGE_BYTES, len(image) - page), b"\0")
+    image[page : page + PAGE_BYTES] = stranger[page : page + PAGE_BYTES].ljust(
+        min(PAGE_BYTES, len(image) - page), b"\0"
+    )
 
 
 def _resize(image: bytearray, intact: Intact, random: Random) -> None:
     size = random.choice(
-        (0, 1, PAGE_BYTES - 1, PAGE_BYTES, len(image) - 1, len(image) + 1, len(image) + PAGE_BYTES, random.randrange(2 * len(image)))
+        (
+            0,
+            1,
+            PAGE_BYTES - 1,
+            PAGE_BYTES,
+            len(image) - 1,
+            len(image) + 1,
+            len(image) + PAGE_BYTES,
+            random.randrange(2 * len(image)),
+        )
     )
     del image[size:]
     image.extend(bytes(size - len(image)))
 
 
-_DAMAGES = (_flip_bits, _overwrite_field, _overwrite_field, _overwrite_field, _randomize, _zero, _tear, _misplace, _swap_in_stranger)
+_DAMAGES = (
+    _flip_bits,
+    _overwrite_field,
+    _overwrite_field,
+    _overwrite_field,
+    _randomize,
+    _zero,
+    _tear,
+    _misplace,
+    _swap_in_stranger,
+)
 
 
 def damaged(intact: Intact, random: Random) -> tuple[bytes, int]:

@@ -1,8 +1,9 @@
 """Fuzzing of the journal's and the staging area's parsers: ``python -m tests.fuzz.journal --inputs 1000000``
 
-Each input is a damaged file. The parser must refuse it or say of every row exactly what a second, plain reading of FORMAT.md says; it must not crash,
-hang, leak a descriptor, or allocate more than the size that the file should have, whatever the file says. An input is made from seed and number
-alone: ``--parser NAME --first N --inputs 1`` makes input N again.
+Each input is a damaged file. The parser must refuse it or say of every row exactly what a second, plain
+reading of FORMAT.md says; it must not crash, hang, leak a descriptor, or allocate more than the size that the
+file should have, whatever the file says. An input is made from seed and number alone: ``--parser NAME --first
+N --inputs 1`` makes input N again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Tally:
 
 
 def run(name: str, inputs: int, seed: int = 0, first: int = 0) -> Tally:
-    """Raises ``AssertionError`` (or whatever the parser raised) with the number of the input as a note. Call it in the main thread."""
+    """Raises ``AssertionError`` (or whatever the parser raised) with the number of the input as a note. Call
+    it in the main thread."""
     tally = Tally()
     parser = PARSERS[name]()
     previous = signal.signal(signal.SIGALRM, _too_slow)
@@ -62,7 +64,8 @@ def run(name: str, inputs: int, seed: int = 0, first: int = 0) -> Tally:
                     _one(parser, path, Random(f"{seed} {number}"), tally)
                 except BaseException as error:
                     error.add_note(
-                        f"input {number} of seed {seed}: python -m tests.fuzz.journal --parser {name} --seed {seed} --first {number} --inputs 1"
+                        f"input {number} of seed {seed}: python -m tests.fuzz.journal --parser {name} "
+                        f"--seed {seed} --first {number} --inputs 1"
                     )
                     raise
         finally:
@@ -94,7 +97,8 @@ def _one(parser: JournalParser | StagingParser, path: Path, random: Random, tall
 
 
 def _measure(on: bool) -> None:
-    """Switched for batches, not for inputs: each time that tracemalloc is switched on costs some memory for good."""
+    """Switched for batches, not for inputs: each time that tracemalloc is switched on costs some memory for
+    good."""
     if on and not tracemalloc.is_tracing():
         tracemalloc.start()
     elif not on:
@@ -116,7 +120,9 @@ def _limit_address_space() -> None:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--inputs", type=int, default=1_000_000, help="for each parser")
     options.add_argument("--parser", choices=PARSERS, action="append", help="only this one")
     options.add_argument("--seed", type=int, default=0)
@@ -131,7 +137,11 @@ def main() -> int:
         if chosen.json:
             print(json.dumps({"parser": name, **vars(tally)}), flush=True)
             continue
-        print(f"{name}: {chosen.inputs} inputs of seed {chosen.seed} in {seconds:.0f} s; most allocated by one: {tally.peak_bytes} bytes", flush=True)
+        print(
+            f"{name}: {chosen.inputs} inputs of seed {chosen.seed} in {seconds:.0f} s; most allocated by "
+            f"one: {tally.peak_bytes} bytes",
+            flush=True,
+        )
         for counter in (tally.outcomes, tally.rows):
             print("   ", ", ".join(f"{what}: {count}" for what, count in sorted(counter.items())), flush=True)
     return 0

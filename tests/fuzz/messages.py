@@ -1,4 +1,5 @@
-"""Damage to messages: bits, numbers at their boundaries, JSON values of other types, parts that are cut, dropped, repeated or swapped.
+"""Damage to messages: bits, numbers at their boundaries, JSON values of other types, parts that are cut,
+dropped, repeated or swapped.
 
 Random damage dies at the header; so most inputs get a header that fits what follows it.
 """
@@ -38,8 +39,39 @@ _ODD_NUMBERS = (
     2**64 - 1,
 )
 _ODD_VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 1.5, 1e308, 2**31, 2**32, 2**63, 2**70, "", "a", "..", "a/b", "\0", "\ud800", "x" * 300, "ab" * 16),
-    *([], {}, [[]], [[0, 1]], [[1, 0]], [[0, 2**62]], {"a": {}}, [1] * 50, [[i, i] for i in range(0, 4000, 2)]),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        1.5,
+        1e308,
+        2**31,
+        2**32,
+        2**63,
+        2**70,
+        "",
+        "a",
+        "..",
+        "a/b",
+        "\0",
+        "\ud800",
+        "x" * 300,
+        "ab" * 16,
+    ),
+    *(
+        [],
+        {},
+        [[]],
+        [[0, 1]],
+        [[1, 0]],
+        [[0, 2**62]],
+        {"a": {}},
+        [1] * 50,
+        [[i, i] for i in range(0, 4000, 2)],
+    ),
     *("shm", "message", "block", "drop", "fail", "stored", "durable", "uint8", "NaN", "blosc"),
 )
 
@@ -100,7 +132,9 @@ def _change_json(message: list[bytearray], random: Random) -> None:
 
 def _resize_part(message: list[bytearray], random: Random) -> None:
     part = random.choice(message)
-    size = random.choice((0, 1, len(part) - 1, len(part) + 1, len(part) // 2, 2 * len(part), random.randrange(5000)))
+    size = random.choice(
+        (0, 1, len(part) - 1, len(part) + 1, len(part) // 2, 2 * len(part), random.randrange(5000))
+    )
     del part[max(0, size) :]
     part.extend(bytes(max(0, size - len(part))))
 
@@ -120,12 +154,23 @@ def _swap_parts(message: list[bytearray], random: Random) -> None:
 
 def _nest_json(message: list[bytearray], random: Random) -> None:
     if len(message) > 1:
-        message[1][:] = random.choice((b"[", b'{"a":', b"[],", b"9", b'"')) * random.choice((10, 1000, 30_000))
+        message[1][:] = random.choice((b"[", b'{"a":', b"[],", b"9", b'"')) * random.choice(
+            (10, 1000, 30_000)
+        )
 
 
 _DAMAGES = (
     *(_flip_bits, _flip_bits, _overwrite_number, _overwrite_number, _overwrite_number),
-    *(_change_json, _change_json, _change_json, _resize_part, _drop_part, _repeat_part, _swap_parts, _nest_json),
+    *(
+        _change_json,
+        _change_json,
+        _change_json,
+        _resize_part,
+        _drop_part,
+        _repeat_part,
+        _swap_parts,
+        _nest_json,
+    ),
 )
 
 
@@ -144,4 +189,15 @@ def _fit_header(message: list[bytearray], random: Random) -> None:
         else:
             count = 0
     payload = sum(map(len, message[2:]))
-    header[:] = HEADER.pack(MAGIC, VERSION, kind, 0, session, sequence, min(count, 2**32 - 1), len(message) - 1, len(body), payload)
+    header[:] = HEADER.pack(
+        MAGIC,
+        VERSION,
+        kind,
+        0,
+        session,
+        sequence,
+        min(count, 2**32 - 1),
+        len(message) - 1,
+        len(body),
+        payload,
+    )

@@ -1,4 +1,5 @@
-"""The parsers under test and what they must make of any bytes: a second, plain reading of FORMAT.md to hold them to."""
+"""The parsers under test and what they must make of any bytes: a second, plain reading of FORMAT.md to hold
+them to."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ class JournalParser:
 
     def __init__(self) -> None:
         self.seed = seed_of()
-        records = [Row(LAYOUT.frames_place(layer) + i * RECORD.itemsize, RECORD.itemsize, self.seed) for layer, i in self._frames()]
+        records = [
+            Row(LAYOUT.frames_place(layer) + i * RECORD.itemsize, RECORD.itemsize, self.seed)
+            for layer, i in self._frames()
+        ]
         entries = [Row(LAYOUT.chunk_place(file, slot), 32, self.seed) for file, slot in self._slots()]
         self.intact = Intact(
             image=self._image(IDENTITY, 0),
@@ -61,7 +65,16 @@ class JournalParser:
             ),
             strangers=tuple(self._image(*stranger) for stranger in STRANGERS),
             stranger_seeds=(0, *(seed_of(*stranger) for stranger in STRANGERS)),
-            numbers=(LAYOUT.slot_bytes - 1, LAYOUT.slot_bytes, LAYOUT.slot_bytes + 1, LAYOUT.file_bytes, LAYOUT.data_start, 2**62, 4, 9),
+            numbers=(
+                LAYOUT.slot_bytes - 1,
+                LAYOUT.slot_bytes,
+                LAYOUT.slot_bytes + 1,
+                LAYOUT.file_bytes,
+                LAYOUT.data_start,
+                2**62,
+                4,
+                9,
+            ),
         )
 
     @staticmethod
@@ -97,7 +110,10 @@ class JournalParser:
         try:
             records, valid = journal.read_frames()
             assert records.shape == valid.shape == (LAYOUT.slabs, LAYOUT.frames_per_slab)
-            rows = [(record.tobytes(), int(state)) for record, state in zip(records.ravel(), valid.ravel(), strict=True)]
+            rows = [
+                (record.tobytes(), int(state))
+                for record, state in zip(records.ravel(), valid.ravel(), strict=True)
+            ]
             for file, slots in enumerate(LAYOUT.slots):
                 entries, states = journal.read_chunks(file)
                 assert len(entries) == len(states) == slots
@@ -116,14 +132,21 @@ class JournalParser:
         frames, slots = self._frames(), self._slots()
         pieces = [(row, image[row.place : row.place + row.size]) for row in self.intact.rows[1:]]
         states = [int(any(data) and checks(data, self.seed)) for _, data in pieces[: len(frames)]]
-        states += [self._state(data, slot, version in packed) for (_, data), (_, slot) in zip(pieces[len(frames) :], slots, strict=True)]
+        states += [
+            self._state(data, slot, version in packed)
+            for (_, data), (_, slot) in zip(pieces[len(frames) :], slots, strict=True)
+        ]
         return [(data, state) for (_, data), state in zip(pieces, states, strict=True)]
 
     def _state(self, data: bytes, slot: int, packed: bool) -> int:
         if not any(data):
             return EMPTY
         offset, nbytes = struct.unpack_from("<QQ", data)
-        placed = LAYOUT.data_start <= offset <= 2**62 if packed else offset == LAYOUT.data_start + slot * LAYOUT.slot_bytes
+        placed = (
+            LAYOUT.data_start <= offset <= 2**62
+            if packed
+            else offset == LAYOUT.data_start + slot * LAYOUT.slot_bytes
+        )
         fits = (placed and 0 < nbytes <= LAYOUT.slot_bytes) or offset == nbytes == 2**64 - 1
         return VALID if fits and checks(data, self.seed) else TORN
 
@@ -148,9 +171,20 @@ class StagingParser:
             image=image,
             rows=(HEADER, *(Row(place, RECORD.itemsize, self.seed) for place in places)),
             header_fields=((0, 8), (8, 4), (12, 4), (16, 8), (24, 8), (32, 8), (40, 8), (48, 8), (4092, 4)),
-            strangers=(self._image(bytes(16), seed_of(bytes(16), -1)), self._image(IDENTITY, seed_of(group=0))),
+            strangers=(
+                self._image(bytes(16), seed_of(bytes(16), -1)),
+                self._image(IDENTITY, seed_of(group=0)),
+            ),
             stranger_seeds=(0, seed_of(), seed_of(bytes(16), -1)),
-            numbers=(self.slots - 1, self.slots + 1, self.frame_bytes - 1, self.frame_bytes + 1, PAGE_BYTES, len(image), 2**62),
+            numbers=(
+                self.slots - 1,
+                self.slots + 1,
+                self.frame_bytes - 1,
+                self.frame_bytes + 1,
+                PAGE_BYTES,
+                len(image),
+                2**62,
+            ),
         )
 
     def _data_place(self, slot: int) -> int:
@@ -165,7 +199,9 @@ class StagingParser:
             pixels = bytes([slot + seed % 200]) * self.frame_bytes
             image[self._data_place(slot) : self._data_place(slot) + self.frame_bytes] = pixels
             place = PAGE_BYTES + slot * RECORD.itemsize
-            image[place : place + RECORD.itemsize] = frame_record(seed, pixels_crc=crc32c.crc32c(pixels), sequence=slot)
+            image[place : place + RECORD.itemsize] = frame_record(
+                seed, pixels_crc=crc32c.crc32c(pixels), sequence=slot
+            )
         return bytes(image)
 
     def parse(self, path: Path) -> Rows | None:
@@ -189,5 +225,7 @@ class StagingParser:
             data = image[row.place : row.place + row.size]
             pixels = image[self._data_place(slot) : self._data_place(slot) + self.frame_bytes]
             pixels_crc = int(np.frombuffer(data, RECORD)["pixels_crc"][0])
-            rows.append((data, int(any(data) and checks(data, self.seed) and crc32c.crc32c(pixels) == pixels_crc)))
+            rows.append(
+                (data, int(any(data) and checks(data, self.seed) and crc32c.crc32c(pixels) == pixels_crc))
+            )
         return rows

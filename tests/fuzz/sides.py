@@ -1,4 +1,5 @@
-"""A daemon and a client in the middle of a conversation, without sockets, threads or disks: what is given to them goes the way of a message."""
+"""A daemon and a client in the middle of a conversation, without sockets, threads or disks: what is given to
+them goes the way of a message."""
 
 from __future__ import annotations
 
@@ -94,7 +95,13 @@ class StrictAcquisition:
     keeper_busy_s = 0.0
 
     def __init__(self) -> None:
-        self.path, self.spec, self.limits, self.grid, self.state = Path("/data/a"), SPEC, LIMITS, Grid.of(SPEC), AcquisitionState.OPEN
+        self.path, self.spec, self.limits, self.grid, self.state = (
+            Path("/data/a"),
+            SPEC,
+            LIMITS,
+            Grid.of(SPEC),
+            AcquisitionState.OPEN,
+        )
         self.seen: set[int] = set(range(NEXT)) - {2, 3, 5}
         self.memory: list[tuple[int, int]] = []  # (address, bytes) that may be read
 
@@ -112,10 +119,15 @@ class StrictAcquisition:
         assert not self.seen & set(sequences)
         self.seen.update(sequences)
         assert max(self.seen) < NEXT + 2000, "a sequence far ahead costs memory"
-        for flags, position, address in zip(descriptors["flags"].tolist(), descriptors["position"].tolist(), addresses.tolist(), strict=True):
+        for flags, position, address in zip(
+            descriptors["flags"].tolist(), descriptors["position"].tolist(), addresses.tolist(), strict=True
+        ):
             assert flags in (0, FRAME_DROPPED, FRAME_NOT_HELD)
             assert (-1 if flags == FRAME_NOT_HELD else 0) <= position < 100
-            inside = any(start <= address and address + SPEC.frame_bytes <= start + nbytes for start, nbytes in self.memory)
+            inside = any(
+                start <= address and address + SPEC.frame_bytes <= start + nbytes
+                for start, nbytes in self.memory
+            )
             assert inside if flags == 0 else address == 0
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
@@ -147,7 +159,12 @@ class DaemonSide:
 
     def __init__(self) -> None:
         root = Path(tempfile.gettempdir())
-        settings = IngestSettings(endpoints=("ipc:///none",), output_root=root, memory_budget_bytes=8 << 30, ring_socket=root / "none")
+        settings = IngestSettings(
+            endpoints=("ipc:///none",),
+            output_root=root,
+            memory_budget_bytes=8 << 30,
+            ring_socket=root / "none",
+        )
         pool: Any = SimpleNamespace(threads=2)
         self._server = IngestServer(settings, [StreamPolicy("cam0", SPEC, root)], pool)
         self._openings = self._server._openings
@@ -164,10 +181,16 @@ class DaemonSide:
         self.client = Client(b"fuzz", Hello("fuzz", "here", 1), Counter(CONNECTION), 0.0)
         self._server._connections.by_identity[b"fuzz"] = self.client
         address = self._ring_memory.ctypes.data
-        ring: Any = SimpleNamespace(address=address, ring_bytes=self._ring_memory.nbytes, close=lambda: None) if shared else None
+        ring: Any = (
+            SimpleNamespace(address=address, ring_bytes=self._ring_memory.nbytes, close=lambda: None)
+            if shared
+            else None
+        )
         self._acquisition = StrictAcquisition()
         self._acquisition.memory = [(address, self._ring_memory.nbytes)] if shared else []
-        self._session = Session(self._acquisition, WriteSettings(), "cam0", recovered=False, on_event=lambda name, facts: None)  # type: ignore[arg-type]
+        self._session = Session(
+            self._acquisition, WriteSettings(), "cam0", recovered=False, on_event=lambda name, facts: None
+        )  # type: ignore[arg-type]
         self._server._sessions.add(self._session)
         attachment = Attachment(self.client, ring, lambda client, parts: None)
         resume = Resume(IDENTITY, 1, NEXT, RING_SLOTS)
@@ -188,27 +211,46 @@ class DaemonSide:
             case 1:
                 return connection.control(Kind.OPEN, Open(3, "b", spec, None, "message").to_body())
             case 2:
-                return connection.control(Kind.OPEN, Open(3, "b", None, "cam0", "shm", Resume(IDENTITY, 1, NEXT, RING_SLOTS)).to_body())
+                return connection.control(
+                    Kind.OPEN,
+                    Open(3, "b", None, "cam0", "shm", Resume(IDENTITY, 1, NEXT, RING_SLOTS)).to_body(),
+                )
             case 3:
-                return connection.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True, receipt=RECEIPT).to_body())
+                return connection.control(
+                    Kind.ERROR,
+                    Problem(ErrorText(LostFramesError, "x"), fatal=True, receipt=RECEIPT).to_body(),
+                )
             case 4:
                 return random.choice((connection.control(Kind.HEARTBEAT), session.control(Kind.FLUSH)))
             case 5:
                 return session.control(Kind.FINISH, {"frames": NEXT})
             case 6:
-                return session.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True).to_body())
+                return session.control(
+                    Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True).to_body()
+                )
             case 7:
-                return [handover.encode_request(self._token, self._session.attachment.ring_token or "00" * 16)]  # type: ignore[union-attr]
+                return [
+                    handover.encode_request(self._token, self._session.attachment.ring_token or "00" * 16)
+                ]  # type: ignore[union-attr]
         first, count = random.choice(((0, 12), (2, 4), (0, 8), (2, 8)))
         body, with_pixels = frames_body(random, first, count, shared=self._shared)
-        pixels = [] if self._shared or not with_pixels.any() else [bytes(SPEC.frame_bytes) * int(with_pixels.sum())]
+        pixels = (
+            []
+            if self._shared or not with_pixels.any()
+            else [bytes(SPEC.frame_bytes) * int(with_pixels.sum())]
+        )
         nbytes = sum(map(len, pixels))
-        return [*session.message(Kind.FRAMES, [body], count=count, pixel_parts=len(pixels), payload_bytes=nbytes), *pixels]
+        return [
+            *session.message(Kind.FRAMES, [body], count=count, pixel_parts=len(pixels), payload_bytes=nbytes),
+            *pixels,
+        ]
 
     def take(self, parts: list[bytes]) -> str:
         views = [memoryview(part) for part in parts]
         if not self._shared:
-            self._acquisition.memory = [(np.frombuffer(part, np.uint8).ctypes.data, len(part)) for part in parts[2:] if part]
+            self._acquisition.memory = [
+                (np.frombuffer(part, np.uint8).ctypes.data, len(part)) for part in parts[2:] if part
+            ]
         if parts[0][:4] == handover.MAGIC:
             return self._take_ring_request(parts[0])
         before = len(self._acquisition.seen)
@@ -219,7 +261,11 @@ class DaemonSide:
             return refused
         if not self._server._connections:
             return "connection given up"
-        return "frames taken" if len(self._acquisition.seen) > before else f"session {self._session.state.value}"
+        return (
+            "frames taken"
+            if len(self._acquisition.seen) > before
+            else (f"session {self._session.state.value}")
+        )
 
     def _take_ring_request(self, data: bytes) -> str:
         try:
@@ -247,9 +293,29 @@ class ClientSide:
         self._welcome = Welcome(None, None, 1000, 10_000, 4000, 1 << 18, 1024, "fuzz", 60_000)
         facts: dict[str, Any] = SPEC.model_dump(mode="json")
         nbytes = SPEC.frame_bytes
-        self._opened = Opened(1, "/data/a", facts, "message", RING_SLOTS * nbytes, RING_SLOTS, nbytes, None, IDENTITY, 1, 0, (), "block", "stored")
+        self._opened = Opened(
+            1,
+            "/data/a",
+            facts,
+            "message",
+            RING_SLOTS * nbytes,
+            RING_SLOTS,
+            nbytes,
+            None,
+            IDENTITY,
+            1,
+            0,
+            (),
+            "block",
+            "stored",
+        )
         outbox = Outbox(
-            slot_count=RING_SLOTS, batch_frames=4, check_position=Grid.of(SPEC).check_position, wake=lambda: None, further_fields=2, overload="drop"
+            slot_count=RING_SLOTS,
+            batch_frames=4,
+            check_position=Grid.of(SPEC).check_position,
+            wake=lambda: None,
+            further_fields=2,
+            overload="drop",
         )
         outbox.swap_ring(FrameRing.local(SPEC, RING_SLOTS))
         self._link = Link(Open(1, "a", None, None, "message"), 7, self._opened, SPEC, self._welcome, outbox)
@@ -274,9 +340,15 @@ class ClientSide:
             case 2:
                 return session.control(Kind.RECEIPT, {"receipt": RECEIPT.to_dict()})
             case 3:
-                return session.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=False, first=0, last=3).to_body())
+                return session.control(
+                    Kind.ERROR,
+                    Problem(ErrorText(LostFramesError, "x"), fatal=False, first=0, last=3).to_body(),
+                )
             case 4:
-                return session.control(Kind.ERROR, Problem(ErrorText(LostFramesError, "x"), fatal=True, receipt=RECEIPT).to_body())
+                return session.control(
+                    Kind.ERROR,
+                    Problem(ErrorText(LostFramesError, "x"), fatal=True, receipt=RECEIPT).to_body(),
+                )
             case 5:
                 return [handover.encode_answer(handover.GIVEN, 4096)]
         ranges = [(Level.RELEASED, 0, 1), (Level.RELEASED, 6, 7), (Level.STORED, 0, 4), (Level.DURABLE, 0, 2)]
@@ -294,7 +366,9 @@ class ClientSide:
             body = parts[1] if len(parts) > 1 else b""
             if header.session == CONNECTION:
                 Counter(CONNECTION).accept(header)
-                Welcome.from_body(decode_control(body)) if header.kind is Kind.WELCOME else Problem.from_body(decode_control(body))
+                Welcome.from_body(decode_control(body)) if header.kind is Kind.WELCOME else Problem.from_body(
+                    decode_control(body)
+                )
                 return "connection"
             if header.kind is Kind.OPENED:
                 opened = Opened.from_body(decode_control(body))

@@ -1,4 +1,5 @@
-"""A few thousand damaged journals and staging areas; a million behind ``python -m tests.fuzz.journal``. And that the fuzzing has teeth."""
+"""A few thousand damaged journals and staging areas; a million behind ``python -m tests.fuzz.journal``. And
+that the fuzzing has teeth."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ OPEN = TableFile.open
 
 
 def _ask_for_no_fit(self, file):
-    entries = self._file.read_table(self.layout.chunk_place(file, 0), self.layout.slots[file], journal.CHUNK_ENTRY)
+    entries = self._file.read_table(
+        self.layout.chunk_place(file, 0), self.layout.slots[file], journal.CHUNK_ENTRY
+    )
     states = np.where(CHECKED_ROWS(entries, self.seed), journal.VALID, journal.TORN)
     states[~journal.written_rows(entries)] = journal.EMPTY
     return entries, states
@@ -67,8 +70,18 @@ MUTANTS = {
     "journal: no row's checksum": ("journal", journal, "checked_rows", _believe_all_that_is_written),
     "journal: no seed": ("journal", journal, "checked_rows", _start_from_no_seed),
     "journal: no empty rows": ("journal", journal, "written_rows", lambda rows: np.ones(len(rows), bool)),
-    "journal: chunks of any length anywhere": ("journal", journal.GroupJournal, "read_chunks", _ask_for_no_fit),
-    "packed-journal: chunks of any length anywhere": ("packed-journal", journal.GroupJournal, "read_chunks", _ask_for_no_fit),
+    "journal: chunks of any length anywhere": (
+        "journal",
+        journal.GroupJournal,
+        "read_chunks",
+        _ask_for_no_fit,
+    ),
+    "packed-journal: chunks of any length anywhere": (
+        "packed-journal",
+        journal.GroupJournal,
+        "read_chunks",
+        _ask_for_no_fit,
+    ),
     "journal: no header checksum": ("journal", journal, "decode_header", _check_no_header),
     "journal: any header": ("journal", journal, "expect_header", _compare_no_header),
     "journal: any size": ("journal", TableFile, "open", _open_any_size),
@@ -88,7 +101,9 @@ def test_a_parser_that_lacks_a_check_is_caught(monkeypatch, mutant):
     parser, owner, name, broken = MUTANTS[mutant]
     opened = []
     if name == "close":  # what the mutant leaves open is closed here
-        monkeypatch.setattr(TableFile, "open", lambda *arguments: opened.append(OPEN(*arguments)) or opened[-1])
+        monkeypatch.setattr(
+            TableFile, "open", lambda *arguments: opened.append(OPEN(*arguments)) or opened[-1]
+        )
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Exception) as caught:  # noqa: PT011  (whichever way it shows)
         run(parser, 1000, seed=2)

@@ -1,4 +1,5 @@
-"""A few thousand damaged messages for each side; a million behind ``python -m tests.fuzz.wire``. And that the fuzzing has teeth."""
+"""A few thousand damaged messages for each side; a million behind ``python -m tests.fuzz.wire``. And that the
+fuzzing has teeth."""
 
 from __future__ import annotations
 
@@ -19,7 +20,18 @@ from .wire import run
 @pytest.mark.parametrize(
     ("side", "expected"),
     [
-        ("daemon", {"connection given up", "frames taken", "open admitted", "open refused", "session running", "session draining", "ring refused"}),
+        (
+            "daemon",
+            {
+                "connection given up",
+                "frames taken",
+                "open admitted",
+                "open refused",
+                "session running",
+                "session draining",
+                "ring refused",
+            },
+        ),
         ("client", {"refused", "running", "failed", "connection", "no ring"}),
     ],
 )
@@ -51,8 +63,18 @@ MUTANTS = {
     "any ring slot": ("daemon", credit, "check_ring_slots", _believe_slots),
     "pixel parts of any length": ("daemon", credit, "addresses_in_parts", _believe_parts),
     "any sequence": ("daemon", credit, "check_sequences", lambda *arguments: None),
-    "as much memory as a number says": ("daemon", server, "check_parts", lambda header, sizes: np.zeros(header.sequence % 2**26)),
-    "daemon: JSON as it comes": ("daemon", connections, "decode_control", lambda data: json.loads(bytes(data))),
+    "as much memory as a number says": (
+        "daemon",
+        server,
+        "check_parts",
+        lambda header, sizes: np.zeros(header.sequence % 2**26),
+    ),
+    "daemon: JSON as it comes": (
+        "daemon",
+        connections,
+        "decode_control",
+        lambda data: json.loads(bytes(data)),
+    ),
     "client: JSON as it comes": ("client", link, "decode_control", lambda data: json.loads(bytes(data))),
     "numbers as they come": ("client", controls, "number", lambda body, key, *bounds: body[key]),
     "frames released twice": ("client", InFlight, "release_known", _release_twice),

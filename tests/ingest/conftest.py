@@ -1,4 +1,5 @@
-"""A running ingest server for each test, with the real pipeline or with a double that can hold frames back and fail on demand."""
+"""A running ingest server for each test, with the real pipeline or with a double that can hold frames back
+and fail on demand."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Disk:
 
 
 class AcquisitionDouble:
-    """Keeps frames in memory. ``holding``: releases nothing. ``error_after``: fails once so many frames have come. ``hold_seal``: never sealed.
+    """Keeps frames in memory. ``holding``: releases nothing. ``error_after``: fails once so many frames have
+    come. ``hold_seal``: never sealed.
 
     A frame is stored when its pixels are released; what was not is lost when the daemon is killed.
     """
@@ -65,14 +67,28 @@ class AcquisitionDouble:
     keeper_busy_s = 0.0
 
     def __init__(
-        self, path: Path, spec: ArraySpec, limits: Any, pool: Any, wake: Callable[[], None], settings: Any, disk: Disk | None = None
+        self,
+        path: Path,
+        spec: ArraySpec,
+        limits: Any,
+        pool: Any,
+        wake: Callable[[], None],
+        settings: Any,
+        disk: Disk | None = None,
     ) -> None:
         if disk is None:
             if path.exists():
                 raise OutputExistsError("the output exists", got=str(path))
             path.mkdir()
             disk = Disk(spec)
-        self.path, self.spec, self.limits, self.grid, self.wake, self.settings = path, spec, limits, Grid.of(spec), wake, settings
+        self.path, self.spec, self.limits, self.grid, self.wake, self.settings = (
+            path,
+            spec,
+            limits,
+            Grid.of(spec),
+            wake,
+            settings,
+        )
         self.state, self.why, self.measures = AcquisitionState.OPEN, None, Measures()
         self.disk = self.disks[path] = disk
         self.descriptors: list[np.ndarray] = []
@@ -83,11 +99,19 @@ class AcquisitionDouble:
         self.losses: list[tuple[int, int, ErrorText]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.duplicates: ErrorText | None = None
-        self._pixels: list[tuple[int, int, int]] = []  # sequence, position, address: read only when they are released
+        # sequence, position, address: read only when they are released
+        self._pixels: list[tuple[int, int, int]] = []
         self._seen = set(disk.place_of)
 
     @classmethod
-    def resume(cls, path: Path, pool: Any, wake: Callable[[], None], settings: Any, limits_of: Callable[[ArraySpec], Any]) -> AcquisitionDouble:
+    def resume(
+        cls,
+        path: Path,
+        pool: Any,
+        wake: Callable[[], None],
+        settings: Any,
+        limits_of: Callable[[ArraySpec], Any],
+    ) -> AcquisitionDouble:
         disk = cls.disks.get(path)
         if disk is None or disk.sealed:
             raise ResumeError("nothing unfinished", got=str(path))
@@ -140,9 +164,14 @@ class AcquisitionDouble:
         assert not addresses[told].any()
         self.disk.place_of.update((int(d["sequence"]), -int(d["flags"])) for d in descriptors[told])
         kept = descriptors[~told]
-        self._pixels += zip(kept["sequence"].tolist(), kept["position"].tolist(), addresses[~told].tolist(), strict=True)
+        self._pixels += zip(
+            kept["sequence"].tolist(), kept["position"].tolist(), addresses[~told].tolist(), strict=True
+        )
         if self.error_after is not None and len(self._seen) >= self.error_after:
-            self.state, self.why = AcquisitionState.FAILED, ErrorText(ShardwrightError, "the disk of this test broke")
+            self.state, self.why = (
+                AcquisitionState.FAILED,
+                ErrorText(ShardwrightError, "the disk of this test broke"),
+            )
         self.wake()
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
@@ -189,10 +218,18 @@ class AcquisitionDouble:
         places = list(self.disk.place_of.values())
         stored = sum(place >= 0 for place in places)
         unique = len(self.frames)
-        facts |= {"path": str(self.path), "frames_received": len(self._seen), "frames_stored": unique, "frames_durable": unique}
+        facts |= {
+            "path": str(self.path),
+            "frames_received": len(self._seen),
+            "frames_stored": unique,
+            "frames_durable": unique,
+        }
         facts |= {"frames_duplicate": stored - unique, "bytes_raw": unique * self.spec.frame_bytes}
         if "frames_dropped" in facts:
-            facts |= {"frames_dropped": places.count(-FRAME_DROPPED), "frames_lost": places.count(-FRAME_NOT_HELD)}
+            facts |= {
+                "frames_dropped": places.count(-FRAME_DROPPED),
+                "frames_lost": places.count(-FRAME_NOT_HELD),
+            }
         return Receipt(**facts)
 
     def close(self) -> None:
@@ -232,8 +269,17 @@ class Daemon:
         settings = IngestSettings(**{**facts, **changes})
         opening = {}
         if doubled is not None:
-            opening = {"open_acquisition": self._remember(doubled), "resume_acquisition": self._remember(doubled.resume)}
-        self.server = IngestServer(settings, streams, pool, on_event=lambda name, more: self.events.append((name, dict(more))), **opening)
+            opening = {
+                "open_acquisition": self._remember(doubled),
+                "resume_acquisition": self._remember(doubled.resume),
+            }
+        self.server = IngestServer(
+            settings,
+            streams,
+            pool,
+            on_event=lambda name, more: self.events.append((name, dict(more))),
+            **opening,
+        )
         self.server.bind()
         self.server.adopt(adopt)
         if held:
@@ -334,7 +380,9 @@ class RawClient:
         body = {"request": 1, "name": name, "spec": facts, "stream": None, "transport": transport, **more}
         self.send(self.connection.control(Kind.OPEN, body))
 
-    def open(self, name: str, spec: ArraySpec | None, transport: str = "message", **more: Any) -> tuple[Counter, dict[str, Any]]:
+    def open(
+        self, name: str, spec: ArraySpec | None, transport: str = "message", **more: Any
+    ) -> tuple[Counter, dict[str, Any]]:
         """``more``: resume or reopen."""
         self.ask_to_open(name, spec, transport, **more)
         header, parts = self.receive()
@@ -345,7 +393,9 @@ class RawClient:
         self._context.destroy(linger=0)
 
 
-def make_spec(count: int | None = None, shape: tuple[int, int] = (8, 12), dtype: str = "uint16", chunk: int = 2) -> ArraySpec:
+def make_spec(
+    count: int | None = None, shape: tuple[int, int] = (8, 12), dtype: str = "uint16", chunk: int = 2
+) -> ArraySpec:
     return ArraySpec(
         dtype=dtype,
         dimensions=[

@@ -9,7 +9,8 @@ import threading
 
 
 class Proxy:
-    """Forwards connections to a daemon's TCP endpoint. ``endpoint`` stays the same whatever happens to the link."""
+    """Forwards connections to a daemon's TCP endpoint. ``endpoint`` stays the same whatever happens to the
+    link."""
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("tcp://").rsplit(":", 1)

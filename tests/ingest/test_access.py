@@ -57,17 +57,24 @@ def address_of(daemon: Daemon) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
-def test_a_listed_key_gets_in_and_is_called_by_its_name(guarded, lab: Lab, spec_of, frames_of, transport: str):
+def test_a_listed_key_gets_in_and_is_called_by_its_name(
+    guarded, lab: Lab, spec_of, frames_of, transport: str
+):
     curve = lab.make("camera-1")
     daemon = guarded()
-    with sw.connect(daemon.tcp, curve=curve, transport=transport) as connection, connection.acquire("a", spec_of()) as stream:
+    with (
+        sw.connect(daemon.tcp, curve=curve, transport=transport) as connection,
+        connection.acquire("a", spec_of()) as stream,
+    ):
         for frame in frames_of(20):
             stream.append(frame)
     assert stream.receipt.frames_stored == 20
     assert daemon.event("client_connected")["client_key"] == "camera-1"
 
 
-def test_local_clients_need_no_keys_and_keys_are_not_looked_at_for_ipc(guarded, lab: Lab, spec_of, tmp_path: Path):
+def test_local_clients_need_no_keys_and_keys_are_not_looked_at_for_ipc(
+    guarded, lab: Lab, spec_of, tmp_path: Path
+):
     daemon = guarded()
     with sw.connect(daemon.ipc, curve=sw.Curve(tmp_path / "none", tmp_path / "none")) as connection:
         connection.acquire("a", spec_of()).close()
@@ -123,7 +130,9 @@ def test_the_list_is_read_again_while_the_daemon_runs(guarded, lab: Lab):
         sw.connect(daemon.tcp, curve=curve)
 
 
-def test_who_is_taken_off_the_list_is_cut_and_may_go_on_when_it_is_back(guarded, lab: Lab, spec_of, frames_of, wait):
+def test_who_is_taken_off_the_list_is_cut_and_may_go_on_when_it_is_back(
+    guarded, lab: Lab, spec_of, frames_of, wait
+):
     """Its acquisition waits for it, as after any lost connection; another client goes on undisturbed."""
     daemon = guarded()
     curves = [lab.make(name) for name in ("kept", "cut")]
@@ -181,7 +190,10 @@ def test_what_is_sent_when_the_handshake_has_failed_raises_the_refusal(guarded, 
 def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):
     curve = lab.make("camera")
     daemon = guarded()
-    for name, content, says in (("torn.key", "public-key = x", "holds no usable"), ("no name.key", "", "does not name a client")):
+    for name, content, says in (
+        ("torn.key", "public-key = x", "holds no usable"),
+        ("no name.key", "", "does not name a client"),
+    ):
         (lab.clients / name).write_text(content)
         with pytest.raises(errors.ConfigError, match=says):
             daemon.server.reload_clients()
@@ -193,10 +205,13 @@ def test_a_list_that_cannot_be_read_leaves_the_old_one(guarded, lab: Lab):
 
 
 def test_who_is_taken_off_a_list_that_cannot_be_read_is_cut_all_the_same(guarded, lab: Lab, wait):
-    """A file that somebody has put there by mistake keeps nobody in. A client whose own file is half written stays."""
+    """A file that somebody has put there by mistake keeps nobody in. A client whose own file is half written
+    stays."""
     curves = {name: lab.make(name) for name in ("kept", "torn", "cut", "changed")}
     daemon = guarded()
-    connections = {name: sw.connect(daemon.tcp, curve=curve, reconnect_timeout_ms=0) for name, curve in curves.items()}
+    connections = {
+        name: sw.connect(daemon.tcp, curve=curve, reconnect_timeout_ms=0) for name, curve in curves.items()
+    }
     lab.unlist("cut")
     (lab.clients / "torn.key").write_text("public-k")
     other, _ = make_key_pair(lab.folder, "other")
@@ -205,7 +220,10 @@ def test_who_is_taken_off_a_list_that_cannot_be_read_is_cut_all_the_same(guarded
     with pytest.raises(errors.ConfigError, match=r"mistake\.key holds no public-key"):
         daemon.server.reload_clients()
     wait(lambda: daemon.count("client_lost") == 2)
-    assert sorted(facts["client_key"] for event, facts in daemon.events if event == "client_lost") == ["changed", "cut"]
+    assert sorted(facts["client_key"] for event, facts in daemon.events if event == "client_lost") == [
+        "changed",
+        "cut",
+    ]
     for name in ("cut", "changed"):
         with pytest.raises(errors.AccessError):
             sw.connect(daemon.tcp, curve=curves[name])
@@ -223,7 +241,8 @@ def test_only_key_files_are_read_and_one_key_has_one_name(lab: Lab):
 
 
 def test_one_client_cannot_take_all_sessions(guarded, lab: Lab, spec_of):
-    """Connections of one key count together, and so does what it left behind; another client still gets one."""
+    """Connections of one key count together, and so does what it left behind; another client still gets
+    one."""
     curves = [lab.make(name) for name in ("greedy", "modest")]
     daemon = guarded(max_sessions_per_client=2)
     first, second = (sw.connect(daemon.tcp, curve=curves[0], reconnect_timeout_ms=0) for _ in range(2))
@@ -255,16 +274,24 @@ def test_requests_that_wait_are_bounded(start, double, raw, spec_of, monkeypatch
     client = raw(start(doubled=double).ipc)
     client.ask_to_open("a", spec_of())
     _, problem = client.receive_error()
-    assert (problem["code"], problem["message"], problem["request"]) == ("budget", "too many requests at once", 1)
+    assert (problem["code"], problem["message"], problem["request"]) == (
+        "budget",
+        "too many requests at once",
+        1,
+    )
 
 
 def test_an_acquisition_that_needs_too_many_open_files_is_refused(start, double, spec_of):
     daemon = start(doubled=double, max_descriptors=4)
-    with sw.connect(daemon.ipc) as connection, pytest.raises(errors.BudgetError, match=r"may not open enough files.*at most 4 descriptors"):
+    with (
+        sw.connect(daemon.ipc) as connection,
+        pytest.raises(errors.BudgetError, match=r"may not open enough files.*at most 4 descriptors"),
+    ):
         connection.acquire("a", spec_of())
 
 
-# Strangers ---------------------------------------------------------------------------------------------------------------------------------
+# Strangers
+# ----------------------------------------------------------------------------------------------------
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -325,7 +352,8 @@ def test_whoever_was_dismissed_has_a_moment_to_go(start, double, raw, monkeypatc
 
 
 def test_a_stranger_cannot_fill_the_memory_before_it_has_said_who_it_is(start, double):
-    """A frame that never ends, of a message that never ends: ZeroMQ keeps what is not whole, however much it is."""
+    """A frame that never ends, of a message that never ends: ZeroMQ keeps what is not whole, however much it
+    is."""
     daemon = start(doubled=double, handshake_timeout_ms=60_000)
     with socket.create_connection(address_of(daemon)) as stranger:
         stranger.sendall(GREETING + b"\x06" + (32 << 20).to_bytes(8, "big"))  # a long command
@@ -341,13 +369,16 @@ def speak() -> Iterator[Callable[..., Speaker]]:
     with contextlib.ExitStack() as opened:
 
         def connect(daemon: Daemon, identity: bytes = b"") -> Speaker:
-            return opened.enter_context(contextlib.closing(Speaker(socket.create_connection(address_of(daemon)), identity)))
+            return opened.enter_context(
+                contextlib.closing(Speaker(socket.create_connection(address_of(daemon)), identity))
+            )
 
         yield connect
 
 
 class Speaker:
-    """Speaks ZMTP by hand, part by part: ZeroMQ's own sockets send nothing of a message before it is whole."""
+    """Speaks ZMTP by hand, part by part: ZeroMQ's own sockets send nothing of a message before it is
+    whole."""
 
     def __init__(self, connected: socket.socket, identity: bytes = b"") -> None:
         self.socket = connected
@@ -378,8 +409,11 @@ class Speaker:
         return counter
 
 
-def test_a_connection_that_calls_itself_like_another_takes_nothing_over(start, double, speak, spec_of, frames_of, monkeypatch):
-    """ZeroMQ lets clients choose the identity by which the daemon knows them, and would hand a taken one over if it were told to."""
+def test_a_connection_that_calls_itself_like_another_takes_nothing_over(
+    start, double, speak, spec_of, frames_of, monkeypatch
+):
+    """ZeroMQ lets clients choose the identity by which the daemon knows them, and would hand a taken one over
+    if it were told to."""
     monkeypatch.setattr(doorkeeper, "MAX_STRANGER_S", 0.3)
     daemon = start(doubled=double)
     frames = frames_of(20)
@@ -395,7 +429,8 @@ def test_a_connection_that_calls_itself_like_another_takes_nothing_over(start, d
 
 
 def test_nobody_can_guess_what_the_next_connection_will_be_called(start, double, raw):
-    """ZeroMQ aborts the process when a connection that it names has its name taken already, by a client that chose it for itself."""
+    """ZeroMQ aborts the process when a connection that it names has its name taken already, by a client that
+    chose it for itself."""
     names = []
     for _ in range(2):
         ctypes.CDLL(None).srand(1)  # as in a process that has just begun
@@ -422,7 +457,9 @@ def test_a_client_cannot_fill_the_memory_with_a_message_that_does_not_end(start,
     assert daemon.event("client_lost")["reason"].startswith("a message without an end")
 
 
-def test_a_client_may_send_all_of_its_credit_in_one_message(start, double, speak, spec_of, frames_of, wait, monkeypatch):
+def test_a_client_may_send_all_of_its_credit_in_one_message(
+    start, double, speak, spec_of, frames_of, wait, monkeypatch
+):
     """Slowly, and many times more than a message of one frame."""
     monkeypatch.setattr(endless, "CONTROL_BYTES", 4096)
     monkeypatch.setattr(endless, "TOLD_BYTES", 4096)
@@ -430,14 +467,22 @@ def test_a_client_may_send_all_of_its_credit_in_one_message(start, double, speak
     client = speak(daemon)
     counter = client.hello()
     spec = spec_of(shape=(256, 256)).model_dump(mode="json")
-    client.say(counter.control(Kind.OPEN, {"request": 1, "name": "a", "spec": spec, "stream": None, "transport": "message"}))
-    slots = wait(lambda: [session.credit.ring_slots for session in daemon.server._sessions if session.attachment])[0]
+    client.say(
+        counter.control(
+            Kind.OPEN, {"request": 1, "name": "a", "spec": spec, "stream": None, "transport": "message"}
+        )
+    )
+    slots = wait(
+        lambda: [session.credit.ring_slots for session in daemon.server._sessions if session.attachment]
+    )[0]
     token = next(iter(daemon.server._sessions)).attachment.token
     records = np.zeros(slots, DESCRIPTOR)
     records["sequence"] = records["slot"] = records["frame_id"] = records["position"] = np.arange(slots)
     frames = [frame.tobytes() for frame in frames_of(slots, (256, 256))]
     body = BATCH_PRELUDE.pack(DTYPE_CODE["uint16"], 256, 256, 0) + records.tobytes()
-    message = Counter(token).message(Kind.FRAMES, [body], count=slots, pixel_parts=slots, payload_bytes=sum(map(len, frames)))
+    message = Counter(token).message(
+        Kind.FRAMES, [body], count=slots, pixel_parts=slots, payload_bytes=sum(map(len, frames))
+    )
     for part in (*message, *frames[:-1]):
         client.say([part], more=True)
         time.sleep(1.0 / slots)
@@ -448,7 +493,9 @@ def test_a_client_may_send_all_of_its_credit_in_one_message(start, double, speak
 
 def sender(silent_s: float, credit_bytes: int = 0) -> Client:
     """At 100 s, with bytes that wait to be read."""
-    client = Client(b"", Hello("raw", "test", 1), Counter(CONNECTION), 100.0 - silent_s, door=doorkeeper.Door(0, 0))
+    client = Client(
+        b"", Hello("raw", "test", 1), Counter(CONNECTION), 100.0 - silent_s, door=doorkeeper.Door(0, 0)
+    )
     client.most_credit_bytes = credit_bytes
     return client
 
@@ -561,12 +608,14 @@ def is_socket(descriptor: Path) -> bool:
         return False
 
 
-# Groups and names --------------------------------------------------------------------------------------------------------------------------
+# Groups and names
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
 def test_sockets_are_for_this_user_or_for_a_group(start, double, tmp_path: Path, umask: int):
-    """Whatever the umask: a terminal's leaves them to the user's group, a service's lets the group look and not connect."""
+    """Whatever the umask: a terminal's leaves them to the user's group, a service's lets the group look and
+    not connect."""
     before = os.umask(umask)
     try:
         own = start(doubled=double, root=tmp_path / "own")
@@ -582,7 +631,25 @@ def test_sockets_are_for_this_user_or_for_a_group(start, double, tmp_path: Path,
         start(doubled=double, root=tmp_path / "none", group="no-such-group")
 
 
-HOSTILE = ["..", "../x", "/etc/x", "a/b", "a/../../b", "a\\b", "a\0b", "", ".", ".hidden", "a..b", "-x", "a\n", "a" * 129, "é", "a/", "%2e%2e/x"]
+HOSTILE = [
+    "..",
+    "../x",
+    "/etc/x",
+    "a/b",
+    "a/../../b",
+    "a\\b",
+    "a\0b",
+    "",
+    ".",
+    ".hidden",
+    "a..b",
+    "-x",
+    "a\n",
+    "a" * 129,
+    "é",
+    "a/",
+    "%2e%2e/x",
+]
 BORDERS: dict[str, Callable[[str, Any], dict[str, Any]]] = {
     "name": lambda name, spec: {"name": name, "spec": spec},
     "name to reopen": lambda name, spec: {"name": name, "spec": None, "reopen": True},
@@ -597,23 +664,35 @@ BORDERS: dict[str, Callable[[str, Any], dict[str, Any]]] = {
         "spec": None,
         "resume": {"acquisition": name, "client_epoch": 1, "next_sequence": 0, "ring_slots": 8},
     },
-    "axis": lambda name, spec: {"name": "fine", "spec": {**spec, "dimensions": [{**spec["dimensions"][0], "name": name}, *spec["dimensions"][1:]]}},
+    "axis": lambda name, spec: {
+        "name": "fine",
+        "spec": {**spec, "dimensions": [{**spec["dimensions"][0], "name": name}, *spec["dimensions"][1:]]},
+    },
     "frame field": lambda name, spec: {"name": "fine", "spec": {**spec, "frame_fields": [name]}},
 }
 
 
 @pytest.mark.parametrize("border", BORDERS)
 def test_no_name_leaves_the_output_root(start, raw, spec_of, tmp_path: Path, border: str):
-    """Everything that a client can call by a name becomes a path, or could. With the real pipeline, past the client's own checks."""
+    """Everything that a client can call by a name becomes a path, or could. With the real pipeline, past the
+    client's own checks."""
     daemon = start(root=tmp_path / "one" / "two" / "root")
     client = raw(daemon.ipc)
     before = sorted(tmp_path.rglob("*"))
     body = BORDERS[border]
     for name in HOSTILE:
-        request = {"request": 1, "stream": None, "transport": "message", **body(name, spec_of().model_dump(mode="json"))}
+        request = {
+            "request": 1,
+            "stream": None,
+            "transport": "message",
+            **body(name, spec_of().model_dump(mode="json")),
+        }
         client.send(client.connection.control(Kind.OPEN, request))
         _, problem = client.receive_error()
-        assert problem["code"] in ("invalid_name", "unknown_stream", "spec", "protocol", "resume"), (name, problem)
+        assert problem["code"] in ("invalid_name", "unknown_stream", "spec", "protocol", "resume"), (
+            name,
+            problem,
+        )
         if problem["fatal"]:
             client.close()
             client = raw(daemon.ipc)

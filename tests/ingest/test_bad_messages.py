@@ -1,4 +1,5 @@
-"""Messages that break the protocol, sent by hand: a clear error to the sender, nothing written for it, everyone else unaffected."""
+"""Messages that break the protocol, sent by hand: a clear error to the sender, nothing written for it,
+everyone else unaffected."""
 
 from __future__ import annotations
 
@@ -21,8 +22,17 @@ from shardwright.wire.descriptor import DESCRIPTOR
 from shardwright.wire.messages import BATCH_PRELUDE, Counter, Kind, Level
 
 
-def frames_message(counter: Counter, pixels: np.ndarray, *, first: int = 0, dtype: str = "uint16", cut: int = 0, **fields: object) -> list[bytes]:
-    """A FRAMES message of message transport; ``fields`` replace descriptor fields, ``cut`` bytes are missing from the pixels."""
+def frames_message(
+    counter: Counter,
+    pixels: np.ndarray,
+    *,
+    first: int = 0,
+    dtype: str = "uint16",
+    cut: int = 0,
+    **fields: object,
+) -> list[bytes]:
+    """A FRAMES message of message transport; ``fields`` replace descriptor fields, ``cut`` bytes are missing
+    from the pixels."""
     count, height, width = pixels.shape
     descriptors = np.zeros(count, DESCRIPTOR)
     descriptors["sequence"] = descriptors["position"] = first + np.arange(count)
@@ -32,7 +42,10 @@ def frames_message(counter: Counter, pixels: np.ndarray, *, first: int = 0, dtyp
         descriptors[name] = value
     body = BATCH_PRELUDE.pack(messages.DTYPE_CODE[dtype], height, width, 0) + descriptors.tobytes()
     payload = pixels.tobytes()[: pixels.nbytes - cut]
-    return [*counter.message(Kind.FRAMES, [body], count=count, pixel_parts=1, payload_bytes=len(payload)), payload]
+    return [
+        *counter.message(Kind.FRAMES, [body], count=count, pixel_parts=1, payload_bytes=len(payload)),
+        payload,
+    ]
 
 
 @pytest.fixture
@@ -67,13 +80,21 @@ BAD_BATCHES = [
 
 
 @pytest.mark.parametrize(("changes", "code"), BAD_BATCHES, ids=lambda value: str(value))
-def test_a_bad_batch_ends_its_session_and_nothing_of_it_is_written(bystander, raw, spec_of, frames_of, changes, code: str):
+def test_a_bad_batch_ends_its_session_and_nothing_of_it_is_written(
+    bystander, raw, spec_of, frames_of, changes, code: str
+):
     client, frames = raw(bystander.ipc), frames_of(4)
     counter, _ = client.open("bad", spec_of(count=10))
     client.send(frames_message(counter, frames[:2]))
     client.send(frames_message(counter, frames[2:], first=2, **changes))
     header, facts = client.receive_error(until=True)
-    assert (header.session, facts["code"], facts["fatal"], facts["first"], facts["last"]) == (counter.session, code, True, 2, 3)
+    assert (header.session, facts["code"], facts["fatal"], facts["first"], facts["last"]) == (
+        counter.session,
+        code,
+        True,
+        2,
+        3,
+    )
     header, parts = client.receive()
     receipt = messages.decode_control(parts[0])["receipt"]
     assert (header.kind, receipt["frames_received"], receipt["frames_stored"]) == (Kind.RECEIPT, 2, 2)
@@ -95,7 +116,12 @@ def test_a_hole_in_the_messages_of_a_session_ends_it(bystander, raw, spec_of, fr
     counter.control(Kind.FINISH)  # counted, never sent
     client.send(frames_message(counter, frames_of(1)))
     header, facts = client.receive_error()
-    assert (header.session, facts["code"], facts["expected"], facts["got"]) == (counter.session, "protocol", "message 0", "1")
+    assert (header.session, facts["code"], facts["expected"], facts["got"]) == (
+        counter.session,
+        "protocol",
+        "message 0",
+        "1",
+    )
     assert bystander.event("acquisition_ended")["frames_received"] == 0
 
 
@@ -151,7 +177,13 @@ def test_another_version_gets_a_clear_answer(bystander, raw):
     parts = client.connection.control(Kind.HELLO, {})
     client.send([parts[0][:4] + b"\1\0" + parts[0][6:], parts[1]])
     header, facts = client.receive_error()
-    assert (header.session, facts["code"], facts["expected"], facts["got"], facts["fatal"]) == (0, "version", "2", "1", True)
+    assert (header.session, facts["code"], facts["expected"], facts["got"], facts["fatal"]) == (
+        0,
+        "version",
+        "2",
+        "1",
+        True,
+    )
 
 
 def test_frames_without_hello_are_answered_and_forgotten(bystander, raw, frames_of):
@@ -184,7 +216,13 @@ def test_too_many_connections_are_turned_away(start, double, raw):
 
 def test_an_open_that_is_too_long_ends_the_connection(start, double, raw, spec_of):
     client = raw(start(doubled=double, max_control_bytes=4096).ipc)
-    body = {"request": 1, "name": "a", "spec": {"attributes": {"notes": "x" * 5000}}, "stream": None, "transport": "message"}
+    body = {
+        "request": 1,
+        "name": "a",
+        "spec": {"attributes": {"notes": "x" * 5000}},
+        "stream": None,
+        "transport": "message",
+    }
     client.send(client.connection.control(Kind.OPEN, body))
     _, facts = client.receive_error()
     assert (facts["code"], facts["fatal"]) == ("protocol", True)
@@ -199,7 +237,12 @@ def _lists_of_lists(depth: int) -> list:
     [
         {"dtype": "complex64"},
         {"dimensions": []},
-        {"dimensions": [{"name": "y", "count": 2**62, "chunk_size": 2**62}, {"name": "x", "count": 2**62, "chunk_size": 1}]},
+        {
+            "dimensions": [
+                {"name": "y", "count": 2**62, "chunk_size": 2**62},
+                {"name": "x", "count": 2**62, "chunk_size": 1},
+            ]
+        },
         {
             "dimensions": [
                 {"name": "t", "count": 2**63, "chunk_size": 1},
@@ -218,10 +261,17 @@ def test_a_wrong_spec_is_refused_and_the_connection_goes_on(bystander, raw, spec
     client = raw(bystander.ipc)
     before = sorted(thread.name for thread in threading.enumerate()), sorted(bystander.root.iterdir())
     spec = {**spec_of().model_dump(mode="json"), **changes}
-    client.send(client.connection.control(Kind.OPEN, {"request": 5, "name": "a", "spec": spec, "stream": None, "transport": "message"}))
+    client.send(
+        client.connection.control(
+            Kind.OPEN, {"request": 5, "name": "a", "spec": spec, "stream": None, "transport": "message"}
+        )
+    )
     header, facts = client.receive_error()
     assert (header.session, facts["code"], facts["fatal"], facts["request"]) == (0, "spec", False, 5)
-    assert (sorted(thread.name for thread in threading.enumerate()), sorted(bystander.root.iterdir())) == before
+    assert (
+        sorted(thread.name for thread in threading.enumerate()),
+        sorted(bystander.root.iterdir()),
+    ) == before
     client.open("a", spec_of())
 
 
@@ -232,7 +282,11 @@ def test_changed_messages_never_hurt_anybody_else(bystander, spec_of, frames_of,
     client = raw(bystander.ipc, hello=False)
     hello = client.connection.control(Kind.HELLO, {"software": "raw", "host": "test", "pid": 1})
     body = {"request": 1, "name": "../x", "spec": None, "stream": None, "transport": "message"}
-    conversation = [hello, client.connection.control(Kind.OPEN, body), frames_message(Counter(0), frames_of(2))]
+    conversation = [
+        hello,
+        client.connection.control(Kind.OPEN, body),
+        frames_message(Counter(0), frames_of(2)),
+    ]
     place = data.draw(st.integers(0, 2))
     message = [bytearray(part) for part in conversation[place]]
     part = data.draw(st.integers(0, len(message) - 1))
@@ -279,7 +333,8 @@ def test_an_oversize_message_costs_only_its_sender(start, double, spec_of, frame
     assert stream.receipt.frames_stored == 1
 
 
-# The ring socket ---------------------------------------------------------------------------------------------------------------------------
+# The ring socket
+# ----------------------------------------------------------------------------------------------------
 
 
 def ask_for_ring(daemon, request: bytes) -> tuple[bytes, list[int]]:
@@ -299,7 +354,11 @@ def test_a_ring_goes_out_once_and_only_for_its_token(bystander, raw, spec_of):
     assert ask_for_ring(bystander, handover.encode_request(1, opened["ring_token"])) == (refusal, [])
     request = handover.encode_request(counter.session, opened["ring_token"])
     answer, (descriptor,) = ask_for_ring(bystander, request)
-    assert handover.decode_answer(answer) == opened["ring_slots"] * opened["slot_bytes"] == os.fstat(descriptor).st_size
+    assert (
+        handover.decode_answer(answer)
+        == opened["ring_slots"] * opened["slot_bytes"]
+        == os.fstat(descriptor).st_size
+    )
     for size in (0, 2 * os.fstat(descriptor).st_size):
         with pytest.raises(PermissionError):
             os.ftruncate(descriptor, size)
@@ -307,7 +366,9 @@ def test_a_ring_goes_out_once_and_only_for_its_token(bystander, raw, spec_of):
     assert ask_for_ring(bystander, request) == (refusal, [])
 
 
-@pytest.mark.parametrize("request_bytes", [b"", b"SWRR", bytes(32), b"GET / HTTP/1.1\r\nHost: rig\r\n\r\n", bytes(5000)], ids=len)
+@pytest.mark.parametrize(
+    "request_bytes", [b"", b"SWRR", bytes(32), b"GET / HTTP/1.1\r\nHost: rig\r\n\r\n", bytes(5000)], ids=len
+)
 def test_nonsense_on_the_ring_socket_is_dropped(bystander, request_bytes: bytes):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(30)
@@ -325,7 +386,10 @@ def test_silent_connections_on_the_ring_socket_starve_no_client(bystander, spec_
     with contextlib.ExitStack() as silent:
         for _ in range(endpoints.MAX_WAITING + 100):
             silent.enter_context(socket.socket(socket.AF_UNIX)).connect(str(bystander.root / "ring.sock"))
-        with sw.connect(bystander.ipc, transport="shm") as connection, connection.acquire("let-in", spec_of()) as stream:
+        with (
+            sw.connect(bystander.ipc, transport="shm") as connection,
+            connection.acquire("let-in", spec_of()) as stream,
+        ):
             stream.append(frames_of(1)[0])
     assert (stream.transport, stream.receipt.frames_stored) == ("shm", 1)
 
@@ -379,5 +443,10 @@ def test_ring_slots_must_exist_and_be_free(start, double, raw, spec_of, wrong: l
     client.send(shm_message(counter, [4, 5]))
     client.send(shm_message(counter, wrong, first=2))
     _, facts = client.receive_error(until=True)
-    assert (facts["code"], facts["message"], facts["first"], facts["last"]) == ("protocol", "ring slots that are not free", 2, 3)
+    assert (facts["code"], facts["message"], facts["first"], facts["last"]) == (
+        "protocol",
+        "ring slots that are not free",
+        2,
+        3,
+    )
     assert daemon.event("acquisition_ended")["frames_received"] == 2

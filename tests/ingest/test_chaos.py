@@ -1,5 +1,6 @@
-"""Random histories of one stream: links cut and mended, daemons killed and replaced, frames held back; in the end every frame is where it belongs,
-and none has reached one daemon's pipeline twice. ``SHARDWRIGHT_CHAOS=500`` runs that many."""
+"""Random histories of one stream: links cut and mended, daemons killed and replaced, frames held back; in the
+end every frame is where it belongs, and none has reached one daemon's pipeline twice.
+``SHARDWRIGHT_CHAOS=500`` runs that many."""
 
 from __future__ import annotations
 
@@ -22,12 +23,21 @@ FRAMES = 240
 def test_a_stream_survives_its_history(start, double, spec_of, frames_of, wait, proxy, tmp_path, seed: int):
     random = Random(seed)
     transport, overload = random.choice(("shm", "message")), random.choice(("block", "block", "drop"))
-    policy = StreamPolicy("cam0", spec_of(chunk=1), tmp_path / "out", ring_frames=random.choice((8, 20, 64)), write=WriteSettings(overload=overload))
+    policy = StreamPolicy(
+        "cam0",
+        spec_of(chunk=1),
+        tmp_path / "out",
+        ring_frames=random.choice((8, 20, 64)),
+        write=WriteSettings(overload=overload),
+    )
     (tmp_path / "out").mkdir()
     daemon = start(policy, doubled=double, session_timeout_ms=2000)
     link = proxy(daemon.tcp)
     frames, path = frames_of(FRAMES), tmp_path / "out" / "a.ome.zarr"
-    with sw.connect(link.endpoint, transport=transport) as connection, connection.acquire("a", stream="cam0") as stream:
+    with (
+        sw.connect(link.endpoint, transport=transport) as connection,
+        connection.acquire("a", stream="cam0") as stream,
+    ):
         done = threading.Event()
 
         def camera() -> None:
@@ -52,7 +62,13 @@ def test_a_stream_survives_its_history(start, double, spec_of, frames_of, wait, 
                     link.mend()
                 case 3:
                     daemon.kill()
-                    daemon = start(policy, doubled=double, root=daemon.root, adopt=[path] if random.random() < 0.7 else [], session_timeout_ms=2000)
+                    daemon = start(
+                        policy,
+                        doubled=double,
+                        root=daemon.root,
+                        adopt=[path] if random.random() < 0.7 else [],
+                        session_timeout_ms=2000,
+                    )
                     link.mend(daemon.tcp)
                 case 4:
                     reconnects = stream.reconnects
@@ -69,4 +85,6 @@ def test_a_stream_survives_its_history(start, double, spec_of, frames_of, wait, 
     assert disk.frames == {i: frame.tobytes() for i, frame in enumerate(frames) if i not in dropped}
     assert len(dropped) == stream.frames_dropped == stream.receipt.frames_dropped
     assert overload == "drop" or not dropped
-    assert not np.count_nonzero([len(set(made.submitted)) != len(made.submitted) for made in daemon.acquisitions])
+    assert not np.count_nonzero(
+        [len(set(made.submitted)) != len(made.submitted) for made in daemon.acquisitions]
+    )

@@ -20,7 +20,8 @@ def take(credit: Credit, first: int, count: int, *, dropped: bool = False) -> No
 
 
 def test_a_client_hears_nothing_of_the_frames_of_the_one_before_it():
-    """Also while it has told of frames that it dropped: a release that ends before its first frame is none of its own."""
+    """Also while it has told of frames that it dropped: a release that ends before its first frame is none of
+    its own."""
     credit = Credit(FRAME_BYTES)
     credit.begin(0, 8)
     take(credit, 0, 4)

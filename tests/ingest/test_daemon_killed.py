@@ -1,4 +1,5 @@
-"""A daemon in a process of its own, killed in the middle of a stream and started again: nothing that was appended is missing from the store."""
+"""A daemon in a process of its own, killed in the middle of a stream and started again: nothing that was
+appended is missing from the store."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ server.bind()
 server.adopt(unfinished_stores(root / "data"))
 print("ready", flush=True)
 server.run(stop)
-"""
+"""  # noqa: E501
 
 CAMERA = """
 import sys
@@ -120,7 +121,11 @@ def rig(short_folder: Path) -> Iterator[Rig]:
 @pytest.mark.parametrize("transport", ["shm", "message"])
 @pytest.mark.parametrize("durability", ["stored", "durable"])
 def test_a_stream_goes_on_over_kills_of_its_daemon(
-    rig: Rig, spec_of: Callable[..., sw.ArraySpec], frames_of: Callable[..., np.ndarray], transport: str, durability: str
+    rig: Rig,
+    spec_of: Callable[..., sw.ArraySpec],
+    frames_of: Callable[..., np.ndarray],
+    transport: str,
+    durability: str,
 ):
     frames = frames_of(1200, (32, 48))
     write = {"durability": durability, "store_within_ms": 50, "sync_interval_ms": 50}
@@ -130,7 +135,11 @@ def test_a_stream_goes_on_over_kills_of_its_daemon(
             for kill in range(3):
                 for frame in frames[kill * 300 : kill * 300 + 150]:
                     stream.append(frame)
-                camera = threading.Thread(target=lambda first=kill * 300 + 150: [stream.append(frame) for frame in frames[first : first + 150]])
+                camera = threading.Thread(
+                    target=lambda first=kill * 300 + 150: [
+                        stream.append(frame) for frame in frames[first : first + 150]
+                    ]
+                )
                 camera.start()
                 before = stream.watermark
                 rig.kill()
@@ -147,7 +156,9 @@ def test_a_stream_goes_on_over_kills_of_its_daemon(
     assert (receipt.frames_missing, receipt.frames_duplicate, receipt.frames_lost) == (0, 0, 0)
 
 
-def test_a_paused_daemon_is_waited_for(rig: Rig, spec_of: Callable[..., sw.ArraySpec], frames_of: Callable[..., np.ndarray]):
+def test_a_paused_daemon_is_waited_for(
+    rig: Rig, spec_of: Callable[..., sw.ArraySpec], frames_of: Callable[..., np.ndarray]
+):
     frames = frames_of(60)
     rig.start(session_timeout_ms=400)
     with sw.connect(rig.endpoint) as connection, connection.acquire("a", spec_of()) as stream:
@@ -162,12 +173,23 @@ def test_a_paused_daemon_is_waited_for(rig: Rig, spec_of: Callable[..., sw.Array
     np.testing.assert_array_equal(rig.stored(), frames)
 
 
-def test_a_killed_camera_is_replaced_by_another(rig: Rig, spec_of: Callable[..., sw.ArraySpec], frames_of: Callable[..., np.ndarray], tmp_path: Path):
+def test_a_killed_camera_is_replaced_by_another(
+    rig: Rig, spec_of: Callable[..., sw.ArraySpec], frames_of: Callable[..., np.ndarray], tmp_path: Path
+):
     frames = frames_of(50)
     np.save(tmp_path / "frames.npy", frames[:21])
     rig.start()
-    command = [sys.executable, "-c", CAMERA, rig.endpoint, spec_of().model_dump_json(), str(tmp_path / "frames.npy")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as camera:
+    command = [
+        sys.executable,
+        "-c",
+        CAMERA,
+        rig.endpoint,
+        spec_of().model_dump_json(),
+        str(tmp_path / "frames.npy"),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    ) as camera:
         assert camera.stdout is not None
         assert camera.stdout.readline() == "flushed\n"
         camera.kill()
@@ -187,12 +209,17 @@ def test_a_killed_camera_is_replaced_by_another(rig: Rig, spec_of: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("end", "point"), [("its client was gone for too long", "log.before_append"), ("the daemon was stopped", "table.before_create")]
+    ("end", "point"),
+    [
+        ("its client was gone for too long", "log.before_append"),
+        ("the daemon was stopped", "table.before_create"),
+    ],
 )
 def test_another_client_goes_on_after_an_end_that_was_cut_short(
     rig: Rig, spec_of: Callable[..., sw.ArraySpec], frames_of: Callable[..., np.ndarray], end: str, point: str
 ):
-    """The daemon dies while it seals what the first client had sent, a slab and a shard of it half full; the next frames come in order."""
+    """The daemon dies while it seals what the first client had sent, a slab and a shard of it half full; the
+    next frames come in order."""
     frames = frames_of(40)
     gone = end == "its client was gone for too long"
     rig.start(dies_at=point, **({"resume_timeout_ms": 100} if gone else {}))
@@ -216,7 +243,12 @@ def test_another_client_goes_on_after_an_end_that_was_cut_short(
         stream.close()
     receipt = stream.receipt
     assert receipt is not None
-    assert (receipt.frames_stored, receipt.frames_late, receipt.frames_duplicate, receipt.frames_lost) == (40, 0, 0, 0)
+    assert (receipt.frames_stored, receipt.frames_late, receipt.frames_duplicate, receipt.frames_lost) == (
+        40,
+        0,
+        0,
+        0,
+    )
     np.testing.assert_array_equal(rig.stored(), frames)
 
 

@@ -1,4 +1,5 @@
-"""The overload policy ``degrade`` through a daemon, with real sockets, ring and pipeline: a full ring reaches the encoders, and everybody is told."""
+"""The overload policy ``degrade`` through a daemon, with real sockets, ring and pipeline: a full ring reaches
+the encoders, and everybody is told."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def throttle(monkeypatch):
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
-def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(start, spec_of, frames_of, wait, throttle, tmp_path, transport):
+def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(
+    start, spec_of, frames_of, wait, throttle, tmp_path, transport
+):
     spec = spec_of(shape=SHAPE).model_copy(update={"codec": Zstd(level=3)})
     daemon = start(StreamPolicy("cam0", spec, tmp_path, ring_frames=RING, write=DEGRADE), root=tmp_path)
     images = frames_of(40, SHAPE)
@@ -51,12 +54,18 @@ def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(start, spec_of, f
     def level() -> str:
         return daemon.server.snapshot()["acquisitions"][0]["degrade_level"]
 
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", stream="cam0") as stream, throttle() as let:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", stream="cam0") as stream,
+        throttle() as let,
+    ):
         for image in images[:22]:
             stream.append(image)
         wait(lambda: level() == "faster")
         assert daemon.server.snapshot()["streams"]["cam0"]["degrade_level"] == 1
-        let(4)  # two that may have begun as configured, then a faster one for each worker; and the ring is still as full
+        # two that may have begun as configured, then a faster one for each worker; and the ring is still as
+        # full
+        let(4)
         wait(lambda: level() == "uncompressed")
         assert daemon.server.snapshot()["streams"]["cam0"]["degrade_level"] == 2
         let(1000)
@@ -64,10 +73,18 @@ def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(start, spec_of, f
         for image in images[22:]:
             stream.append(image)
     receipt = stream.receipt
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_missing, receipt.frames_lost) == (40, 40, 0, 0)
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_missing, receipt.frames_lost) == (
+        40,
+        40,
+        0,
+        0,
+    )
     assert receipt.frames_faster >= 4
     assert receipt.frames_uncompressed > 0
-    assert (receipt.chunks_faster, receipt.chunks_uncompressed) == (receipt.frames_faster // 2, receipt.frames_uncompressed // 2)
+    assert (receipt.chunks_faster, receipt.chunks_uncompressed) == (
+        receipt.frames_faster // 2,
+        receipt.frames_uncompressed // 2,
+    )
     assert np.array_equal(zarr.open_array(tmp_path / "a.ome.zarr" / "0", mode="r")[...], images)
     wait(lambda: daemon.count("acquisition_ended"))
     ended, totals = daemon.event("acquisition_ended"), daemon.server.snapshot()["streams"]["cam0"]
@@ -81,9 +98,15 @@ def test_a_camera_that_is_too_fast_for_the_codec_loses_nothing(start, spec_of, f
 
 
 def test_once_the_ring_is_full_the_camera_waits(start, spec_of, frames_of, wait, throttle, tmp_path):
-    daemon = start(StreamPolicy("cam0", spec_of(shape=SHAPE), tmp_path, ring_frames=RING, write=DEGRADE), root=tmp_path)
+    daemon = start(
+        StreamPolicy("cam0", spec_of(shape=SHAPE), tmp_path, ring_frames=RING, write=DEGRADE), root=tmp_path
+    )
     images, appended = frames_of(40, SHAPE), []
-    with sw.connect(daemon.ipc) as connection, connection.acquire("a", stream="cam0") as stream, throttle() as let:
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("a", stream="cam0") as stream,
+        throttle() as let,
+    ):
 
         def send() -> None:
             for image in images:

@@ -1,4 +1,5 @@
-"""From a client's frames to a store that another reader opens: real sockets, real pipeline, every transport, clients that die or stall."""
+"""From a client's frames to a store that another reader opens: real sockets, real pipeline, every transport,
+clients that die or stall."""
 
 from __future__ import annotations
 
@@ -82,7 +83,10 @@ def test_an_acquisition_that_never_got_a_frame_takes_no_name(start, spec_of, fra
     (frame,) = frames_of(1, (20, 30))
     with sw.connect(daemon.ipc) as connection:
         for wrong in (frame[1:], frame.astype("float32")):
-            with pytest.raises((errors.FrameShapeError, errors.FrameDtypeError)), connection.acquire("a", spec_of(shape=(20, 30))) as stream:
+            with (
+                pytest.raises((errors.FrameShapeError, errors.FrameDtypeError)),
+                connection.acquire("a", spec_of(shape=(20, 30))) as stream,
+            ):
                 stream.append(wrong)
             assert stream.receipt.frames_received == 0
             assert not Path(stream.path).exists()
@@ -97,12 +101,20 @@ def test_what_was_sent_is_what_is_read(start, spec_of, frames_of, endpoint: str,
     daemon = start()
     frames = frames_of(33, (20, 30), dtype)
     spec = spec_of(shape=(20, 30), dtype=dtype)
-    with sw.connect(getattr(daemon, endpoint), transport=transport) as connection, connection.acquire("a", spec) as stream:
+    with (
+        sw.connect(getattr(daemon, endpoint), transport=transport) as connection,
+        connection.acquire("a", spec) as stream,
+    ):
         for frame in frames:
             stream.append(frame)
     np.testing.assert_array_equal(read(stream.path), frames)
     receipt = stream.receipt
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable, receipt.frames_missing) == (33, 33, 33, 0)
+    assert (
+        receipt.frames_received,
+        receipt.frames_stored,
+        receipt.frames_durable,
+        receipt.frames_missing,
+    ) == (33, 33, 33, 0)
     assert (stream.frames_stored, stream.frames_durable) == (33, 33)
 
 
@@ -110,11 +122,18 @@ def test_what_was_sent_is_what_is_read(start, spec_of, frames_of, endpoint: str,
 def test_many_frames_at_once_are_what_is_read(start, spec_of, frames_of, transport: str):
     daemon = start()
     frames = frames_of(700)
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of()) as stream:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec_of()) as stream,
+    ):
         first = 0
         for count in (1, 0, 250, 3, 46, 400):
             ids = np.arange(first, first + count)[::-1]
-            stream.append_many(frames[first : first + count][::-1], frame_ids=ids, metadata={"delta_t": ids / 100, "exposure_time": 0.5})
+            stream.append_many(
+                frames[first : first + count][::-1],
+                frame_ids=ids,
+                metadata={"delta_t": ids / 100, "exposure_time": 0.5},
+            )
             first += count
     np.testing.assert_array_equal(read(stream.path), frames)
     table = {name: column[:] for name, column in zarr.open_group(f"{stream.path}/frames", mode="r").arrays()}
@@ -126,11 +145,16 @@ def test_many_frames_at_once_are_what_is_read(start, spec_of, frames_of, transpo
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
-def test_out_of_order_duplicate_and_missing_frames_are_placed_and_counted(start, spec_of, frames_of, transport: str):
+def test_out_of_order_duplicate_and_missing_frames_are_placed_and_counted(
+    start, spec_of, frames_of, transport: str
+):
     daemon = start()
     frames = frames_of(40)
     order = [i for i in np.random.default_rng(3).permutation(40).tolist() if i not in (5, 17)]
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of(count=40)) as stream:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec_of(count=40)) as stream,
+    ):
         for i in order:
             stream.append(frames[i], index=[i])
         stream.append(frames[0], index=[order[0]])  # again, with other pixels
@@ -143,21 +167,34 @@ def test_out_of_order_duplicate_and_missing_frames_are_placed_and_counted(start,
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
-def test_a_duplicate_ends_an_acquisition_whose_stream_says_so(start, spec_of, frames_of, tmp_path, transport: str):
-    """``on_duplicate: fail``: the client gets the error that names the frame, what came before it is sealed, and others go on."""
-    daemon = start(StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")), root=tmp_path)
+def test_a_duplicate_ends_an_acquisition_whose_stream_says_so(
+    start, spec_of, frames_of, tmp_path, transport: str
+):
+    """``on_duplicate: fail``: the client gets the error that names the frame, what came before it is sealed,
+    and others go on."""
+    daemon = start(
+        StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")), root=tmp_path
+    )
     frames = frames_of(6)
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("other", spec_of()) as other:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("other", spec_of()) as other,
+    ):
         strict = connection.acquire("a", stream="strict")
         for i in (0, 1, 2, 1):
             strict.append(frames[i], index=[i])
-        with pytest.raises(errors.DuplicateFrameError, match=r"the place of frame 3 is taken.*index \(1,\).*Is the index right"):
+        with pytest.raises(
+            errors.DuplicateFrameError,
+            match=r"the place of frame 3 is taken.*index \(1,\).*Is the index right",
+        ):
             strict.close()
         assert "the place of frame 3 is taken" in daemon.event("acquisition_ended")["reason"]
         for i in (0, 1, 1):
             other.append(frames[i], index=[i])
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr")[:3], frames[:3])
-    assert (other.receipt.frames_stored, other.receipt.frames_duplicate) == (2, 1), "the daemon counts, where nothing else is said"
+    assert (other.receipt.frames_stored, other.receipt.frames_duplicate) == (2, 1), (
+        "the daemon counts, where nothing else is said"
+    )
 
 
 def test_explicit_indices_over_several_axes(start, frames_of):
@@ -184,7 +221,10 @@ def test_more_frames_than_the_ring_holds(start, spec_of, frames_of):
     daemon = start()
     frames = frames_of(4, (512, 512))
     for transport in ("shm", "message"):
-        with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire(transport, spec_of(shape=(512, 512))) as stream:
+        with (
+            sw.connect(daemon.ipc, transport=transport) as connection,
+            connection.acquire(transport, spec_of(shape=(512, 512))) as stream,
+        ):
             ring_frames = stream._link.opened.ring_slots
             for i in range(3 * ring_frames):
                 stream.append(frames[i % 4])
@@ -196,7 +236,11 @@ def test_more_frames_than_the_ring_holds(start, spec_of, frames_of):
 def test_several_clients_at_once(start, spec_of, frames_of):
     daemon = start()
     frames = frames_of(50)
-    connections = [sw.connect(endpoint, transport=transport) for endpoint in (daemon.ipc, daemon.tcp) for transport in ("shm", "message")]
+    connections = [
+        sw.connect(endpoint, transport=transport)
+        for endpoint in (daemon.ipc, daemon.tcp)
+        for transport in ("shm", "message")
+    ]
     streams = [connection.acquire(f"cam{i}", spec_of()) for i, connection in enumerate(connections)]
     for frame in frames:
         for i, stream in enumerate(streams):
@@ -211,7 +255,10 @@ def test_several_clients_at_once(start, spec_of, frames_of):
 def test_a_killed_client_ends_its_own_acquisition_only(start, spec_of, frames_of, camera, transport: str):
     daemon = start(resume_timeout_ms=0)
     frames = frames_of(7)
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("bystander", spec_of()) as bystander:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("bystander", spec_of()) as bystander,
+    ):
         bystander.append(frames[0])
         victim = camera(daemon.ipc, transport, "victim", spec_of())
         victim.send_signal(signal.SIGKILL)
@@ -305,7 +352,12 @@ def test_acks_of_the_real_pipeline_release_every_frame_once(start, raw, spec_of,
     sent = np.zeros(5, messages.DESCRIPTOR)
     sent["sequence"] = sent["position"] = sent["slot"] = np.arange(5)
     body = messages.BATCH_PRELUDE.pack(messages.DTYPE_CODE["uint16"], 8, 12, 0) + sent.tobytes()
-    client.send([*counter.message(Kind.FRAMES, [body], count=5, pixel_parts=1, payload_bytes=frames.nbytes), frames.tobytes()])
+    client.send(
+        [
+            *counter.message(Kind.FRAMES, [body], count=5, pixel_parts=1, payload_bytes=frames.nbytes),
+            frames.tobytes(),
+        ]
+    )
     client.send(counter.control(Kind.FINISH, {"frames": 5}))
     told: dict[messages.Level, list[int]] = {level: [] for level in messages.Level}
     header, parts = client.receive()
@@ -314,14 +366,23 @@ def test_acks_of_the_real_pipeline_release_every_frame_once(start, raw, spec_of,
             told[level] += range(first, last + 1)
         header, parts = client.receive()
     assert header.kind is Kind.RECEIPT
-    assert sorted(told[messages.Level.RELEASED]) == told[messages.Level.STORED] == told[messages.Level.DURABLE] == list(range(5))
+    assert (
+        sorted(told[messages.Level.RELEASED])
+        == told[messages.Level.STORED]
+        == told[messages.Level.DURABLE]
+        == list(range(5))
+    )
     assert opened["credit_bytes"] == opened["ring_slots"] * frames[0].nbytes
 
 
-def test_a_camera_s_next_acquisition_takes_its_ring_over_and_another_camera_s_does_not(start, spec_of, frames_of, monkeypatch):
+def test_a_camera_s_next_acquisition_takes_its_ring_over_and_another_camera_s_does_not(
+    start, spec_of, frames_of, monkeypatch
+):
     made = []
     fresh = ring.Ring.__init__
-    monkeypatch.setattr(ring.Ring, "__init__", lambda self, *arguments: (made.append(self), fresh(self, *arguments))[1])
+    monkeypatch.setattr(
+        ring.Ring, "__init__", lambda self, *arguments: (made.append(self), fresh(self, *arguments))[1]
+    )
     daemon, frames = start(), frames_of(9, (20, 30), "uint16")
 
     def acquire(connection, name: str) -> None:

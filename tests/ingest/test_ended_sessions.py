@@ -1,5 +1,5 @@
-"""What ended leaves nothing in memory: no session, no acquisition, no exception, no traceback that holds a call's frame. Nothing waits for the
-collector, which is off here."""
+"""What ended leaves nothing in memory: no session, no acquisition, no exception, no traceback that holds a
+call's frame. Nothing waits for the collector, which is off here."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def nothing_left(before: Counter[str]) -> None:
 
 
 def test_requests_of_clients_that_left_before_the_daemon_was_ready_leave_nothing(start, raw, spec_of) -> None:
-    """Nothing is answered while kernels are compiled; a client that comes and goes all the time fills no memory meanwhile."""
+    """Nothing is answered while kernels are compiled; a client that comes and goes all the time fills no
+    memory meanwhile."""
     daemon = start(held=True)
     before = alive()
     goodbye = {"code": "closed", "message": "bye", "fatal": True}
@@ -80,7 +81,9 @@ def test_requests_of_clients_that_left_before_the_daemon_was_ready_leave_nothing
 
 
 @pytest.mark.parametrize("transport", ["message", "shm"])
-def test_sessions_that_broke_the_protocol_leave_nothing(start, raw, spec_of, frames_of, wait, transport: str) -> None:
+def test_sessions_that_broke_the_protocol_leave_nothing(
+    start, raw, spec_of, frames_of, wait, transport: str
+) -> None:
     daemon = start()
     client, frames = raw(daemon.ipc), frames_of(4)
     before = alive()
@@ -118,13 +121,24 @@ def broken() -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-# Refused at the beginning, failed in a commit (and in the rewrites that follow), in sealing, in storing a slab, in ending the store.
+# Refused at the beginning, failed in a commit (and in the rewrites that follow), in sealing, in storing a
+# slab, in ending the store.
 @pytest.mark.parametrize(
-    "point", ["shard.before_preallocate", "keeper.before_commit", "shard.before_index", "slots.before_write", "log.before_append"]
+    "point",
+    [
+        "shard.before_preallocate",
+        "keeper.before_commit",
+        "shard.before_index",
+        "slots.before_write",
+        "log.before_append",
+    ],
 )
 def test_acquisitions_that_a_disk_broke_leave_nothing(start, spec_of, frames_of, wait, point: str) -> None:
     daemon = start(write=WriteSettings(io="pwrite", sync_interval_ms=10))
-    with sw.connect(daemon.ipc, transport="shm") as connection, connection.acquire("sound", spec_of()) as stream:
+    with (
+        sw.connect(daemon.ipc, transport="shm") as connection,
+        connection.acquire("sound", spec_of()) as stream,
+    ):
         stream.append(frames_of(1)[0])
     wait(lambda: daemon.count("acquisition_ended") == 1)
     before = alive()

@@ -1,4 +1,5 @@
-"""What is kept for pixels in messages: never more than the acquisitions in hand and the last client's may need; nothing once that client is gone."""
+"""What is kept for pixels in messages: never more than the acquisitions in hand and the last client's may
+need; nothing once that client is gone."""
 
 from __future__ import annotations
 
@@ -97,7 +98,9 @@ def test_nothing_is_kept_for_a_client_that_is_gone(room, done) -> None:
 
 
 @pytest.mark.parametrize(("in_use", "kept_for_nobody"), [(0, 100), (60, 40), (100, 0)])
-def test_what_is_kept_counts_once_when_it_is_in_use(room, monkeypatch, in_use: int, kept_for_nobody: int) -> None:
+def test_what_is_kept_counts_once_when_it_is_in_use(
+    room, monkeypatch, in_use: int, kept_for_nobody: int
+) -> None:
     """The ring of an acquisition with pixels in messages is in its plan, and is what is kept."""
     tables = 30
     monkeypatch.setattr(message_room, "resident_bytes", lambda: RUNTIME_BYTES + 1000)
@@ -171,7 +174,8 @@ def test_acquisitions_one_after_the_other_share_memory_on_both_sides(start, spec
 
 
 def test_a_closed_connection_keeps_no_memory_and_reuse_wraps_nothing(start, spec_of, frames_of) -> None:
-    """A user may keep the stream for its receipt; and a chain of views of views would be torn down in one go at the end."""
+    """A user may keep the stream for its receipt; and a chain of views of views would be torn down in one go
+    at the end."""
     daemon, memory = start(), []
     with sw.connect(daemon.ipc, transport="message") as connection:
         for name in "abc":

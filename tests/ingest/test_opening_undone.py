@@ -1,4 +1,5 @@
-"""An OPEN that fails at any step of creation leaves the daemon as it was: no descriptor, no thread, no file; the same name can be opened next."""
+"""An OPEN that fails at any step of creation leaves the daemon as it was: no descriptor, no thread, no file;
+the same name can be opened next."""
 
 from __future__ import annotations
 
@@ -15,14 +16,21 @@ from shardwright.acquire import acquisition, core
 from shardwright.acquire.new_store import abandoned, remove_abandoned
 from shardwright.storage import failpoints
 
-CAN_DO_WITHOUT = {"ballast.before_fill", "ballast.before_open", "log.before_preallocate", "store.before_remove"}
+CAN_DO_WITHOUT = {
+    "ballast.before_fill",
+    "ballast.before_open",
+    "log.before_preallocate",
+    "store.before_remove",
+}
 
 
 @pytest.fixture
 def root(tmp_path):
     """In memory where that can be had: creation syncs a lot, and nothing here asks for a disk."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path, prefix="shardwright-test-") as folder:
+    with tempfile.TemporaryDirectory(
+        dir=memory if os.access(memory, os.W_OK) else tmp_path, prefix="shardwright-test-"
+    ) as folder:
         yield Path(folder)
 
 
@@ -37,7 +45,11 @@ def client(start, raw, root, spec_of):
 def left(root: Path) -> tuple[list[str], list[str], list[str]]:
     gc.collect()
     descriptors = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    return sorted(descriptors), sorted(thread.name for thread in threading.enumerate()), sorted(map(str, root.rglob("*")))
+    return (
+        sorted(descriptors),
+        sorted(thread.name for thread in threading.enumerate()),
+        sorted(map(str, root.rglob("*"))),
+    )
 
 
 def refused(client, spec) -> None:
@@ -64,7 +76,12 @@ def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
     client.open("counted", spec_of())  # the opener's thread is there from now on
     failpoints.watch_all(None)
     steps, tolerated = len(calls), 0
-    assert {"lock.before_take", "log.before_sync", "staging.before_preallocate", "journal.before_sync"} <= set(calls)
+    assert {
+        "lock.before_take",
+        "log.before_sync",
+        "staging.before_preallocate",
+        "journal.before_sync",
+    } <= set(calls)
     before = left(root)
     for number in range(1, steps + 1):
         del calls[:]
@@ -86,7 +103,11 @@ def test_each_step_of_creation_fails_in_turn(client, root, spec_of):
 @pytest.mark.parametrize("name", ["SlabTable", "StagingDesk", "ShardKeeper", "Groups"])
 def test_a_part_that_cannot_be_made(client, root, spec_of, monkeypatch, name):
     with monkeypatch.context() as patch:
-        patch.setattr(acquisition if name == "ShardKeeper" else core, name, fail(OverflowError("Python int too large to convert to C long")))
+        patch.setattr(
+            acquisition if name == "ShardKeeper" else core,
+            name,
+            fail(OverflowError("Python int too large to convert to C long")),
+        )
         refused(client, spec_of())
         before = left(root)
         for _ in range(3):

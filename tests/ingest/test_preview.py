@@ -39,7 +39,10 @@ def preview_of(daemon, wait, acquisition, frame, **which):
 def test_a_preview_is_the_newest_frame_that_was_sent(start, spec_of, frames_of, wait, transport, dtype):
     daemon = start()
     frames = frames_of(6, (20, 30), dtype)
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of(shape=(20, 30), dtype=dtype)) as stream:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec_of(shape=(20, 30), dtype=dtype)) as stream,
+    ):
         assert daemon.server.preview(name="a") is None
         for i, frame in enumerate(frames):
             preview = preview_of(daemon, wait, stream, frame, stream="client")
@@ -50,11 +53,18 @@ def test_a_preview_is_the_newest_frame_that_was_sent(start, spec_of, frames_of, 
 
 
 @pytest.mark.parametrize("transport", WAYS)
-@pytest.mark.parametrize("shape", [(MOST_PIXELS + 1, 3 * MOST_PIXELS), (2 * MOST_PIXELS + 1, MOST_PIXELS // 2)])
-def test_a_large_frame_is_made_small_by_leaving_pixels_out_and_keeps_its_proportions(start, spec_of, frames_of, wait, transport, shape):
+@pytest.mark.parametrize(
+    "shape", [(MOST_PIXELS + 1, 3 * MOST_PIXELS), (2 * MOST_PIXELS + 1, MOST_PIXELS // 2)]
+)
+def test_a_large_frame_is_made_small_by_leaving_pixels_out_and_keeps_its_proportions(
+    start, spec_of, frames_of, wait, transport, shape
+):
     daemon = start()
     (frame,) = frames_of(1, shape)
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", spec_of(shape=shape)) as stream:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", spec_of(shape=shape)) as stream,
+    ):
         preview = preview_of(daemon, wait, stream, frame, name="a")
     np.testing.assert_array_equal(pixels_of(preview), frame[::3, ::3])
 
@@ -102,12 +112,15 @@ def test_whoever_asks_all_the_time_gets_no_more_than_so_many(spec_of, frames_of)
     batch = np.zeros(1, [("sequence", np.int64), ("frame_id", np.int64)])
     tap.ask()
     tap.take(batch, np.array([frame.ctypes.data]))
-    tap._last = type(tap._last)(tap._last.pixels, 0, 0, tap._last.taken_s + 3600)  # as if it had been taken just now, however slow this machine is
+    # as if it had been taken just now, however slow this machine is
+    tap._last = type(tap._last)(tap._last.pixels, 0, 0, tap._last.taken_s + 3600)
     assert tap.ask() is not None
     assert not tap.wanted
 
 
-def test_unknown_streams_and_names_are_refused_and_ended_acquisitions_show_nothing(start, spec_of, frames_of, wait):
+def test_unknown_streams_and_names_are_refused_and_ended_acquisitions_show_nothing(
+    start, spec_of, frames_of, wait
+):
     daemon = start()
     with pytest.raises(errors.UnknownStreamError):
         daemon.server.preview(stream="cam7")

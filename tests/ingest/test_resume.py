@@ -1,5 +1,5 @@
-"""Links that break, daemons that are killed, clients that come back or are replaced: real sockets, the pipeline replaced by a double that remembers
-what a killed daemon would have left on disk."""
+"""Links that break, daemons that are killed, clients that come back or are replaced: real sockets, the
+pipeline replaced by a double that remembers what a killed daemon would have left on disk."""
 
 from __future__ import annotations
 
@@ -43,16 +43,22 @@ def few_slots(spec_of, tmp_path):
     return policy
 
 
-# The same client comes back ----------------------------------------------------------------------------------------------------------------
+# The same client comes back
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", WAYS)
 @pytest.mark.parametrize("holding", [False, True], ids=["stored as it comes", "nothing stored"])
-def test_a_killed_daemon_is_replaced_and_no_frame_is_missing(start, double, spec_of, frames_of, wait, transport: str, holding: bool):
+def test_a_killed_daemon_is_replaced_and_no_frame_is_missing(
+    start, double, spec_of, frames_of, wait, transport: str, holding: bool
+):
     double.holding = holding
     first = start(doubled=double)
     frames = frames_of(900)
-    with sw.connect(first.ipc, transport=transport) as connection, connection.acquire("a", spec_of()) as stream:
+    with (
+        sw.connect(first.ipc, transport=transport) as connection,
+        connection.acquire("a", spec_of()) as stream,
+    ):
         camera = appender(stream, frames)
         wait(lambda: first.acquisitions[0].submitted)
         first.kill()
@@ -68,11 +74,16 @@ def test_a_killed_daemon_is_replaced_and_no_frame_is_missing(start, double, spec
 
 
 @pytest.mark.parametrize("transport", WAYS)
-def test_a_cut_link_is_mended_and_no_frame_is_missing_or_sent_to_the_pipeline_twice(start, double, spec_of, frames_of, wait, proxy, transport: str):
+def test_a_cut_link_is_mended_and_no_frame_is_missing_or_sent_to_the_pipeline_twice(
+    start, double, spec_of, frames_of, wait, proxy, transport: str
+):
     daemon = start(doubled=double)
     link = proxy(daemon.tcp)
     frames = frames_of(1500)
-    with sw.connect(link.endpoint, transport=transport) as connection, connection.acquire("a", spec_of()) as stream:
+    with (
+        sw.connect(link.endpoint, transport=transport) as connection,
+        connection.acquire("a", spec_of()) as stream,
+    ):
         camera = appender(stream, frames)
         for cuts in range(1, 5):
             wait(lambda: daemon.acquisitions[0].submitted)
@@ -88,13 +99,18 @@ def test_a_cut_link_is_mended_and_no_frame_is_missing_or_sent_to_the_pipeline_tw
 
 
 @pytest.mark.parametrize("transport", WAYS)
-def test_frames_still_needed_when_the_link_broke_keep_their_slots(start, double, few_slots, frames_of, wait, proxy, transport: str):
+def test_frames_still_needed_when_the_link_broke_keep_their_slots(
+    start, double, few_slots, frames_of, wait, proxy, transport: str
+):
     """The ring is full, half of it unsent: nothing may be overwritten, nothing be released twice."""
     double.holding = True
     daemon = start(few_slots(), doubled=double)
     link = proxy(daemon.tcp)
     frames = frames_of(60)
-    with sw.connect(link.endpoint, transport=transport) as connection, connection.acquire("a", stream="cam0") as stream:
+    with (
+        sw.connect(link.endpoint, transport=transport) as connection,
+        connection.acquire("a", stream="cam0") as stream,
+    ):
         camera = appender(stream, frames)
         (acquisition,) = daemon.acquisitions
         for cuts in range(1, 4):
@@ -112,7 +128,10 @@ def test_a_frozen_link_is_given_up_on_both_sides_and_mended(start, double, spec_
     daemon = start(doubled=double, session_timeout_ms=300)
     link = proxy(daemon.tcp)
     frames = frames_of(40)
-    with sw.connect(link.endpoint, transport="message") as connection, connection.acquire("a", spec_of()) as stream:
+    with (
+        sw.connect(link.endpoint, transport="message") as connection,
+        connection.acquire("a", spec_of()) as stream,
+    ):
         appender(stream, frames[:20]).join()
         link.freeze()
         camera = appender(stream, frames[20:])
@@ -122,7 +141,9 @@ def test_a_frozen_link_is_given_up_on_both_sides_and_mended(start, double, spec_
     assert daemon.acquisitions[0].frames == pixels(frames)
 
 
-def test_a_client_may_come_back_before_its_old_connection_is_missed(start, double, raw, spec_of, frames_of, wait, proxy):
+def test_a_client_may_come_back_before_its_old_connection_is_missed(
+    start, double, raw, spec_of, frames_of, wait, proxy
+):
     daemon = start(doubled=double, session_timeout_ms=60_000)
     frames = frames_of(4)
     link = proxy(daemon.tcp)
@@ -142,12 +163,21 @@ def test_a_client_may_come_back_before_its_old_connection_is_missed(start, doubl
     assert receipt_of(client)["frames_stored"] == 4
 
 
-def resume_of(opened: dict[str, Any], next_sequence: int, changes: dict[str, int | str] | None = None) -> dict[str, object]:
+def resume_of(
+    opened: dict[str, Any], next_sequence: int, changes: dict[str, int | str] | None = None
+) -> dict[str, object]:
     facts = {key: opened[key] for key in ("acquisition", "client_epoch", "ring_slots")}
     return {**facts, "next_sequence": next_sequence} | (changes or {})
 
 
-def frames_message(counter: Counter, frames: np.ndarray, *, first: int = 0, sequences: list[int] | None = None, **fields: object) -> list[bytes]:
+def frames_message(
+    counter: Counter,
+    frames: np.ndarray,
+    *,
+    first: int = 0,
+    sequences: list[int] | None = None,
+    **fields: object,
+) -> list[bytes]:
     """Message transport; frames whose ``flags`` are set travel without their pixels."""
     count, height, width = frames.shape
     descriptors = np.zeros(count, DESCRIPTOR)
@@ -161,7 +191,12 @@ def frames_message(counter: Counter, frames: np.ndarray, *, first: int = 0, sequ
     body = BATCH_PRELUDE.pack(messages.DTYPE_CODE["uint16"], height, width, 0) + descriptors.tobytes()
     payload = frames[with_pixels].tobytes()
     parts = [payload] if payload else []
-    return [*counter.message(Kind.FRAMES, [body], count=count, pixel_parts=len(parts), payload_bytes=len(payload)), *parts]
+    return [
+        *counter.message(
+            Kind.FRAMES, [body], count=count, pixel_parts=len(parts), payload_bytes=len(payload)
+        ),
+        *parts,
+    ]
 
 
 def receipt_of(client) -> dict[str, object]:
@@ -176,11 +211,17 @@ def acks_of(client, level: Level) -> list[int]:
     """The sequences of that level in the next ACK."""
     header, parts = client.receive()
     assert header.kind is Kind.ACK, parts
-    return [s for each, first, last in messages.decode_ranges(parts[0]) if each is level for s in range(first, last + 1)]
+    return [
+        s
+        for each, first, last in messages.decode_ranges(parts[0])
+        if each is level
+        for s in range(first, last + 1)
+    ]
 
 
 def test_a_client_that_sends_everything_again_changes_nothing(start, double, raw, spec_of, frames_of, wait):
-    """It need not look at ``missing``: what came before is dropped by its sequence, and its release is told again."""
+    """It need not look at ``missing``: what came before is dropped by its sequence, and its release is told
+    again."""
     daemon = start(doubled=double)
     frames = frames_of(6)
     client = raw(daemon.ipc)
@@ -213,7 +254,9 @@ def test_a_client_that_sends_everything_again_changes_nothing(start, double, raw
     ],
     ids=str,
 )
-def test_frames_that_were_to_be_sent_again_may_not_be_left_out(start, double, raw, spec_of, frames_of, wait, sequences: list[int], message: str):
+def test_frames_that_were_to_be_sent_again_may_not_be_left_out(
+    start, double, raw, spec_of, frames_of, wait, sequences: list[int], message: str
+):
     daemon = start(doubled=double)
     client = raw(daemon.ipc)
     counter, opened = client.open("a", spec_of())
@@ -229,7 +272,9 @@ def test_frames_that_were_to_be_sent_again_may_not_be_left_out(start, double, ra
     assert receipt_of(client)["frames_received"] == 2
 
 
-def test_a_client_that_claims_to_have_sent_the_moon_costs_no_memory(start, double, raw, spec_of, frames_of, wait):
+def test_a_client_that_claims_to_have_sent_the_moon_costs_no_memory(
+    start, double, raw, spec_of, frames_of, wait
+):
     daemon = start(doubled=double)
     client = raw(daemon.ipc)
     _, opened = client.open("a", spec_of())
@@ -264,7 +309,9 @@ def test_finish_waits_for_what_is_to_be_sent_again(start, double, raw, spec_of, 
     ],
     ids=str,
 )
-def test_a_resume_that_cannot_be_is_refused_and_the_acquisition_waits_on(start, double, raw, spec_of, frames_of, wait, changes, code: str):
+def test_a_resume_that_cannot_be_is_refused_and_the_acquisition_waits_on(
+    start, double, raw, spec_of, frames_of, wait, changes, code: str
+):
     daemon = start(doubled=double)
     client = raw(daemon.ipc)
     counter, opened = client.open("a", spec_of())
@@ -293,11 +340,15 @@ def test_what_was_lost_is_told_to_the_client_that_comes_back(start, double, spec
         link.mend()
         wait(lambda: len(stream.losses) == 2)
         stream.append(frames_of(1)[0])
-    assert [(loss.first, loss.last, str(loss.error)) for loss in stream.losses] == [(0, 0, "the disk ate it"), (0, 0, "and again")]
+    assert [(loss.first, loss.last, str(loss.error)) for loss in stream.losses] == [
+        (0, 0, "the disk ate it"),
+        (0, 0, "and again"),
+    ]
     assert daemon.event("io_error") == {"path": stream.path, "operation": "write"}
 
 
-# Ends while the link is down ---------------------------------------------------------------------------------------------------------------
+# Ends while the link is down
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_receipt_that_was_missed_is_given_again(start, double, spec_of, frames_of, wait, proxy):
@@ -318,7 +369,9 @@ def test_a_receipt_that_was_missed_is_given_again(start, double, spec_of, frames
     assert stream.receipt.frames_stored == 1
 
 
-def test_a_client_that_comes_back_while_it_is_sealed_waits_for_its_receipt(start, double, spec_of, frames_of, wait, proxy):
+def test_a_client_that_comes_back_while_it_is_sealed_waits_for_its_receipt(
+    start, double, spec_of, frames_of, wait, proxy
+):
     double.hold_seal = True
     daemon = start(doubled=double)
     link = proxy(daemon.tcp)
@@ -337,7 +390,9 @@ def test_a_client_that_comes_back_while_it_is_sealed_waits_for_its_receipt(start
     assert stream.receipt.frames_stored == 1
 
 
-def test_who_does_not_come_back_in_time_finds_the_acquisition_sealed(start, double, spec_of, frames_of, wait, proxy):
+def test_who_does_not_come_back_in_time_finds_the_acquisition_sealed(
+    start, double, spec_of, frames_of, wait, proxy
+):
     daemon = start(doubled=double, resume_timeout_ms=50)
     link = proxy(daemon.tcp)
     with sw.connect(link.endpoint) as connection:
@@ -401,10 +456,13 @@ def test_a_client_that_leaves_in_good_order_ends_its_acquisition_at_once(start, 
     assert daemon.count("acquisition_detached") == 0
 
 
-# Recovery at start -------------------------------------------------------------------------------------------------------------------------
+# Recovery at start
+# ----------------------------------------------------------------------------------------------------
 
 
-def test_others_are_served_while_a_store_is_recovered_and_its_client_waits(start, double, spec_of, frames_of, wait):
+def test_others_are_served_while_a_store_is_recovered_and_its_client_waits(
+    start, double, spec_of, frames_of, wait
+):
     first = start(doubled=double)
     frames = frames_of(10)
     with sw.connect(first.ipc) as connection, connection.acquire("a", spec_of()) as stream:
@@ -427,8 +485,11 @@ def test_others_are_served_while_a_store_is_recovered_and_its_client_waits(start
     assert bystander.receipt.frames_stored == 1
 
 
-def test_nobody_answers_for_the_memory_of_what_is_recovered(start, pool, double, spec_of, frames_of, wait, monkeypatch):
-    """What a recovery takes is known when it is done, and then it is in the plan of memory, though it counts nothing against the budget."""
+def test_nobody_answers_for_the_memory_of_what_is_recovered(
+    start, pool, double, spec_of, frames_of, wait, monkeypatch
+):
+    """What a recovery takes is known when it is done, and then it is in the plan of memory, though it counts
+    nothing against the budget."""
     first = start(doubled=double)
     with sw.connect(first.ipc, reconnect_timeout_ms=0) as connection:
         stream = connection.acquire("a", spec_of())
@@ -500,11 +561,14 @@ def test_a_store_that_cannot_be_recovered_is_told_and_hurts_nobody(start, double
         connection.acquire("a", spec_of()).close()
 
 
-# Another client takes over -----------------------------------------------------------------------------------------------------------------
+# Another client takes over
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", WAYS)
-def test_another_client_goes_on_where_the_first_one_died(start, double, raw, spec_of, frames_of, wait, transport: str):
+def test_another_client_goes_on_where_the_first_one_died(
+    start, double, raw, spec_of, frames_of, wait, transport: str
+):
     double.holding = True
     daemon = start(doubled=double)
     frames = frames_of(30)
@@ -554,7 +618,11 @@ def test_a_duplicate_that_is_found_while_the_client_is_away_ends_the_acquisition
     start, double, raw, spec_of, frames_of, wait, tmp_path
 ):
     """``on_duplicate: fail``: frames that wait for room are given their places later."""
-    daemon = start(StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")), root=tmp_path, doubled=double)
+    daemon = start(
+        StreamPolicy("strict", spec_of(), tmp_path, write=WriteSettings(on_duplicate="fail")),
+        root=tmp_path,
+        doubled=double,
+    )
     client = raw(daemon.ipc)
     counter, _ = client.open("a", None, stream="strict")
     client.send(frames_message(counter, frames_of(3)))
@@ -564,7 +632,8 @@ def test_a_duplicate_that_is_found_while_the_client_is_away_ends_the_acquisition
     acquisition.duplicates = ErrorText(errors.DuplicateFrameError, "the place of frame 2 is taken")
     rounds = len(acquisition.ring_seen)
     wait(lambda: len(acquisition.ring_seen) > rounds + 1)
-    refused = pytest.raises(errors.DuplicateFrameError, match="frame 2 is taken")  # perhaps before its ring is made
+    # perhaps before its ring is made
+    refused = pytest.raises(errors.DuplicateFrameError, match="frame 2 is taken")
     with sw.connect(daemon.ipc, transport="message") as connection, refused:
         connection.acquire("a", stream="strict", reopen=True).close()
     assert daemon.event("acquisition_ended")["reason"] == "the place of frame 2 is taken"
@@ -590,7 +659,9 @@ def test_a_store_is_reopened_from_disk(start, double, spec_of, frames_of, wait):
                 connection.acquire(name, reopen=True)
 
 
-def test_what_the_first_client_can_no_longer_send_holds_nothing_up(start, double, spec_of, frames_of, wait, raw):
+def test_what_the_first_client_can_no_longer_send_holds_nothing_up(
+    start, double, spec_of, frames_of, wait, raw
+):
     """A power cut took frames in the middle."""
     daemon = start(doubled=double)
     client = raw(daemon.ipc)
@@ -608,7 +679,8 @@ def test_what_the_first_client_can_no_longer_send_holds_nothing_up(start, double
     assert disk.place_of[2] == disk.place_of[3] == -FRAME_NOT_HELD
 
 
-# Overload, flush, memory -------------------------------------------------------------------------------------------------------------------
+# Overload, flush, memory
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", WAYS)
@@ -616,7 +688,10 @@ def test_drop_drops_the_newest_and_records_each(start, double, few_slots, frames
     double.holding = True
     daemon = start(few_slots(overload="drop"), doubled=double)
     frames = frames_of(30)
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", stream="cam0") as stream:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", stream="cam0") as stream,
+    ):
         (acquisition,) = daemon.acquisitions
         for i, frame in enumerate(frames[:20]):
             stream.append(frame, frame_id=i, metadata={"exposure_time": i})
@@ -631,7 +706,12 @@ def test_drop_drops_the_newest_and_records_each(start, double, few_slots, frames
     assert sorted(acquisition.frames) == [*range(12), *range(20, 30)]
     records = np.concatenate(acquisition.descriptors)
     dropped = records[records["flags"] == FRAME_DROPPED]
-    assert dropped["frame_id"].tolist() == dropped["position"].tolist() == dropped["exposure_time"].tolist() == list(range(12, 20))
+    assert (
+        dropped["frame_id"].tolist()
+        == dropped["position"].tolist()
+        == dropped["exposure_time"].tolist()
+        == list(range(12, 20))
+    )
     assert stream.receipt.frames_dropped == 8
 
 
@@ -639,7 +719,10 @@ def test_dropped_frames_survive_a_broken_link(start, double, few_slots, frames_o
     daemon = start(few_slots(overload="drop"), doubled=double)
     link = proxy(daemon.tcp)
     frames = frames_of(500)
-    with sw.connect(link.endpoint, transport="message") as connection, connection.acquire("a", stream="cam0") as stream:
+    with (
+        sw.connect(link.endpoint, transport="message") as connection,
+        connection.acquire("a", stream="cam0") as stream,
+    ):
         link.cut()
         for frame in frames:
             stream.append(frame)
@@ -679,10 +762,18 @@ def test_a_client_without_end_to_its_dropped_frames_is_refused(start, double, ra
 
 @pytest.mark.parametrize(
     "fields",
-    [{"flags": 3}, {"flags": 4}, {"flags": FRAME_DROPPED, "position": -1}, {"flags": FRAME_NOT_HELD, "position": -2}, {"position": -1}],
+    [
+        {"flags": 3},
+        {"flags": 4},
+        {"flags": FRAME_DROPPED, "position": -1},
+        {"flags": FRAME_NOT_HELD, "position": -2},
+        {"position": -1},
+    ],
     ids=str,
 )
-def test_frames_without_pixels_follow_their_rules(start, double, raw, spec_of, frames_of, fields: dict[str, int]):
+def test_frames_without_pixels_follow_their_rules(
+    start, double, raw, spec_of, frames_of, fields: dict[str, int]
+):
     client = raw(start(doubled=double).ipc)
     counter, _ = client.open("a", spec_of())
     client.send(frames_message(counter, frames_of(1), **fields))
@@ -721,7 +812,9 @@ def test_a_flush_survives_a_broken_link(start, double, spec_of, frames_of, wait,
         waiter.join()
 
 
-def test_a_resume_waits_for_memory_rather_than_for_ever_losing_its_stream(start, double, few_slots, frames_of, wait, proxy):
+def test_a_resume_waits_for_memory_rather_than_for_ever_losing_its_stream(
+    start, double, few_slots, frames_of, wait, proxy
+):
     """The old ring is still needed by the pipeline, and there is no room for a second one."""
     policy = few_slots()
     limits = Limits.derive(policy.spec, threads=2, ring_frames=12)
@@ -729,7 +822,10 @@ def test_a_resume_waits_for_memory_rather_than_for_ever_losing_its_stream(start,
     daemon = start(policy, doubled=double, memory_budget_bytes=limits.memory_bytes + limits.ring_bytes // 2)
     link = proxy(daemon.tcp)
     frames = frames_of(20)
-    with sw.connect(link.endpoint, transport="shm") as connection, connection.acquire("a", stream="cam0") as stream:
+    with (
+        sw.connect(link.endpoint, transport="shm") as connection,
+        connection.acquire("a", stream="cam0") as stream,
+    ):
         camera = appender(stream, frames)
         wait(lambda: daemon.acquisitions[0].in_flight == 12)
         link.cut()
@@ -743,7 +839,9 @@ def test_a_resume_waits_for_memory_rather_than_for_ever_losing_its_stream(start,
 
 
 @pytest.mark.parametrize("recovered", [False, True])
-def test_whoever_reopens_with_pixels_in_messages_needs_memory_for_the_messages(start, double, raw, spec_of, recovered: bool):
+def test_whoever_reopens_with_pixels_in_messages_needs_memory_for_the_messages(
+    start, double, raw, spec_of, recovered: bool
+):
     """Of an acquisition that had a ring in this daemon, and of one that a daemon before it had."""
     limits = Limits.derive(spec_of(), threads=2)
     daemon = start(doubled=double, memory_budget_bytes=limits.memory_bytes)
@@ -751,7 +849,12 @@ def test_whoever_reopens_with_pixels_in_messages_needs_memory_for_the_messages(s
     client.open("a", spec_of(), transport="shm")
     if recovered:
         daemon.kill()
-        daemon = start(doubled=double, root=daemon.root, adopt=[daemon.root / "a.ome.zarr"], memory_budget_bytes=limits.memory_bytes)
+        daemon = start(
+            doubled=double,
+            root=daemon.root,
+            adopt=[daemon.root / "a.ome.zarr"],
+            memory_budget_bytes=limits.memory_bytes,
+        )
         daemon.event("acquisition_recovered")
     else:
         client.close()

@@ -32,10 +32,15 @@ def append_until_refused(stream: Stream, frame: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("endpoint", "transport"), WAYS)
-def test_frames_arrive_whole_and_in_their_places(start, double, spec_of, frames_of, endpoint: str, transport: str):
+def test_frames_arrive_whole_and_in_their_places(
+    start, double, spec_of, frames_of, endpoint: str, transport: str
+):
     daemon = start(doubled=double)
     frames = frames_of(500)
-    with sw.connect(getattr(daemon, endpoint), transport=transport) as connection, connection.acquire("a", spec_of()) as stream:
+    with (
+        sw.connect(getattr(daemon, endpoint), transport=transport) as connection,
+        connection.acquire("a", spec_of()) as stream,
+    ):
         assert stream.transport == transport
         for i, frame in enumerate(frames):
             stream.append(frame, frame_id=i, metadata={"exposure_time": i / 10, "position_z": 2})
@@ -62,11 +67,16 @@ def test_auto_takes_shared_memory_on_one_machine_and_messages_where_it_is_not_of
 
 
 @pytest.mark.parametrize("transport", ["shm", "message"])
-def test_append_waits_while_the_daemon_needs_every_slot(start, double, spec_of, frames_of, wait, tmp_path, transport: str):
+def test_append_waits_while_the_daemon_needs_every_slot(
+    start, double, spec_of, frames_of, wait, tmp_path, transport: str
+):
     double.holding = True
     daemon = start(StreamPolicy("cam0", spec_of(chunk=1), tmp_path, ring_frames=6), doubled=double)
     frames = frames_of(20)
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire("a", stream="cam0") as stream:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire("a", stream="cam0") as stream,
+    ):
         appender = threading.Thread(target=lambda: [stream.append(frame) for frame in frames])
         appender.start()
         (acquisition,) = daemon.acquisitions
@@ -96,7 +106,9 @@ def test_a_lone_frame_is_sent_without_waiting_for_its_batch(start, double, spec_
         wait(lambda: (stream.frames_stored, stream.frames_durable) == (1, 1))
 
 
-def test_several_acquisitions_on_one_connection_at_once_and_one_after_another(start, double, spec_of, frames_of):
+def test_several_acquisitions_on_one_connection_at_once_and_one_after_another(
+    start, double, spec_of, frames_of
+):
     daemon = start(doubled=double)
     frames = frames_of(60)
     with sw.connect(daemon.ipc) as connection:
@@ -114,7 +126,12 @@ def test_several_threads_may_append(start, double, spec_of, frames_of):
     daemon = start(doubled=double)
     frames = frames_of(400)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of()) as stream:
-        threads = [threading.Thread(target=lambda k=k: [stream.append(frames[i], frame_id=i) for i in range(k, 400, 4)]) for k in range(4)]
+        threads = [
+            threading.Thread(
+                target=lambda k=k: [stream.append(frames[i], frame_id=i) for i in range(k, 400, 4)]
+            )
+            for k in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -122,7 +139,8 @@ def test_several_threads_may_append(start, double, spec_of, frames_of):
     assert daemon.acquisitions[0].frames == {i: frame.tobytes() for i, frame in enumerate(frames)}
 
 
-# Frames that the client refuses ------------------------------------------------------------------------------------------------------------
+# Frames that the client refuses
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,7 +158,9 @@ def test_several_threads_may_append(start, double, spec_of, frames_of):
         (np.zeros((8, 12), "u2"), {"metadata": {"delta_t": "soon"}}, errors.MetadataError),
     ],
 )
-def test_a_wrong_frame_is_refused_and_the_stream_goes_on(start, double, spec_of, frames_of, frame, options, expected):
+def test_a_wrong_frame_is_refused_and_the_stream_goes_on(
+    start, double, spec_of, frames_of, frame, options, expected
+):
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of(count=10)) as stream:
         stream.append(frames_of(1)[0])
@@ -155,7 +175,10 @@ def test_a_wrong_frame_is_refused_and_the_stream_goes_on(start, double, spec_of,
 def test_a_wrong_dtype_is_told_by_its_name(start, double, spec_of, dtype: str):
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection, connection.acquire("a", spec_of(count=10)) as stream:
-        for append, frame in ((stream.append, np.zeros((8, 12), dtype)), (stream.append_many, np.zeros((1, 8, 12), dtype))):
+        for append, frame in (
+            (stream.append, np.zeros((8, 12), dtype)),
+            (stream.append_many, np.zeros((1, 8, 12), dtype)),
+        ):
             with pytest.raises(errors.FrameDtypeError, match=f"expected uint16; got {dtype}$"):
                 append(frame)
 
@@ -178,10 +201,13 @@ def test_index_goes_before_frame_id(start, double, spec_of, frames_of):
     assert (descriptors["position"].tolist(), descriptors["frame_id"].tolist()) == ([7], [10**6])
 
 
-# What the daemon refuses -------------------------------------------------------------------------------------------------------------------
+# What the daemon refuses
+# ----------------------------------------------------------------------------------------------------
 
 
-def test_refusals_name_their_reason_and_leave_the_connection_usable(start, double, spec_of, frames_of, tmp_path):
+def test_refusals_name_their_reason_and_leave_the_connection_usable(
+    start, double, spec_of, frames_of, tmp_path
+):
     (tmp_path / "streams").mkdir()
     fixed = StreamPolicy("cam0", spec_of(), tmp_path / "streams")
     daemon = start(fixed, doubled=double)
@@ -211,24 +237,38 @@ def test_the_memory_budget_and_the_number_of_sessions_are_shared(start, double, 
     limits = Limits.derive(spec_of(), threads=2)
     daemon = start(doubled=double, memory_budget_bytes=limits.memory_bytes + limits.acquisition_bytes + 5)
     with sw.connect(daemon.ipc) as one, sw.connect(daemon.ipc) as other:
-        with one.acquire("a", spec_of()), other.acquire("b", spec_of()), pytest.raises(errors.BudgetError, match="expected at most 5 bytes"):
+        with (
+            one.acquire("a", spec_of()),
+            other.acquire("b", spec_of()),
+            pytest.raises(errors.BudgetError, match="expected at most 5 bytes"),
+        ):
             one.acquire("c", spec_of())
         one.acquire("c", spec_of()).close()
     few = start(doubled=double, max_sessions=1)
-    with sw.connect(few.ipc) as connection, connection.acquire("a", spec_of()), pytest.raises(errors.BudgetError, match="at most 1"):
+    with (
+        sw.connect(few.ipc) as connection,
+        connection.acquire("a", spec_of()),
+        pytest.raises(errors.BudgetError, match="at most 1"),
+    ):
         connection.acquire("b", spec_of())
 
 
 def test_client_specs_can_be_forbidden(start, double, spec_of):
     daemon = start(doubled=double, allow_client_specs=False)
-    with sw.connect(daemon.ipc) as connection, pytest.raises(errors.SpecError, match="takes no arrays from clients"):
+    with (
+        sw.connect(daemon.ipc) as connection,
+        pytest.raises(errors.SpecError, match="takes no arrays from clients"),
+    ):
         connection.acquire("a", spec_of())
 
 
 def test_a_frame_longer_than_a_message_is_refused_for_messages_only(start, double, spec_of, frames_of):
     daemon = start(doubled=double, max_message_bytes=100_000)
     big = spec_of(shape=(300, 300))
-    with sw.connect(daemon.tcp, transport="message") as connection, pytest.raises(errors.BudgetError, match="one frame does not fit"):
+    with (
+        sw.connect(daemon.tcp, transport="message") as connection,
+        pytest.raises(errors.BudgetError, match="one frame does not fit"),
+    ):
         connection.acquire("a", big)
     with sw.connect(daemon.tcp, transport="shm") as connection, connection.acquire("a", big) as stream:
         stream.append(frames_of(1, (300, 300))[0])
@@ -238,13 +278,17 @@ def test_a_frame_longer_than_a_message_is_refused_for_messages_only(start, doubl
 def test_message_parts_stay_below_the_limit(start, double, spec_of, frames_of):
     daemon = start(doubled=double, max_message_bytes=20_000)
     frames = frames_of(100, (64, 64))
-    with sw.connect(daemon.tcp, transport="message") as connection, connection.acquire("a", spec_of(shape=(64, 64))) as stream:
+    with (
+        sw.connect(daemon.tcp, transport="message") as connection,
+        connection.acquire("a", spec_of(shape=(64, 64))) as stream,
+    ):
         for frame in frames:
             stream.append(frame)
     assert daemon.acquisitions[0].frames == {i: frame.tobytes() for i, frame in enumerate(frames)}
 
 
-# Ends --------------------------------------------------------------------------------------------------------------------------------------
+# Ends
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_an_exception_in_the_body_seals_what_arrived_and_goes_on(start, double, spec_of, frames_of):
@@ -282,7 +326,10 @@ def test_a_failed_acquisition_is_told_with_its_own_error(start, double, spec_of,
 def test_a_closed_stream_takes_no_frames(start, double, spec_of, frames_of):
     daemon = start(doubled=double)
     with sw.connect(daemon.ipc) as connection:
-        with connection.acquire("a", spec_of()) as stream, pytest.raises(errors.SessionLostError, match="no receipt"):
+        with (
+            connection.acquire("a", spec_of()) as stream,
+            pytest.raises(errors.SessionLostError, match="no receipt"),
+        ):
             _ = stream.receipt
         with pytest.raises(errors.ClosedError):
             stream.append(frames_of(1)[0])
@@ -315,7 +362,9 @@ def test_a_stopping_daemon_seals_first_and_then_says_so(start, double, spec_of, 
 
 
 @pytest.mark.parametrize("leaves_something", [True, False])
-def test_a_stop_names_the_stores_that_wait_for_recovery_and_no_other(start, double, spec_of, frames_of, leaves_something: bool):
+def test_a_stop_names_the_stores_that_wait_for_recovery_and_no_other(
+    start, double, spec_of, frames_of, leaves_something: bool
+):
     """One may fail while it is stopped, and be sealed whole nevertheless."""
     double.hold_seal, double.left_to_recovery = True, leaves_something
     daemon = start(doubled=double)
@@ -397,7 +446,9 @@ def test_a_live_socket_is_not_taken_over_and_a_dead_one_is(start, double, spec_o
     assert (first.root.stat().st_mode & 0o777) == 0o700
 
 
-def test_clients_are_welcomed_and_wait_while_the_daemon_is_not_ready_to_take_frames(start, double, spec_of, frames_of):
+def test_clients_are_welcomed_and_wait_while_the_daemon_is_not_ready_to_take_frames(
+    start, double, spec_of, frames_of
+):
     """Its kernels are being compiled: longer than a client waits for an answer, and no reason to give up."""
     daemon = start(doubled=double, held=True)
     with sw.connect(daemon.ipc, timeout_ms=5000) as connection, ThreadPoolExecutor(1) as threads:

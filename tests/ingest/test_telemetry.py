@@ -1,4 +1,5 @@
-"""What the daemon counts: totals that equal the receipts exactly, gauges of what runs, how long something is stuck. Real sockets and pipeline."""
+"""What the daemon counts: totals that equal the receipts exactly, gauges of what runs, how long something is
+stuck. Real sockets and pipeline."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ def total(receipts: list[dict]) -> dict[str, int]:
 
 def acquire(daemon, name, frames, *, spec=None, stream=None, order=None, transport="shm"):
     """Frames at the places ``order``; those that come twice bring other pixels."""
-    with sw.connect(daemon.ipc, transport=transport) as connection, connection.acquire(name, spec, stream=stream) as acquisition:
+    with (
+        sw.connect(daemon.ipc, transport=transport) as connection,
+        connection.acquire(name, spec, stream=stream) as acquisition,
+    ):
         for i, place in enumerate(range(len(frames)) if order is None else order):
             acquisition.append(frames[i % len(frames)], index=[place])
     return acquisition
@@ -76,42 +80,75 @@ def acquire_and_fail(daemon, frames, failing):
 
 def acquire_and_drop(daemon, frames, wait):
     """The workers are held until frames were dropped."""
-    with sw.connect(daemon.ipc) as connection, connection.acquire("dropped", stream="drops") as acquisition, held("slots.before_store"):
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("dropped", stream="drops") as acquisition,
+        held("slots.before_store"),
+    ):
         for i in range(40):
             acquisition.append(frames[i])
         assert acquisition.frames_dropped > 0
-        wait(lambda: daemon.server.snapshot()["streams"]["drops"]["frames_dropped"] == acquisition.frames_dropped)
+        wait(
+            lambda: (
+                daemon.server.snapshot()["streams"]["drops"]["frames_dropped"] == acquisition.frames_dropped
+            )
+        )
 
 
-def test_totals_equal_the_receipts_of_all_acquisitions_exactly(start, spec_of, frames_of, tmp_path, wait, failing):
-    """Missing, duplicate, late, dropped and lost frames among them; two streams and a client's own array; both transports."""
+def test_totals_equal_the_receipts_of_all_acquisitions_exactly(
+    start, spec_of, frames_of, tmp_path, wait, failing
+):
+    """Missing, duplicate, late, dropped and lost frames among them; two streams and a client's own array;
+    both transports."""
     frames = frames_of(40)
     streams = [
         StreamPolicy("cam0", spec_of(), tmp_path, ring_frames=12),
-        StreamPolicy("drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")),
+        StreamPolicy(
+            "drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")
+        ),
     ]
     daemon = start(*streams, root=tmp_path)
     acquire(daemon, "whole", frames[:10], stream="cam0")
     acquire(daemon, "twice", frames[:8], stream="cam0", order=[0, 1, 2, 2, 7, 6, 0, 3], transport="message")
-    acquire(daemon, "late", frames, stream="cam0", order=[*range(0, 60, 2), 1])  # half slabs fill the ring; the first is closed with a hole
+    # half slabs fill the ring; the first is closed with a hole
+    acquire(daemon, "late", frames, stream="cam0", order=[*range(0, 60, 2), 1])
     acquire_and_drop(daemon, frames, wait)
     acquire(daemon, "own", frames[:3], spec=spec_of(), order=[0, 2, 5], transport="message")
     acquire(daemon, "other", frames[:5], spec=spec_of())
     acquire_and_fail(daemon, frames, failing)
     wait(lambda: len(receipts(daemon)) == 7)
-    by_stream = {"cam0": ["whole", "twice", "late", "failed"], "drops": ["dropped"], "client": ["own", "other"]}
+    by_stream = {
+        "cam0": ["whole", "twice", "late", "failed"],
+        "drops": ["dropped"],
+        "client": ["own", "other"],
+    }
     for stream, names in by_stream.items():
-        mine = [receipt for receipt in receipts(daemon) if receipt["path"].rpartition("/")[2].removesuffix(".ome.zarr") in names]
+        mine = [
+            receipt
+            for receipt in receipts(daemon)
+            if receipt["path"].rpartition("/")[2].removesuffix(".ome.zarr") in names
+        ]
         assert len(mine) == len(names)
         assert counted(daemon, stream) == total(mine)
     everything = total(receipts(daemon))
-    for name in ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost", "shards"):
+    for name in (
+        "frames_missing",
+        "frames_duplicate",
+        "frames_late",
+        "frames_dropped",
+        "frames_lost",
+        "shards",
+    ):
         assert everything[name] > 0, "else this test proves less than it says"
     streams_now = daemon.server.snapshot()["streams"]
-    assert {name: stream["frames_skipped"] for name, stream in streams_now.items()} == {"cam0": 2 + 28, "drops": 0, "client": 3}, (
-        "what was dropped, late or lost is counted as that alone"
-    )
-    assert {name: (stream["acquisitions"], stream["acquisitions_failed"]) for name, stream in streams_now.items()} == {
+    assert {name: stream["frames_skipped"] for name, stream in streams_now.items()} == {
+        "cam0": 2 + 28,
+        "drops": 0,
+        "client": 3,
+    }, "what was dropped, late or lost is counted as that alone"
+    assert {
+        name: (stream["acquisitions"], stream["acquisitions_failed"]) for name, stream in streams_now.items()
+    } == {
         "cam0": (4, 1),
         "drops": (1, 0),
         "client": (2, 0),
@@ -120,16 +157,25 @@ def test_totals_equal_the_receipts_of_all_acquisitions_exactly(start, spec_of, f
         sent = stream["frames_received"] - stream["frames_dropped"]
         assert stream["bytes_received"] == sent * frames[0].nbytes, name
         assert stream["histograms"]["store_seconds"]["count"] == stream["frames_stored"], name
-        assert (stream["ring_frames"], stream["ring_used"], stream["slabs_total"], stream["slabs_used"]) == (0, 0, 0, 0)
+        assert (stream["ring_frames"], stream["ring_used"], stream["slabs_total"], stream["slabs_used"]) == (
+            0,
+            0,
+            0,
+            0,
+        )
     assert daemon.server.snapshot()["acquisitions"] == []
 
 
-def test_what_goes_wrong_is_told_at_the_first_frame_and_with_the_receipt(start, spec_of, frames_of, tmp_path, wait):
+def test_what_goes_wrong_is_told_at_the_first_frame_and_with_the_receipt(
+    start, spec_of, frames_of, tmp_path, wait
+):
     """Once for each kind and acquisition, however many frames it takes: the rest is in the counts."""
     frames = frames_of(40)
     streams = [
         StreamPolicy("cam0", spec_of(), tmp_path, ring_frames=12),
-        StreamPolicy("drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")),
+        StreamPolicy(
+            "drops", spec_of(chunk=1), tmp_path, ring_frames=8, write=WriteSettings(overload="drop")
+        ),
     ]
     daemon = start(*streams, root=tmp_path)
     acquire(daemon, "whole", frames[:10], stream="cam0")
@@ -137,18 +183,39 @@ def test_what_goes_wrong_is_told_at_the_first_frame_and_with_the_receipt(start, 
     acquire(daemon, "late", frames, stream="cam0", order=[*range(0, 60, 2), 1, 3])
     acquire_and_drop(daemon, frames, wait)
     wait(lambda: len(receipts(daemon)) == 4 and daemon.count("acquisition_incomplete") == 3)
-    told = [(event, name_of(facts), facts) for event, facts in list(daemon.events) if event.startswith("frames_")]
-    assert sorted((event, name) for event, name, _ in told) == [("frames_dropped", "dropped"), ("frames_duplicate", "twice"), ("frames_late", "late")]
+    told = [
+        (event, name_of(facts), facts) for event, facts in list(daemon.events) if event.startswith("frames_")
+    ]
+    assert sorted((event, name) for event, name, _ in told) == [
+        ("frames_dropped", "dropped"),
+        ("frames_duplicate", "twice"),
+        ("frames_late", "late"),
+    ]
     by_name = {name: facts for _, name, facts in told}
-    assert (by_name["twice"]["sequence"], by_name["twice"]["index"], by_name["twice"]["reason"]) == (3, [2], "place_taken")
-    assert (by_name["late"]["sequence"], by_name["late"]["index"], by_name["late"]["reason"]) == (30, [1], "place_closed")
-    incomplete = {name_of(facts): facts for event, facts in daemon.events if event == "acquisition_incomplete"}
-    assert incomplete["twice"].items() >= {"frames_received": 7, "frames_duplicate": 2, "frames_missing": 1}.items()
-    assert incomplete["late"].items() >= {"frames_late": 2}.items()
-    assert incomplete["dropped"]["frames_dropped"] == incomplete["dropped"]["frames_missing"] == by_name["dropped"]["frames"] > 0 or (
-        incomplete["dropped"]["frames_dropped"] > by_name["dropped"]["frames"]
+    assert (by_name["twice"]["sequence"], by_name["twice"]["index"], by_name["twice"]["reason"]) == (
+        3,
+        [2],
+        "place_taken",
     )
-    assert {level_of(event) for event in ("acquisition_incomplete", *(event for event, _, _ in told))} == {"warning"}
+    assert (by_name["late"]["sequence"], by_name["late"]["index"], by_name["late"]["reason"]) == (
+        30,
+        [1],
+        "place_closed",
+    )
+    incomplete = {
+        name_of(facts): facts for event, facts in daemon.events if event == "acquisition_incomplete"
+    }
+    assert (
+        incomplete["twice"].items()
+        >= {"frames_received": 7, "frames_duplicate": 2, "frames_missing": 1}.items()
+    )
+    assert incomplete["late"].items() >= {"frames_late": 2}.items()
+    assert incomplete["dropped"]["frames_dropped"] == incomplete["dropped"]["frames_missing"] == by_name[
+        "dropped"
+    ]["frames"] > 0 or (incomplete["dropped"]["frames_dropped"] > by_name["dropped"]["frames"])
+    assert {level_of(event) for event in ("acquisition_incomplete", *(event for event, _, _ in told))} == {
+        "warning"
+    }
 
 
 def name_of(facts) -> str:
@@ -162,7 +229,13 @@ def test_totals_never_go_back_while_acquisitions_end(start, spec_of, frames_of, 
     def look():
         while not done.wait(0.001):
             stream = daemon.server.snapshot()["streams"]["client"]
-            seen.append((stream["acquisitions"], stream["frames_received"], stream["histograms"]["store_seconds"]["count"]))
+            seen.append(
+                (
+                    stream["acquisitions"],
+                    stream["frames_received"],
+                    stream["histograms"]["store_seconds"]["count"],
+                )
+            )
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -195,19 +268,32 @@ def test_what_an_earlier_daemon_did_is_not_counted_twice(start, double, spec_of,
         stream.close()
     after = counted(second, "client")
     assert (before["frames_received"], after["frames_received"]) == (4, 3)
-    assert Counter(before) + Counter(after) == Counter({name: getattr(stream.receipt, name) for name in COUNTS})
+    assert Counter(before) + Counter(after) == Counter(
+        {name: getattr(stream.receipt, name) for name in COUNTS}
+    )
     assert second.server.snapshot()["streams"]["client"]["bytes_received"] == 3 * frames[0].nbytes
 
 
 def test_a_running_acquisition_shows_what_it_does(start, spec_of, frames_of, wait, tmp_path):
     daemon = start(StreamPolicy("cam0", spec_of(count=40), tmp_path, ring_frames=12), root=tmp_path)
-    with sw.connect(daemon.ipc) as connection, connection.acquire("a", stream="cam0") as stream, held("slots.before_store"):
+    with (
+        sw.connect(daemon.ipc) as connection,
+        connection.acquire("a", stream="cam0") as stream,
+        held("slots.before_store"),
+    ):
         for place in (0, 1, 2, 5):
             stream.append(frames_of(1)[0], index=[place])
         wait(lambda: daemon.server.snapshot()["acquisitions"][0]["frames_received"] == 4)
-        shown = wait(lambda: next((a for a in daemon.server.snapshot()["acquisitions"] if a["rate_hz"] > 0), None))
+        shown = wait(
+            lambda: next((a for a in daemon.server.snapshot()["acquisitions"] if a["rate_hz"] > 0), None)
+        )
         assert json.loads(json.dumps(shown)) == shown
-        assert (shown["name"], shown["path"], shown["stream"], shown["state"]) == ("a", stream.path, "cam0", "running")
+        assert (shown["name"], shown["path"], shown["stream"], shown["state"]) == (
+            "a",
+            stream.path,
+            "cam0",
+            "running",
+        )
         assert (shown["frames_expected"], shown["frames_missing"], shown["frames_in_flight"]) == (40, 2, 4)
         assert shown["ring_fill"] == 4 / 12
         assert shown["bytes_per_s"] == pytest.approx(shown["rate_hz"] * frames_of(1)[0].nbytes)
@@ -222,7 +308,9 @@ def test_places_that_the_camera_is_still_to_come_to_are_not_skipped(start, spec_
     """In the middle of a z-stack; only the end tells that the rest of it never comes."""
     planes, sent, frame = 10, 14, frames_of(1)[0]
     time_axis, *plane_axes = spec_of().dimensions
-    spec = ArraySpec(dtype="uint16", dimensions=[time_axis, Dimension(name="z", count=planes, chunk_size=1), *plane_axes])
+    spec = ArraySpec(
+        dtype="uint16", dimensions=[time_axis, Dimension(name="z", count=planes, chunk_size=1), *plane_axes]
+    )
     daemon = start()
 
     def shown() -> tuple[int, int]:

@@ -1,4 +1,5 @@
-"""What the workers have for large chunks is in the plan of the acquisition that needs it, and goes with it."""
+"""What the workers have for large chunks is in the plan of the acquisition that needs it, and goes with
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ SHAPE, DEEP = (512, 512), 16
 @pytest.fixture
 def large(spec_of) -> sw.ArraySpec:
     """Each worker needs a whole chunk of scratch, 8 MiB."""
-    return sw.ArraySpec.model_validate({**spec_of(chunk=DEEP, shape=SHAPE).model_dump(mode="json"), "codec": "zstd"})
+    return sw.ArraySpec.model_validate(
+        {**spec_of(chunk=DEEP, shape=SHAPE).model_dump(mode="json"), "codec": "zstd"}
+    )
 
 
 def acquire(connection: sw.Connection, name: str, spec: sw.ArraySpec) -> None:
@@ -26,7 +29,9 @@ def acquire(connection: sw.Connection, name: str, spec: sw.ArraySpec) -> None:
 
 
 @pytest.mark.parametrize("reason", ["another acquires", "its client goes"])
-def test_large_buffers_go_when_the_acquisition_that_needed_them_has_ended(start, pool, large, spec_of, wait, monkeypatch, reason: str) -> None:
+def test_large_buffers_go_when_the_acquisition_that_needed_them_has_ended(
+    start, pool, large, spec_of, wait, monkeypatch, reason: str
+) -> None:
     daemon, scratch_bytes = start(), Limits.derive(large, threads=1).scratch_bytes
     pool.keep_buffers(0, 0)
     with sw.connect(daemon.ipc) as camera, sw.connect(daemon.ipc) as other:

@@ -1,6 +1,8 @@
-"""Memory for kernels: frames at odd addresses, slots of exactly the promised size between guard bytes that must stay untouched.
+"""Memory for kernels: frames at odd addresses, slots of exactly the promised size between guard bytes that
+must stay untouched.
 
-``SHARDWRIGHT_TEST_WITHOUT_NATIVE=1`` runs these tests as on a machine whose blosc2 lacks the functions we need; ``test_other_modes.py`` sets it.
+``SHARDWRIGHT_TEST_WITHOUT_NATIVE=1`` runs these tests as on a machine whose blosc2 lacks the functions we
+need; ``test_other_modes.py`` sets it.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class GuardedMemory:
         return self._bytes[self.first : self.first + self.count]
 
     def untouched_outside(self, used: int | None = None) -> bool:
-        """Whether nothing was written before the memory or after its first ``used`` bytes (all of it by default)."""
+        """Whether nothing was written before the memory or after its first ``used`` bytes (all of it by
+        default)."""
         stop = self.first + (self.count if used is None else used)
         return bool((self._bytes[: self.first] == GUARD).all() and (self._bytes[stop:] == GUARD).all())
 
@@ -85,7 +88,15 @@ class Source:
     def for_kernel(self, chunk: int) -> tuple:
         """The ``source`` tuple that the kernels hand to each other."""
         fill = int(self.fill_row.ctypes.data)
-        return (self.addresses, self.frame_row_bytes, self.plane[chunk], self.chunk_rows, self.row_bytes, fill, self.chunk_bytes)
+        return (
+            self.addresses,
+            self.frame_row_bytes,
+            self.plane[chunk],
+            self.chunk_rows,
+            self.row_bytes,
+            fill,
+            self.chunk_bytes,
+        )
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +134,11 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
     def run(source: Source, codec: CodecParameters, keep_empty: bool = True) -> list[tuple[bytes, int]]:
         slots = [GuardedMemory(codec.max_encoded_bytes) for _ in source.plane]
         scratch = GuardedMemory(codec.scratch_bytes)
-        nbytes, forms, crcs = np.full(len(slots), -1, np.int64), np.full(len(slots), 255, np.uint8), np.full(len(slots), 7, np.uint32)
+        nbytes, forms, crcs = (
+            np.full(len(slots), -1, np.int64),
+            np.full(len(slots), 255, np.uint8),
+            np.full(len(slots), 7, np.uint32),
+        )
         encode_chunks(
             source.addresses,
             source.frame_row_bytes,
@@ -146,18 +161,30 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
         assert scratch.untouched_outside()
         for slot, used, crc in zip(slots, nbytes.tolist(), crcs.tolist(), strict=True):
             end = used - 4 if codec.checksum and used else used
-            assert crc == crc32c_package.crc32c(slot.view[:end].tobytes()), "of the encoded bytes without their inner checksum; 0 for none"
+            assert crc == crc32c_package.crc32c(slot.view[:end].tobytes()), (
+                "of the encoded bytes without their inner checksum; 0 for none"
+            )
             assert 0 <= used <= codec.max_encoded_bytes
-            assert slot.untouched_outside(None if used else 0), "written outside the slot, or into the slot of an absent chunk"
-        return [(s.view[:n].tobytes(), f) for s, n, f in zip(slots, nbytes.tolist(), forms.tolist(), strict=True)]
+            assert slot.untouched_outside(None if used else 0), (
+                "written outside the slot, or into the slot of an absent chunk"
+            )
+        return [
+            (s.view[:n].tobytes(), f) for s, n, f in zip(slots, nbytes.tolist(), forms.tolist(), strict=True)
+        ]
 
     return run
 
 
 @pytest.fixture(scope="session")
 def decode() -> Callable[[bytes, CodecParameters], bytes]:
-    """What independent decoders make of an encoded chunk: c-blosc and zstd of numcodecs, zlib of the standard library, the crc32c package."""
-    by_kind = {KIND_BLOSC: numcodecs.Blosc().decode, KIND_ZSTD: numcodecs.Zstd().decode, KIND_GZIP: gzip.decompress, KIND_NONE: bytes}
+    """What independent decoders make of an encoded chunk: c-blosc and zstd of numcodecs, zlib of the standard
+    library, the crc32c package."""
+    by_kind = {
+        KIND_BLOSC: numcodecs.Blosc().decode,
+        KIND_ZSTD: numcodecs.Zstd().decode,
+        KIND_GZIP: gzip.decompress,
+        KIND_NONE: bytes,
+    }
 
     def run(data: bytes, codec: CodecParameters) -> bytes:
         if codec.checksum:
@@ -178,11 +205,22 @@ def _codecs(typesize: int, chunk_bytes: int, names: Sequence[str] = ()) -> dict[
 
     chosen = {
         f"blosc {cname} {shuffle} {clevel}": Blosc(cname=cname, shuffle=shuffle, clevel=clevel)
-        for cname, clevel in (("lz4", 1), ("lz4", 0), ("lz4", 9), ("lz4hc", 4), ("zlib", 1), ("zlib", 9), ("zstd", 1), ("zstd", 5))
+        for cname, clevel in (
+            ("lz4", 1),
+            ("lz4", 0),
+            ("lz4", 9),
+            ("lz4hc", 4),
+            ("zlib", 1),
+            ("zlib", 9),
+            ("zstd", 1),
+            ("zstd", 5),
+        )
         for shuffle in ("noshuffle", "shuffle", "bitshuffle")
     }
     chosen |= (
-        {f"zstd {level}": Zstd(level=level) for level in (-7, 1, 6)} | {f"gzip {level}": Gzip(level=level) for level in (0, 1, 6)} | {"none": None}
+        {f"zstd {level}": Zstd(level=level) for level in (-7, 1, 6)}
+        | {f"gzip {level}": Gzip(level=level) for level in (0, 1, 6)}
+        | {"none": None}
     )
     dtype = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}[typesize]
     axes = [Dimension(name=n, count=1, chunk_size=1) for n in "yx"]
@@ -196,5 +234,6 @@ def _codecs(typesize: int, chunk_bytes: int, names: Sequence[str] = ()) -> dict[
 
 @pytest.fixture(scope="session")
 def codecs_of() -> Callable[..., dict[str, CodecParameters]]:
-    """Every codec, compressor, filter and some levels, with and without checksum, for a typesize and chunk size; or only those named."""
+    """Every codec, compressor, filter and some levels, with and without checksum, for a typesize and chunk
+    size; or only those named."""
     return _codecs

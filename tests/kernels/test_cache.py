@@ -1,4 +1,5 @@
-"""The folder of compiled kernels: old ones go, the one in use stays, and it says whether there is anything to compile."""
+"""The folder of compiled kernels: old ones go, the one in use stays, and it says whether there is anything to
+compile."""
 
 import os
 
@@ -22,7 +23,8 @@ def test_a_clock_that_was_set_back_does_not_cost_the_newest_folder(tmp_path):
 
 @pytest.fixture
 def new_process(monkeypatch):
-    """As at the start of another one, without the compilation. Returns how to begin one, and what it has done."""
+    """As at the start of another one, without the compilation. Returns how to begin one, and what it has
+    done."""
     done = []
     monkeypatch.setattr(warm_up, "_run_each", lambda: done.append("run"))
 
@@ -70,4 +72,6 @@ def test_in_a_program_it_is_a_line_of_the_log(monkeypatch, tmp_path, caplog):
         pool = WorkerPool(1)
         pool.start()
         pool.stop()
-    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [("shardwright", "WARNING", warm_up.COMPILING)]
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("shardwright", "WARNING", warm_up.COMPILING)
+    ]

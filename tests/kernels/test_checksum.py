@@ -1,4 +1,5 @@
-"""crc32c: the published answers, the hardware way and the table way, odd addresses and lengths around a lane."""
+"""crc32c: the published answers, the hardware way and the table way, odd addresses and lengths around a
+lane."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ KNOWN = {
     "up": (bytes(range(32)), 0x46DD794E),
     "down": (bytes(range(31, -1, -1)), 0x113FDB5C),
     "iscsi read": (
-        bytes.fromhex("01c00000000000000000000000000000140000000000040000000014000000182800000000000000" + "0200000000000000"),
+        bytes.fromhex(
+            "01c000000000000000000000000000001400000000000400000000140000001828000000000000000200000000000000"
+        ),
         0xD9963A56,
     ),
     "digits": (b"123456789", 0xE3069283),
@@ -32,11 +35,16 @@ def kernel_crc32c(guarded, data: bytes) -> int:
 
 
 def table_crc32c(guarded, data: bytes) -> int:
-    """The way of machines without the instruction; the bytes after the last whole word as ``crc32c_at`` does them."""
+    """The way of machines without the instruction; the bytes after the last whole word as ``crc32c_at`` does
+    them."""
     memory = guarded(len(data))
     memory.view[:] = np.frombuffer(data, np.uint8)
     words = len(data) // 8 * 8
-    value = int(checksum._update_tables(np.uint32(0xFFFFFFFF), memory.address, words, checksum._SLICES, checksum._SHIFT_ONE_LANE))
+    value = int(
+        checksum._update_tables(
+            np.uint32(0xFFFFFFFF), memory.address, words, checksum._SLICES, checksum._SHIFT_ONE_LANE
+        )
+    )
     for byte in data[words:]:
         value = value >> 8 ^ int(checksum._SLICES[0, (value ^ byte) & 0xFF])
     return value ^ 0xFFFFFFFF
@@ -58,7 +66,20 @@ def test_short_buffers_equal_the_twin(guarded, data):
 LANES = 3 * checksum.LANE_BYTES
 
 
-@pytest.mark.parametrize("count", [LANES - 8, LANES - 1, LANES, LANES + 1, LANES + 8, 2 * LANES - 3, 2 * LANES, 2 * LANES + 4097, 7 * LANES + 5])
+@pytest.mark.parametrize(
+    "count",
+    [
+        LANES - 8,
+        LANES - 1,
+        LANES,
+        LANES + 1,
+        LANES + 8,
+        2 * LANES - 3,
+        2 * LANES,
+        2 * LANES + 4097,
+        7 * LANES + 5,
+    ],
+)
 def test_lengths_around_the_three_lanes(guarded, count):
     data = np.random.default_rng(count).bytes(count)
     expected = crc32c_package.crc32c(data)

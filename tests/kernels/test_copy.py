@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from shardwright.kernels.copy import LINE_BYTES, copy_streaming
 
 
-@given(st.integers(0, 5 * LINE_BYTES), st.integers(0, LINE_BYTES), st.integers(0, LINE_BYTES), st.integers(0, 99))
+@given(
+    st.integers(0, 5 * LINE_BYTES), st.integers(0, LINE_BYTES), st.integers(0, LINE_BYTES), st.integers(0, 99)
+)
 def test_any_length_at_any_alignment(count, to, source, seed):
     rng = np.random.default_rng(seed)
     given_bytes = rng.integers(0, 256, 8 * LINE_BYTES, np.uint8)

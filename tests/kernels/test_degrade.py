@@ -1,4 +1,5 @@
-"""Every level of every codec: opened by decoders that know nothing of us, within the bound that slots are made for, and each faster than the last."""
+"""Every level of every codec: opened by decoders that know nothing of us, within the bound that slots are
+made for, and each faster than the last."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ import numpy as np
 import pytest
 
 from shardwright.codecs.degrade import degrade_ladder
-from shardwright.codecs.parameters import BLOSC_LZ4, FILTER_SHUFFLE, KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, LEVEL_STORED
+from shardwright.codecs.parameters import (
+    BLOSC_LZ4,
+    FILTER_SHUFFLE,
+    KIND_BLOSC,
+    KIND_GZIP,
+    KIND_NONE,
+    KIND_ZSTD,
+    LEVEL_STORED,
+)
 from shardwright.kernels import reference
 from shardwright.kernels.encode import COMPRESSED, STORED
 from shardwright.model.degrade_level import DegradeLevel
@@ -16,7 +25,11 @@ SIZES = [8, 4096, 131072 - 8, 2 * 131072 + 8 * 37]
 
 def contents(count: int, typesize: int) -> dict[str, bytes]:
     rng = np.random.default_rng(count)
-    return {"noise": rng.bytes(count), "photons": rng.poisson(40, -(-count // 2)).astype("<u2").tobytes()[:count], "fill": bytes(count)}
+    return {
+        "noise": rng.bytes(count),
+        "photons": rng.poisson(40, -(-count // 2)).astype("<u2").tobytes()[:count],
+        "fill": bytes(count),
+    }
 
 
 def twin(data: bytes, codec) -> bytes:
@@ -31,14 +44,18 @@ def twin(data: bytes, codec) -> bytes:
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("typesize", [1, 2, 4, 8])
 def test_every_level_of_every_codec(one_piece, encode, decode, codecs_of, typesize, count):
-    """``encode`` holds each to its slot and scratch of the configured codec's size. The uncompressed level is the twin's, byte for byte."""
+    """``encode`` holds each to its slot and scratch of the configured codec's size. The uncompressed level is
+    the twin's, byte for byte."""
     for kind, data in contents(count, typesize).items():
         source = one_piece(data)
         for name, codec in codecs_of(typesize, count).items():
             if "9" in name or "lz4hc" in name:  # slow, and their ladders are those of the others
                 continue
             for level, degraded in degrade_ladder(codec).items():
-                assert (degraded.max_encoded_bytes, degraded.scratch_bytes) == (codec.max_encoded_bytes, codec.scratch_bytes), name
+                assert (degraded.max_encoded_bytes, degraded.scratch_bytes) == (
+                    codec.max_encoded_bytes,
+                    codec.scratch_bytes,
+                ), name
                 ((encoded, form),) = encode(source, degraded)
                 assert decode(encoded, codec) == data, (name, kind, level)
                 if level is DegradeLevel.UNCOMPRESSED:
@@ -65,7 +82,14 @@ def test_ladders(codecs_of):
             assert faster.level < codec.level, name
     fastest = ("blosc lz4 shuffle 1", "gzip 1", "zstd -7")
     assert all(DegradeLevel.FASTER not in degrade_ladder(codecs_of(2, 4096)[name]) for name in fastest)
-    slower = ("blosc lz4 noshuffle 1", "blosc zstd shuffle 1", "blosc zlib shuffle 1", "gzip 6", "zstd 1", "zstd 6")
+    slower = (
+        "blosc lz4 noshuffle 1",
+        "blosc zstd shuffle 1",
+        "blosc zlib shuffle 1",
+        "gzip 6",
+        "zstd 1",
+        "zstd 6",
+    )
     assert all(DegradeLevel.FASTER in degrade_ladder(codecs_of(2, 4096)[name]) for name in slower)
     assert degrade_ladder(codecs_of(2, 4096)["zstd 6"])[DegradeLevel.FASTER].level == 1
     assert degrade_ladder(codecs_of(2, 4096)["zstd 1"])[DegradeLevel.FASTER].level < 0

@@ -1,4 +1,5 @@
-"""Levels of a pyramid, held to their NumPy twin: every dtype and method, odd edges, any axes, the ends of the number ranges."""
+"""Levels of a pyramid, held to their NumPy twin: every dtype and method, odd edges, any axes, the ends of the
+number ranges."""
 
 from __future__ import annotations
 
@@ -32,13 +33,21 @@ def random_values(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
         values = rng.integers(info.min, info.max, shape, dtype=kind, endpoint=True)
         return np.where(rng.random(shape) < 0.3, rng.choice(ends, shape), values)
     ends = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(kind).max, np.finfo(kind).tiny], kind)
-    return np.where(rng.random(shape) < 0.1, rng.choice(ends, shape), (1000 * rng.standard_normal(shape)).astype(kind))
+    return np.where(
+        rng.random(shape) < 0.1, rng.choice(ends, shape), (1000 * rng.standard_normal(shape)).astype(kind)
+    )
 
 
 @pytest.mark.parametrize(("dtype", "method"), list(itertools.product(DTYPES, METHODS)))
 def test_every_dtype_and_method_equals_its_twin(dtype: str, method: str) -> None:
     for seed, (shape, factors) in enumerate(
-        [((5, 7, 9), (2, 2, 2)), ((4, 6), (1, 2)), ((3, 5), (2, 1)), ((2, 1, 3, 1, 5), (1, 2, 2, 1, 2)), ((1, 1), (2, 2))]
+        [
+            ((5, 7, 9), (2, 2, 2)),
+            ((4, 6), (1, 2)),
+            ((3, 5), (2, 1)),
+            ((2, 1, 3, 1, 5), (1, 2, 2, 1, 2)),
+            ((1, 1), (2, 2)),
+        ]
     ):
         source = random_values(dtype, shape, seed)
         with np.errstate(all="ignore"):
@@ -53,16 +62,22 @@ def test_any_shape_and_axes(shape: list[int], data) -> None:
     factors = tuple(data.draw(st.lists(st.sampled_from([1, 2]), min_size=len(shape), max_size=len(shape))))
     method = data.draw(st.sampled_from(METHODS))
     source = random_values("uint16", tuple(shape), data.draw(st.integers(0, 99)))
-    np.testing.assert_array_equal(level(source, factors, method), reference.downsample(source, factors, method))
+    np.testing.assert_array_equal(
+        level(source, factors, method), reference.downsample(source, factors, method)
+    )
 
 
 def test_the_mean_is_numpys() -> None:
     """Full windows, in NumPy's own words."""
     source = random_values("uint16", (8, 10, 12), 1)
     windows = source.reshape(4, 2, 5, 2, 6, 2).astype(np.float64)
-    np.testing.assert_array_equal(level(source, (2, 2, 2), "mean"), np.rint(windows.mean(axis=(1, 3, 5))).astype(np.uint16))
+    np.testing.assert_array_equal(
+        level(source, (2, 2, 2), "mean"), np.rint(windows.mean(axis=(1, 3, 5))).astype(np.uint16)
+    )
     np.testing.assert_array_equal(level(np.array([[1, 2, 3, 4, 0, 1]], np.int8), (1, 2), "mean"), [[2, 4, 0]])
-    np.testing.assert_array_equal(level(np.array([[-1, -2, -3, -4, 0, -1]], np.int8), (1, 2), "mean"), [[-2, -4, 0]])
+    np.testing.assert_array_equal(
+        level(np.array([[-1, -2, -3, -4, 0, -1]], np.int8), (1, 2), "mean"), [[-2, -4, 0]]
+    )
 
 
 def test_one_nan_makes_the_window_nan_and_nearest_takes_the_first() -> None:

@@ -1,4 +1,5 @@
-"""From frames to encoded chunks: whatever codec, size and content, independent decoders get back exactly the twin's bytes."""
+"""From frames to encoded chunks: whatever codec, size and content, independent decoders get back exactly the
+twin's bytes."""
 
 from __future__ import annotations
 
@@ -46,18 +47,30 @@ def slabs(draw):
     rows, columns, chunk_rows, chunk_columns = (draw(st.integers(1, 24)) for _ in range(4))
     present = draw(st.lists(st.booleans(), min_size=1, max_size=4))
     kind = draw(st.sampled_from([*CONTENTS, "fill"]))
-    fill = np.frombuffer(content("noise", typesize, typesize) if draw(st.booleans()) else bytes(typesize), np.uint8)
+    fill = np.frombuffer(
+        content("noise", typesize, typesize) if draw(st.booleans()) else bytes(typesize), np.uint8
+    )
     pixels = rows * columns * typesize
     frames = []
     for i, here in enumerate(present):
-        data = fill.tobytes() * (rows * columns) if kind == "fill" else content(kind, pixels + i * typesize, typesize)[:pixels]
+        data = (
+            fill.tobytes() * (rows * columns)
+            if kind == "fill"
+            else content(kind, pixels + i * typesize, typesize)[:pixels]
+        )
         frames.append(np.frombuffer(data, np.uint8).reshape(rows, -1) if here else None)
     plane = [
         (top, left * typesize, min(chunk_rows, rows - top), min(chunk_columns, columns - left) * typesize)
         for top in range(0, rows, chunk_rows)
         for left in range(0, columns, chunk_columns)
     ]
-    return typesize, (frames, np.array(plane), chunk_rows, chunk_columns * typesize, np.tile(fill, chunk_columns))
+    return typesize, (
+        frames,
+        np.array(plane),
+        chunk_rows,
+        chunk_columns * typesize,
+        np.tile(fill, chunk_columns),
+    )
 
 
 @settings(max_examples=60)
@@ -78,23 +91,42 @@ def test_slabs_of_any_shape(source_of, encode, decode, codecs_of, slab, pick, ke
 
 @settings(max_examples=60)
 @given(slab=slabs(), pick=st.integers(0, 10**6), keep_empty=st.booleans(), data=st.data())
-def test_packed_chunks_are_the_same_back_to_back(source_of, encode, codecs_of, contexts, slab, pick, keep_empty, data):
-    """One behind the other as the twin says, absent ones taking no room, another file's at a page; nothing behind the last one's slot."""
+def test_packed_chunks_are_the_same_back_to_back(
+    source_of, encode, codecs_of, contexts, slab, pick, keep_empty, data
+):
+    """One behind the other as the twin says, absent ones taking no room, another file's at a page; nothing
+    behind the last one's slot."""
     typesize, parts = slab
     source = source_of(*parts)
     codecs = list(codecs_of(typesize, source.chunk_bytes).values())
     codec = codecs[pick % len(codecs)]
     expected = encode(source, codec, keep_empty)
     count, capacity = len(source.plane), -(-codec.max_encoded_bytes // PAGE_BYTES) * PAGE_BYTES
-    files = np.sort(np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), np.int64))
+    files = np.sort(
+        np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), np.int64)
+    )
     room = np.full((count + 1) * capacity + PAGE_BYTES, 0xA5, np.uint8)
     base = -room.ctypes.data % PAGE_BYTES
-    slots, scratch = np.full(count, room.ctypes.data + base, np.int64), np.zeros(codec.scratch_bytes, np.uint8)
+    slots, scratch = (
+        np.full(count, room.ctypes.data + base, np.int64),
+        np.zeros(codec.scratch_bytes, np.uint8),
+    )
     nbytes, forms, crcs = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
-    frames = (source.addresses, source.frame_row_bytes, source.plane, slots, files, capacity, source.chunk_rows, source.row_bytes)
+    frames = (
+        source.addresses,
+        source.frame_row_bytes,
+        source.plane,
+        slots,
+        files,
+        capacity,
+        source.chunk_rows,
+        source.row_bytes,
+    )
     how = (codec.as_array(), codec.block_bytes, keep_empty, source.fill_row, contexts.addresses, scratch)
     encode_chunks(*frames, *how, nbytes, forms, crcs)
-    assert [(n, f) for n, f in zip(nbytes.tolist(), forms.tolist(), strict=True)] == [(len(encoded), form) for encoded, form in expected]
+    assert [(n, f) for n, f in zip(nbytes.tolist(), forms.tolist(), strict=True)] == [
+        (len(encoded), form) for encoded, form in expected
+    ]
     places = slots - room.ctypes.data - base
     assert places.tolist() == reference.packed_starts(nbytes.tolist(), files.tolist(), PAGE_BYTES)
     for place, (encoded, _) in zip(places.tolist(), expected, strict=True):
@@ -103,13 +135,17 @@ def test_packed_chunks_are_the_same_back_to_back(source_of, encode, codecs_of, c
     assert (room[base + count * capacity :] == 0xA5).all()
 
 
-EDGES = sorted({BLOSC_BLOCK_BYTES * k + d for k, d in itertools.product((1, 2), (-8, 0, 8, 24, -72, 64))} | {8, 56, 64, 72})
+EDGES = sorted(
+    {BLOSC_BLOCK_BYTES * k + d for k, d in itertools.product((1, 2), (-8, 0, 8, 24, -72, 64))}
+    | {8, 56, 64, 72}
+)
 
 
 @pytest.mark.parametrize("kind", CONTENTS)
 @pytest.mark.parametrize("typesize", TYPESIZES)
 def test_chunk_sizes_around_a_block(one_piece, encode, decode, codecs_of, typesize, kind):
-    """Just below, at and above a block; last blocks whose elements are no multiple of 8. Levels that differ only in effort are left out."""
+    """Just below, at and above a block; last blocks whose elements are no multiple of 8. Levels that differ
+    only in effort are left out."""
     for count in EDGES:
         data = content(kind, count, typesize)
         source = one_piece(data)
@@ -133,7 +169,8 @@ def test_every_codec_and_checksum(one_piece, encode, decode, codecs_of, typesize
 @pytest.mark.parametrize("shuffle", ["noshuffle", "shuffle", "bitshuffle"])
 @pytest.mark.parametrize("typesize", TYPESIZES)
 def test_blosc_framing(one_piece, encode, codecs_of, has_native, typesize, shuffle):
-    """The header says what was done, blocks lie one after the other, and a block that did not shrink holds the filtered bytes themselves."""
+    """The header says what was done, blocks lie one after the other, and a block that did not shrink holds
+    the filtered bytes themselves."""
     name = f"blosc lz4 {shuffle} 1"
     data = content("noise then zeros", 2 * BLOSC_BLOCK_BYTES + 8 * 3, typesize)
     codec = codecs_of(typesize, len(data), [name])[name]
@@ -148,14 +185,21 @@ def test_blosc_framing(one_piece, encode, codecs_of, has_native, typesize, shuff
     filter_flags = {FILTER_NONE: 0, FILTER_SHUFFLE: 0x01, FILTER_BITSHUFFLE: 0x04}[codec.filter]
     split = codec.filter == FILTER_SHUFFLE
     assert chunk.flags == filter_flags | (0 if split else 0x10) | 1 << 5  # LZ4's format
-    twin = {FILTER_NONE: lambda block, _: block, FILTER_SHUFFLE: reference.shuffle, FILTER_BITSHUFFLE: reference.bitshuffle}[codec.filter]
+    twin = {
+        FILTER_NONE: lambda block, _: block,
+        FILTER_SHUFFLE: reference.shuffle,
+        FILTER_BITSHUFFLE: reference.bitshuffle,
+    }[codec.filter]
     assert [len(streams) for streams in chunk.blocks] == ([typesize, typesize, 1] if split else [1, 1, 1])
     assert b"".join(chunk.blocks[0]) == twin(data[:BLOSC_BLOCK_BYTES], typesize)
     assert sum(map(len, chunk.blocks[1])) < BLOSC_BLOCK_BYTES
 
 
-def test_planes_that_look_like_noise_but_shrink_later_stay_right(one_piece, encode, decode, codecs_of, has_native):
-    """The two samples of a plane see noise; the rest of it is zero. It is then stored as it is, and reads back the same."""
+def test_planes_that_look_like_noise_but_shrink_later_stay_right(
+    one_piece, encode, decode, codecs_of, has_native
+):
+    """The two samples of a plane see noise; the rest of it is zero. It is then stored as it is, and reads
+    back the same."""
     name = "blosc lz4 shuffle 1"
     low = np.zeros(BLOSC_BLOCK_BYTES // 2, np.uint8)
     noise = np.random.default_rng(3).integers(0, 256, 2 * 8192, dtype=np.uint8)
@@ -181,7 +225,8 @@ def stored_by_twin(data: bytes, codec) -> bytes:
 
 @pytest.mark.parametrize("count", [8, 65528, 65536, 131072, 2 * 131072 + 64])
 def test_incompressible_chunks_take_the_stored_form(one_piece, encode, decode, codecs_of, count):
-    """And fill exactly ``max_encoded_bytes``, the size that slots are made for; guard bytes behind it stay."""
+    """And fill exactly ``max_encoded_bytes``, the size that slots are made for; guard bytes behind it
+    stay."""
     data = content("noise", count, 2)
     source = one_piece(data)
     for name, codec in codecs_of(2, count).items():
@@ -191,7 +236,8 @@ def test_incompressible_chunks_take_the_stored_form(one_piece, encode, decode, c
             assert body == stored_by_twin(data, codec), name
             assert len(encoded) == codec.max_encoded_bytes, name
         else:
-            # zlib and zstd may frame noise in fewer bytes than our stored form; Blosc counts that as "did not shrink".
+            # zlib and zstd may frame noise in fewer bytes than our stored form; Blosc counts that as "did not
+            # shrink".
             assert codec.kind in (KIND_ZSTD, KIND_GZIP), name
         assert decode(encoded, codec) == data, name
 
@@ -204,7 +250,9 @@ def test_without_the_library_everything_is_stored(one_piece, encode, decode, cod
         shrinks = (
             has_native
             and codec.kind != KIND_NONE
-            and not name.startswith(("blosc lz4 noshuffle 0", "blosc lz4 shuffle 0", "blosc lz4 bitshuffle 0", "gzip 0"))
+            and not name.startswith(
+                ("blosc lz4 noshuffle 0", "blosc lz4 shuffle 0", "blosc lz4 bitshuffle 0", "gzip 0")
+            )
         )
         assert (form == COMPRESSED and len(encoded) < len(data)) == shrinks, name
         assert decode(encoded, codec) == data, name

@@ -13,7 +13,8 @@ from shardwright.kernels.gather import gather_range, gather_shuffled_16, is_all_
 
 @st.composite
 def cuts(draw, itemsizes=(1, 2, 4, 8)):
-    """(frames, plane, chunk rows, row bytes, fill row): a frame plane cut into chunks that reach past its edges."""
+    """(frames, plane, chunk rows, row bytes, fill row): a frame plane cut into chunks that reach past its
+    edges."""
     itemsize = draw(st.sampled_from(itemsizes))
     rows, columns, chunk_rows, chunk_columns = (draw(st.integers(1, 9)) for _ in range(4))
     present = draw(st.lists(st.booleans(), min_size=1, max_size=4))
@@ -34,7 +35,13 @@ def cuts(draw, itemsizes=(1, 2, 4, 8)):
         for top in range(0, rows, chunk_rows)
         for left in range(0, columns, chunk_columns)
     ]
-    return frames, np.array(plane, np.int64), chunk_rows, chunk_columns * itemsize, np.tile(fill, chunk_columns)
+    return (
+        frames,
+        np.array(plane, np.int64),
+        chunk_rows,
+        chunk_columns * itemsize,
+        np.tile(fill, chunk_columns),
+    )
 
 
 @given(cut=cuts(), data=st.data())
@@ -46,7 +53,15 @@ def test_gather_range_equals_its_twin(source_of, guarded, cut, data):
         target = guarded(stop - start)
         arguments = source.for_kernel(chunk)
         gather_range(*arguments[:6], start, stop, target.address)
-        expected = reference.gather_range(source.frames, source.plane[chunk], source.chunk_rows, source.row_bytes, source.fill_row, start, stop)
+        expected = reference.gather_range(
+            source.frames,
+            source.plane[chunk],
+            source.chunk_rows,
+            source.row_bytes,
+            source.fill_row,
+            start,
+            stop,
+        )
         assert target.view.tobytes() == expected
         assert target.untouched_outside()
 
@@ -59,7 +74,15 @@ def test_gather_shuffled_16_equals_its_twin(source_of, guarded, cut, data):
         target = guarded(stop - start)
         arguments = source.for_kernel(chunk)
         gather_shuffled_16(*arguments[:6], start, stop, target.address)
-        plain = reference.gather_range(source.frames, source.plane[chunk], source.chunk_rows, source.row_bytes, source.fill_row, start, stop)
+        plain = reference.gather_range(
+            source.frames,
+            source.plane[chunk],
+            source.chunk_rows,
+            source.row_bytes,
+            source.fill_row,
+            start,
+            stop,
+        )
         assert target.view.tobytes() == reference.shuffle(plain, 2)
         assert target.untouched_outside()
 
@@ -69,7 +92,9 @@ def test_is_all_fill_equals_its_twin(source_of, cut):
     source = source_of(*cut)
     for chunk in range(len(source.plane)):
         frames, frame_row_bytes, plane, _, _, fill, _ = source.for_kernel(chunk)
-        expected = reference.is_all_fill(source.frames, source.plane[chunk], source.chunk_rows, source.row_bytes, source.fill_row)
+        expected = reference.is_all_fill(
+            source.frames, source.plane[chunk], source.chunk_rows, source.row_bytes, source.fill_row
+        )
         assert is_all_fill(frames, frame_row_bytes, plane, fill) == expected
 
 

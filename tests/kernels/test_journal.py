@@ -1,4 +1,5 @@
-"""Chunk entries, frame records and staged frames in files: byte for byte what the twins write, whatever the order, and errors as errno."""
+"""Chunk entries, frame records and staged frames in files: byte for byte what the twins write, whatever the
+order, and errors as errno."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def test_the_format_and_the_kernels_agree_on_sizes():
         record = record_dtype(further)
         assert record.names[-2:] == ("pixels_crc", "record_crc")
         assert record.fields["record_crc"][1] == record.itemsize - journal.RECORD_CRC_BYTES
-        assert record.fields["pixels_crc"][1] == record.itemsize - journal.RECORD_CRC_BYTES - journal.PIXELS_CRC_BYTES
+        assert (
+            record.fields["pixels_crc"][1]
+            == record.itemsize - journal.RECORD_CRC_BYTES - journal.PIXELS_CRC_BYTES
+        )
 
 
 @given(
@@ -66,7 +70,9 @@ def test_journal_chunks_equals_its_twin(written, guarded, rows, runs, sizes, crc
 
     def write(descriptor: int) -> int:
         columns = (np.array(column, np.int64) for column in (places, offsets, nbytes))
-        return journal.journal_chunks(descriptor, *columns, np.array(crcs, np.uint32), writer_epoch, seed, scratch.view)
+        return journal.journal_chunks(
+            descriptor, *columns, np.array(crcs, np.uint32), writer_epoch, seed, scratch.view
+        )
 
     expected, found = written(write)
     reference.journal_chunks(expected, places, offsets, nbytes, crcs, writer_epoch, seed)
@@ -91,7 +97,13 @@ def test_journal_frames_equals_its_twin(written, guarded, filled, further, seed)
     assert (records == given_records).all(), "the caller's records stay as they were"
 
 
-@given(slots=st.permutations(range(4)), count=st.integers(0, 4), frame_bytes=st.integers(1, 300), further=st.integers(0, 2), seed=seeds)
+@given(
+    slots=st.permutations(range(4)),
+    count=st.integers(0, 4),
+    frame_bytes=st.integers(1, 300),
+    further=st.integers(0, 2),
+    seed=seeds,
+)
 def test_stage_frames_equals_its_twin(written, guarded, slots, count, frame_bytes, further, seed):
     record_bytes = record_dtype(further).itemsize
     rng = np.random.default_rng(seed)
@@ -106,14 +118,24 @@ def test_stage_frames_equals_its_twin(written, guarded, slots, count, frame_byte
     def write(descriptor: int) -> int:
         addresses = np.array([frame.address for frame in frames], np.int64)
         return journal.stage_frames(
-            descriptor, addresses, frame_bytes, np.array(data_places, np.int64), np.array(entry_places, np.int64), records, seed
+            descriptor,
+            addresses,
+            frame_bytes,
+            np.array(data_places, np.int64),
+            np.array(entry_places, np.int64),
+            records,
+            seed,
         )
 
     expected, found = written(write)
-    reference.stage_frames(expected, [frame.view.tobytes() for frame in frames], data_places, entry_places, before, seed)
+    reference.stage_frames(
+        expected, [frame.view.tobytes() for frame in frames], data_places, entry_places, before, seed
+    )
     assert found == expected
     sealed = [bytes(expected[place : place + record_bytes]) for place in entry_places]
-    assert [record.tobytes() for record in records] == sealed, "the caller's records now carry their checksums"
+    assert [record.tobytes() for record in records] == sealed, (
+        "the caller's records now carry their checksums"
+    )
 
 
 def every_kernel(descriptor: int) -> dict[str, int]:
@@ -121,9 +143,15 @@ def every_kernel(descriptor: int) -> dict[str, int]:
     zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
     records, pixels = np.zeros((1, 128), np.uint8), np.zeros(64, np.uint8)
     return {
-        "chunks": journal.journal_chunks(descriptor, zero, zero, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8)),
-        "frames": journal.journal_frames(descriptor, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8)),
-        "stage": journal.stage_frames(descriptor, zero + pixels.ctypes.data, pixels.size, zero, zero + 64, records, 0),
+        "chunks": journal.journal_chunks(
+            descriptor, zero, zero, one, np.zeros(1, np.uint32), 1, 0, np.zeros(32, np.uint8)
+        ),
+        "frames": journal.journal_frames(
+            descriptor, 0, records, np.ones(1, np.bool_), 0, np.zeros(128, np.uint8)
+        ),
+        "stage": journal.stage_frames(
+            descriptor, zero + pixels.ctypes.data, pixels.size, zero, zero + 64, records, 0
+        ),
     }
 
 
@@ -161,4 +189,6 @@ def test_scratch_that_is_too_small_is_our_own_mistake():
     with pytest.raises(AssertionError):
         journal.journal_chunks(-1, one, one, one, np.ones(1, np.uint32), 1, 0, np.zeros(31, np.uint8))
     with pytest.raises(AssertionError):
-        journal.journal_frames(-1, 0, np.zeros((1, 128), np.uint8), np.ones(1, np.bool_), 0, np.zeros(127, np.uint8))
+        journal.journal_frames(
+            -1, 0, np.zeros((1, 128), np.uint8), np.ones(1, np.bool_), 0, np.zeros(127, np.uint8)
+        )

@@ -1,4 +1,5 @@
-"""What the kernels wrote is what the files' owners believe: a group's journal and a staging area, written by workers, read by recovery."""
+"""What the kernels wrote is what the files' owners believe: a group's journal and a staging area, written by
+workers, read by recovery."""
 
 from __future__ import annotations
 
@@ -21,7 +22,16 @@ FRAMES = 3  # a slab
 
 @pytest.fixture
 def grid():
-    return Grid((0,), (FRAMES,), (4,), (0,), frame_shape=(10, 10), plane_chunk=(4, 4), plane_shard_chunks=(2, 2), itemsize=2)
+    return Grid(
+        (0,),
+        (FRAMES,),
+        (4,),
+        (0,),
+        frame_shape=(10, 10),
+        plane_chunk=(4, 4),
+        plane_shard_chunks=(2, 2),
+        itemsize=2,
+    )
 
 
 def records_of(count: int, first: int = 0) -> np.ndarray:
@@ -48,8 +58,25 @@ def test_journal(tmp_path, grid):
     crcs = np.arange(len(files), dtype=np.uint32) + np.uint32(2**32 - 5)
     offsets = tables.data_start + slots * tables.slot_bytes
     scratch = np.zeros(4096, np.uint8)
-    assert journal_chunks(journal.descriptor, tables.chunk_places(files, slots), offsets, nbytes, crcs, 9, journal.seed, scratch) == 0
-    assert journal_frames(journal.descriptor, tables.frames_place(2), as_bytes(records), filled, journal.seed, scratch) == 0
+    assert (
+        journal_chunks(
+            journal.descriptor,
+            tables.chunk_places(files, slots),
+            offsets,
+            nbytes,
+            crcs,
+            9,
+            journal.seed,
+            scratch,
+        )
+        == 0
+    )
+    assert (
+        journal_frames(
+            journal.descriptor, tables.frames_place(2), as_bytes(records), filled, journal.seed, scratch
+        )
+        == 0
+    )
     journal.close()
 
     journal = GroupJournal.open(path, tables, IDENTITY, 1)

@@ -1,4 +1,5 @@
-"""These tests once more in processes of their own: with bounds checking compiled in, and without the native library."""
+"""These tests once more in processes of their own: with bounds checking compiled in, and without the native
+library."""
 
 from __future__ import annotations
 
@@ -18,10 +19,29 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_kernels_in_another_mode(mode, pytestconfig):
-    """The compiled kernels of each mode live in a cache of their own: they must never be taken for the usual ones."""
+    """The compiled kernels of each mode live in a cache of their own: they must never be taken for the usual
+    ones."""
     cache = pytestconfig.cache.mkdir("numba-" + mode.replace(" ", "-"))
     environment = {**os.environ, **MODES[mode], "NUMBA_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ignore", __file__, str(HERE)]
-    done = subprocess.run(command, cwd=pytestconfig.rootpath, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--ignore",
+        __file__,
+        str(HERE),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=pytestconfig.rootpath,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -30,7 +30,9 @@ def grids(draw):
 
 
 def tables(grid: Grid) -> tuple[np.ndarray, ...]:
-    return tuple(np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides))
+    return tuple(
+        np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
+    )
 
 
 def some_positions(grid: Grid) -> int:
@@ -57,12 +59,15 @@ def test_many_positions_are_those_of_each(grid):
     positions = np.arange(some_positions(grid))
     plain = (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
     slabs, places = slabs_and_places(positions, *tables(grid))
-    assert list(zip(slabs.tolist(), places.tolist(), strict=True)) == [reference.slab_and_place(position, *plain) for position in positions.tolist()]
+    assert list(zip(slabs.tolist(), places.tolist(), strict=True)) == [
+        reference.slab_and_place(position, *plain) for position in positions.tolist()
+    ]
 
 
 @given(grid=grids(), data=st.data())
 def test_place_frames_equals_its_twin(grid, data):
-    """Rows for some slabs only, duplicates, and a batch that is continued after each row that had to be opened."""
+    """Rows for some slabs only, duplicates, and a batch that is continued after each row that had to be
+    opened."""
     most = some_positions(grid)
     positions = data.draw(st.lists(st.integers(0, most - 1), max_size=40))
     frames = [(position, i, 1000 + 8 * i) for i, position in enumerate(positions)]
@@ -78,7 +83,19 @@ def test_place_frames_equals_its_twin(grid, data):
     rows: dict[int, reference.SlabRow] = {}
     first = opened = 0
     while True:
-        done, done_rows, missing = place_frames(first, *batch, *tables(grid), slab, addresses, sequences, records, held, expected, fates, completed)
+        done, done_rows, missing = place_frames(
+            first,
+            *batch,
+            *tables(grid),
+            slab,
+            addresses,
+            sequences,
+            records,
+            held,
+            expected,
+            fates,
+            completed,
+        )
         twin = reference.place_frames(rows, first, frames, tuple(t.tolist() for t in tables(grid)))
         assert (done, [int(slab[r]) for r in completed[:done_rows]], missing) == twin[:3]
         assert {i: fates[i] == DUPLICATE for i in range(first, done)} == twin[3]

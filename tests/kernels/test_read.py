@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from shardwright.kernels import read, reference
 
-ranges = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 1000), st.integers(0, 2**32 - 1)), min_size=1, max_size=6)
+ranges = st.lists(
+    st.tuples(st.integers(0, 3000), st.integers(1, 1000), st.integers(0, 2**32 - 1)), min_size=1, max_size=6
+)
 
 
 def arrays(asked, memory):
-    offsets, nbytes, crcs = (np.array(column, dtype) for column, dtype in zip(zip(*asked, strict=True), (np.int64, np.int64, np.uint32), strict=True))
+    offsets, nbytes, crcs = (
+        np.array(column, dtype)
+        for column, dtype in zip(zip(*asked, strict=True), (np.int64, np.int64, np.uint32), strict=True)
+    )
     return offsets, memory.ctypes.data + np.arange(len(asked)) * 1000, nbytes, crcs
 
 
@@ -28,7 +33,10 @@ def test_ranges_and_their_checksums(tmp_path_factory, asked):
         read.will_need(file.fileno(), offsets, nbytes)
         assert read.read_ranges(file.fileno(), offsets, addresses, nbytes, crcs) == 0
     expected = reference.read_ranges(data, offsets.tolist(), nbytes.tolist(), again.tolist())
-    assert [(memory[1000 * i : 1000 * i + n].tobytes(), crc) for i, (n, crc) in enumerate(zip(nbytes, crcs.tolist(), strict=True))] == expected
+    assert [
+        (memory[1000 * i : 1000 * i + n].tobytes(), crc)
+        for i, (n, crc) in enumerate(zip(nbytes, crcs.tolist(), strict=True))
+    ] == expected
     read.checksum_ranges(addresses, nbytes, again)
     assert again.tolist() == crcs.tolist()
 

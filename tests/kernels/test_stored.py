@@ -27,8 +27,16 @@ def test_stored_forms_equal_their_twins_and_decode(one_piece, guarded, count):
             reference.store_blosc(data, 1, 1, block),
             numcodecs.Blosc().decode,
         ),
-        "zstd": (lambda out, address: store_zstd(out, address, source), reference.store_zstd(data), numcodecs.Zstd().decode),
-        "gzip": (lambda out, address: store_gzip(out, address, source), reference.store_gzip(data), gzip.decompress),
+        "zstd": (
+            lambda out, address: store_zstd(out, address, source),
+            reference.store_zstd(data),
+            numcodecs.Zstd().decode,
+        ),
+        "gzip": (
+            lambda out, address: store_gzip(out, address, source),
+            reference.store_gzip(data),
+            gzip.decompress,
+        ),
     }
     for name, (store, expected, decode) in forms.items():
         target = guarded(len(expected))

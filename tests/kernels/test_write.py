@@ -1,4 +1,5 @@
-"""Chunks from a worker's buffer into files: only the slots that were filled, rounding zeroed, errors as errno."""
+"""Chunks from a worker's buffer into files: only the slots that were filled, rounding zeroed, errors as
+errno."""
 
 from __future__ import annotations
 
@@ -29,14 +30,25 @@ def test_write_slots_equals_its_twin(tmp_path_factory, alignment, sizes, seed):
     nbytes = np.array(sizes, np.int64)
     expected = [bytearray(b) for b in before]
     for i, size in enumerate(sizes):
-        reference.write_slot(expected[file[i]], int(slot[i]) * SLOT_BYTES, buffer[i].tobytes()[:size], alignment)
+        reference.write_slot(
+            expected[file[i]], int(slot[i]) * SLOT_BYTES, buffer[i].tobytes()[:size], alignment
+        )
     paths = [tmp_path_factory.mktemp("slots") / "file" for _ in before]
     for path, data in zip(paths, before, strict=True):
         path.write_bytes(data)
     descriptors = [os.open(path, os.O_RDWR) for path in paths]
     try:
         addresses = int(buffer.ctypes.data) + SLOT_BYTES * np.arange(len(sizes), dtype=np.int64)
-        assert write_slots(np.array(descriptors, np.int64)[file], slot.astype(np.int64) * SLOT_BYTES, addresses, nbytes, alignment) == 0
+        assert (
+            write_slots(
+                np.array(descriptors, np.int64)[file],
+                slot.astype(np.int64) * SLOT_BYTES,
+                addresses,
+                nbytes,
+                alignment,
+            )
+            == 0
+        )
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -71,7 +83,10 @@ def test_write_runs_equals_its_twin(tmp_path_factory, sizes, starts, seed):
     files, nbytes = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     buffer = rng.integers(1, 256, SLOT_BYTES * (len(sizes) + 1), np.uint8)
     places = np.array(reference.packed_starts(nbytes.tolist(), files.tolist(), ALIGNMENT), np.int64)
-    chunks = [(int(f), buffer[a : a + n].tobytes()) for f, a, n in zip(files, places.tolist(), nbytes.tolist(), strict=True)]
+    chunks = [
+        (int(f), buffer[a : a + n].tobytes())
+        for f, a, n in zip(files, places.tolist(), nbytes.tolist(), strict=True)
+    ]
     before = [rng.bytes(SLOT_BYTES * (len(sizes) + 5)) for _ in range(FILES)]
     expected, ends = [bytearray(b) for b in before], [ALIGNMENT * start for start in starts]
     cursors = np.array(ends, np.int64)
@@ -82,7 +97,18 @@ def test_write_runs_equals_its_twin(tmp_path_factory, sizes, starts, seed):
     descriptors = [os.open(path, os.O_RDWR) for path in paths]
     offsets = np.full(files.size, -1, np.int64)
     try:
-        assert write_runs(np.array(descriptors, np.int64), cursors, files, buffer.ctypes.data + places, nbytes, ALIGNMENT, offsets) == 0
+        assert (
+            write_runs(
+                np.array(descriptors, np.int64),
+                cursors,
+                files,
+                buffer.ctypes.data + places,
+                nbytes,
+                ALIGNMENT,
+                offsets,
+            )
+            == 0
+        )
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -103,13 +129,20 @@ def test_runs_of_several_threads_never_overlap(tmp_path):
         def work(number: int) -> list[int]:
             buffer, offsets, places = np.full(run_bytes, number + 1, np.uint8), np.zeros(1, np.int64), []
             for _ in range(runs):
-                assert write_runs(descriptors, cursors, zero, zero + buffer.ctypes.data, zero + run_bytes, 1, offsets) == 0
+                assert (
+                    write_runs(
+                        descriptors, cursors, zero, zero + buffer.ctypes.data, zero + run_bytes, 1, offsets
+                    )
+                    == 0
+                )
                 places.append(int(offsets[0]))
             return places
 
         with ThreadPoolExecutor(threads) as pool:
             places = list(pool.map(work, range(threads)))
-    assert sorted(itertools.chain(*places)) == list(range(0, threads * runs * run_bytes, run_bytes)), "no room is given twice, none is skipped"
+    assert sorted(itertools.chain(*places)) == list(range(0, threads * runs * run_bytes, run_bytes)), (
+        "no room is given twice, none is skipped"
+    )
     written = np.fromfile(path, np.uint8).reshape(-1, run_bytes)
     for number, own in enumerate(places):
         assert (written[np.array(own) // run_bytes] == number + 1).all()
@@ -121,6 +154,9 @@ def test_a_run_that_fails_gives_its_errno_and_leaves_its_room_unused(tmp_path):
     buffer, cursors, zero = np.ones(SLOT_BYTES, np.uint8), np.array([4], np.int64), np.zeros(1, np.int64)
     with path.open("rb") as file:
         descriptors = np.array([file.fileno()], np.int64)
-        assert write_runs(descriptors, cursors, zero, zero + buffer.ctypes.data, zero + 8, 4, zero.copy()) == errno.EBADF
+        assert (
+            write_runs(descriptors, cursors, zero, zero + buffer.ctypes.data, zero + 8, 4, zero.copy())
+            == errno.EBADF
+        )
     assert cursors.tolist() == [12]
     assert path.read_bytes() == b"before"

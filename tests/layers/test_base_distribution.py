@@ -1,4 +1,5 @@
-"""``pip install shardwright`` is the camera's side: what it depends on, what works with it alone, and how what is missing is named."""
+"""``pip install shardwright`` is the camera's side: what it depends on, what works with it alone, and how
+what is missing is named."""
 
 from __future__ import annotations
 
@@ -78,11 +79,16 @@ def test_the_dependencies_are_what_the_cameras_side_imports(imports):
     for edge in CONTRACTS["client-commands"]["ignore_imports"]:
         importer, imported = edge.split(" -> ")
         imports.remove_import(importer=importer, imported=imported)
-    sources = {*CONTRACTS["portable-client"]["source_modules"], *CONTRACTS["client-commands"]["source_modules"]}
+    sources = {
+        *CONTRACTS["portable-client"]["source_modules"],
+        *CONTRACTS["client-commands"]["source_modules"],
+    }
     sources |= {child for source in sources for child in imports.find_descendants(source)}
     needed = sources.union(*(imports.find_upstream_modules(source) for source in sources))
     assert names(PROJECT["project"]["dependencies"]) == distributions(outside_of(needed))
-    assert set(DAEMON_MODULES) <= set(CONTRACTS["portable-client"]["forbidden_modules"]) & set(CONTRACTS["client-commands"]["forbidden_modules"])
+    assert set(DAEMON_MODULES) <= set(CONTRACTS["portable-client"]["forbidden_modules"]) & set(
+        CONTRACTS["client-commands"]["forbidden_modules"]
+    )
 
 
 def test_every_other_import_stands_in_an_extra_that_is_named_where_it_is_missing(imports):
@@ -93,7 +99,9 @@ def test_every_other_import_stands_in_an_extra_that_is_named_where_it_is_missing
             assert distribution in names(extras[EXTRA_OF_MODULE[module]]), module
     assert names(extras["daemon"]) == distributions(DAEMON_MODULES)
     for extra in set(EXTRA_OF_MODULE.values()) - {"daemon"}:
-        assert extras[extra][0] in ("shardwright[daemon]", "shardwright[web]"), "an extra of the daemon's machine brings the daemon"
+        assert extras[extra][0] in ("shardwright[daemon]", "shardwright[web]"), (
+            "an extra of the daemon's machine brings the daemon"
+        )
 
 
 @pytest.mark.parametrize("module", sorted(LINUX_MODULES))
@@ -112,7 +120,10 @@ def rig(serve, short_folder):
     """A folder with a running daemon's sockets in it. The daemon has everything."""
     endpoint = f"ipc://{short_folder}/ingest.sock"
     config = short_folder / "rig.yaml"
-    config.write_text(f"output: {{root: data, create: true, in_memory: true}}\ningest: {{endpoints: ['{endpoint}']}}\n", encoding="utf-8")
+    config.write_text(
+        f"output: {{root: data, create: true, in_memory: true}}\ningest: {{endpoints: ['{endpoint}']}}\n",
+        encoding="utf-8",
+    )
     with serve(config, endpoint):
         yield short_folder
 
@@ -126,7 +137,18 @@ def try_the_cameras_side(run, rig):
     keys = command("keygen", "camera-1")
     assert (keys.returncode, keys.stderr) == (0, "")
     assert (rig / "camera-1.key_secret").exists()
-    camera = command("camera", "--connect", f"ipc://{rig}/ingest.sock", "--name", "one", "--frames", "4", "--shape", "64x64", "--json")
+    camera = command(
+        "camera",
+        "--connect",
+        f"ipc://{rig}/ingest.sock",
+        "--name",
+        "one",
+        "--frames",
+        "4",
+        "--shape",
+        "64x64",
+        "--json",
+    )
     assert camera.returncode == 0, camera.stderr
     assert json.loads(camera.stdout)["frames_stored"] == 4
     for form in ([], ["--json"]):
@@ -148,7 +170,13 @@ def without_the_daemons_modules(folder):
     block = f"import sys; sys.modules.update(dict.fromkeys({DAEMON_MODULES!r})); exec(sys.argv.pop(1))"
 
     def run(_, code, *arguments):
-        return subprocess.run([sys.executable, "-c", block, code, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [sys.executable, "-c", block, code, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
     return run
 
@@ -177,14 +205,17 @@ for name, arguments in {DAEMON_COMMANDS!r}.items():
     code, told = run(name, *arguments)
     assert code == 2, (name, code, told)
     assert told.count("\\n") == 1 and "needs shardwright[daemon]: " in told and "pip install 'shardwright[daemon]'" in told, told
-"""
+"""  # noqa: E501
     done = without_the_daemons_modules(tmp_path)("-c", code)
     assert done.returncode == 0, done.stderr
     assert os.listdir(tmp_path) == ["rig.yaml"]  # noqa: PTH208
 
 
 def test_a_system_without_unix_sockets_is_named(tmp_path):
-    code = "import socket; del socket.AF_UNIX; from shardwright.cli.app import main; main(['status', '--socket', 'control.sock'])"
+    code = (
+        "import socket; del socket.AF_UNIX; from shardwright.cli.app import main; main(['status', "
+        "'--socket', 'control.sock'])"
+    )
     done = without_the_daemons_modules(tmp_path)("-c", code)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "no Unix sockets" in done.stderr
@@ -199,15 +230,25 @@ def test_an_installation_of_the_client_alone(rig, tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     venv.create(tmp_path / "venv")
     python = tmp_path / "venv/bin/python"
-    subprocess.run([*pip, "--python", python, "install", "-q", "--prefer-binary", wheel], check=True, env=environment)
+    subprocess.run(
+        [*pip, "--python", python, "install", "-q", "--prefer-binary", wheel], check=True, env=environment
+    )
 
-    listed = subprocess.run([*pip, "--python", python, "list", "--format", "json"], check=True, capture_output=True, text=True, env=environment)
+    listed = subprocess.run(
+        [*pip, "--python", python, "list", "--format", "json"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     installed = {package["name"].lower() for package in json.loads(listed.stdout)}
     assert {"numpy", "pyzmq", "pydantic", "shardwright"} <= installed
     assert not installed & {"blosc2", "crc32c", "llvmlite", "numba", "pyyaml", "structlog"}
 
     def run(*arguments):
-        return subprocess.run([python, *arguments], cwd=rig, capture_output=True, text=True, timeout=60, env=environment)
+        return subprocess.run(
+            [python, *arguments], cwd=rig, capture_output=True, text=True, timeout=60, env=environment
+        )
 
     try_the_cameras_side(run, rig)
     (command,) = (tmp_path / "venv/bin").glob("shardwright")

@@ -1,4 +1,5 @@
-"""No exception is kept: its traceback holds every object that the failed call touched. What is kept of it is its text (``model/error_text.py``)."""
+"""No exception is kept: its traceback holds every object that the failed call touched. What is kept of it is
+its text (``model/error_text.py``)."""
 
 import ast
 import re
@@ -16,22 +17,36 @@ ARGUED = {
 
 def is_exception(annotation: ast.expr | None) -> bool:
     """Whether it names an exception, itself or in a container; a class of exceptions is none."""
-    return annotation is not None and _EXCEPTION.search(_CLASS.sub("", ast.unparse(annotation).strip("'\""))) is not None
+    return (
+        annotation is not None
+        and _EXCEPTION.search(_CLASS.sub("", ast.unparse(annotation).strip("'\""))) is not None
+    )
 
 
 def kept(text: str) -> set[str]:
-    """Attributes that are declared to hold an exception, or are given one that was caught or handed over; calls that put one into a future."""
+    """Attributes that are declared to hold an exception, or are given one that was caught or handed over;
+    calls that put one into a future."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ClassDef):
-            found |= {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign) and is_exception(each.annotation)}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and is_exception(node.annotation):
+            found |= {
+                ast.unparse(each.target)
+                for each in node.body
+                if isinstance(each, ast.AnnAssign) and is_exception(each.annotation)
+            }
+        elif (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Attribute)
+            and is_exception(node.annotation)
+        ):
             found.add(node.target.attr)
         elif isinstance(node, ast.Attribute) and node.attr == "set_exception":
             found.add("set_exception")
         elif isinstance(node, ast.FunctionDef):
             arguments = [*node.args.args, *node.args.kwonlyargs]
-            found |= given(node.body, {argument.arg for argument in arguments if is_exception(argument.annotation)})
+            found |= given(
+                node.body, {argument.arg for argument in arguments if is_exception(argument.annotation)}
+            )
         elif isinstance(node, ast.ExceptHandler) and node.name:
             found |= given(node.body, {node.name})
     return found
@@ -45,14 +60,24 @@ def given(body: list[ast.stmt], names: set[str]) -> set[str]:
 
 
 def test_no_exception_is_kept() -> None:
-    found = {(file.relative_to(SOURCE).as_posix(), name) for file in SOURCE.rglob("*.py") for name in kept(file.read_text(encoding="utf-8"))}
+    found = {
+        (file.relative_to(SOURCE).as_posix(), name)
+        for file in SOURCE.rglob("*.py")
+        for name in kept(file.read_text(encoding="utf-8"))
+    }
     assert found <= set(ARGUED), "keep an ErrorText, and a Promise in place of a Future"
     assert set(ARGUED) <= found, "arguments for what is gone"
 
 
 def test_the_search_finds_what_it_is_for() -> None:
-    assert kept("class A:\n    error: StorageError | None\n    kind: type[StorageError]\n    text: ErrorText") == {"error"}
+    assert kept(
+        "class A:\n    error: StorageError | None\n    kind: type[StorageError]\n    text: ErrorText"
+    ) == {"error"}
     assert kept("def f(self):\n    self.losses: deque[tuple[int, 'Exception']] = deque()") == {"losses"}
-    assert kept("def f(self, why: BaseException, code: int):\n    self.why = why\n    self.code = code") == {"why"}
-    assert kept("try:\n    f()\nexcept OSError as error:\n    self.last = error\n    self.text = str(error)") == {"last"}
+    assert kept("def f(self, why: BaseException, code: int):\n    self.why = why\n    self.code = code") == {
+        "why"
+    }
+    assert kept(
+        "try:\n    f()\nexcept OSError as error:\n    self.last = error\n    self.text = str(error)"
+    ) == {"last"}
     assert kept("future.set_exception(error)") == {"set_exception"}

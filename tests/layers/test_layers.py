@@ -1,4 +1,5 @@
-"""The rooms import only downward (the contracts of pyproject.toml), and each outside library stays in the rooms that own it."""
+"""The rooms import only downward (the contracts of pyproject.toml), and each outside library stays in the
+rooms that own it."""
 
 from pathlib import Path
 
@@ -45,6 +46,11 @@ def test_only_its_rooms_import_a_library(imports, library):
 
 
 def test_the_root_package_imports_no_heavy_room(imports):
-    """``import shardwright`` on a camera's machine must stay light; ``create`` and ``connect`` are loaded when first used."""
-    eager = {module.split(".")[1] for module in imports.find_modules_directly_imported_by("shardwright") if module.startswith("shardwright.")}
+    """``import shardwright`` on a camera's machine must stay light; ``create`` and ``connect`` are loaded
+    when first used."""
+    eager = {
+        module.split(".")[1]
+        for module in imports.find_modules_directly_imported_by("shardwright")
+        if module.startswith("shardwright.")
+    }
     assert eager - {"client", "writer"} <= {"array", "model"}

@@ -1,4 +1,5 @@
-"""The camera's side must import on Windows and macOS: no compiler, no codec library, nothing that only Linux or Unix has."""
+"""The camera's side must import on Windows and macOS: no compiler, no codec library, nothing that only Linux
+or Unix has."""
 
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import shardwright.simulate.camera, shardwright.simulate.photons
 loaded = [name for name in sys.modules if name.startswith("shardwright.")]
 rooms = sorted({{name.split(".")[1] for name in loaded}})
 print(" ".join(rooms))
-"""
+"""  # noqa: E501
 
 
 def test_the_client_imports_without_linux_and_without_compilers():

@@ -51,7 +51,9 @@ def test_a_name_that_is_a_store_already_keeps_its_suffix():
     assert store_name("embryo.zarr") == "embryo.zarr"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/b", "/a", "a..b", ".hidden", "-a", "a b", "a\n", "a\0", "ä", "x" * 129])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../a", "a/b", "/a", "a..b", ".hidden", "-a", "a b", "a\n", "a\0", "ä", "x" * 129]
+)
 def test_names_that_could_leave_the_output_root_are_refused(name):
     with pytest.raises(errors.InvalidNameError, match="not a usable name"):
         checked_name(name)

@@ -1,7 +1,9 @@
-"""The list of mutants: what each takes out of the writer, by text that runs at the start of every process, and the suite that must catch it.
+"""The list of mutants: what each takes out of the writer, by text that runs at the start of every process,
+and the suite that must catch it.
 
-What a kill can show is ordering and bookkeeping: the page cache survives it. Syncs are the power cuts' business, errors that are swallowed the fault
-suites', checksums of bytes at rest the unit tests' of the formats.
+What a kill can show is ordering and bookkeeping: the page cache survives it. Syncs are the power cuts'
+business, errors that are swallowed the fault suites', checksums of bytes at rest the unit tests' of the
+formats.
 """
 
 from __future__ import annotations
@@ -10,16 +12,89 @@ from dataclasses import dataclass
 
 SUITES: dict[str, tuple[str, ...]] = {
     "kills": ("-m", "tests.crash.kills", "--count", "120", "--daemon-count", "0", "--until-violation"),
-    "fencing": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/crash/test_fencing.py", "-m", "not slow"),
+    "fencing": (
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "tests/crash/test_fencing.py",
+        "-m",
+        "not slow",
+    ),
     "power": ("-m", "tests.power", "--images", "400", "--images-per-round", "200", "--until-violation"),
-    "power-compaction": ("-m", "tests.power", "--compaction", "--images", "300", "--images-per-round", "100", "--until-violation"),
-    "power-move": ("-m", "tests.power", "--job", "move", "--images", "180", "--images-per-round", "60", "--no-every-prefix", "--until-violation"),
-    "move": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/repack", "-k", "test_move", "-m", "not slow"),
+    "power-compaction": (
+        "-m",
+        "tests.power",
+        "--compaction",
+        "--images",
+        "300",
+        "--images-per-round",
+        "100",
+        "--until-violation",
+    ),
+    "power-move": (
+        "-m",
+        "tests.power",
+        "--job",
+        "move",
+        "--images",
+        "180",
+        "--images-per-round",
+        "60",
+        "--no-every-prefix",
+        "--until-violation",
+    ),
+    "move": (
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "tests/repack",
+        "-k",
+        "test_move",
+        "-m",
+        "not slow",
+    ),
     "compaction": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/compaction"),
     "faults": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/faults", "-m", "not slow"),
-    "formats": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/shard", "tests/read", "-m", "not slow"),
-    "take-over": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/acquire/test_resume.py", "-k", "taken_over"),
-    "recovery": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/acquire/test_resume.py", "-k", "chunk"),
+    "formats": (
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "tests/shard",
+        "tests/read",
+        "-m",
+        "not slow",
+    ),
+    "take-over": (
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "tests/acquire/test_resume.py",
+        "-k",
+        "taken_over",
+    ),
+    "recovery": (
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "tests/acquire/test_resume.py",
+        "-k",
+        "chunk",
+    ),
 }
 
 
@@ -79,7 +154,7 @@ def run(self, state):
     time.sleep(0.01)
     job.encoder.encode(command.frames, job.records, command.slab, command.files, self.first, self.stop, state, job.overload.level)
 m.SlabTask.run = run
-""",
+""",  # noqa: E501
     ),
     Mutant(
         "ack-before-staging",
@@ -129,7 +204,7 @@ m.rename_without_replacing = lambda source, target: None
 import shardwright.shard.frame_log as m
 append = m.FrameLog.append
 m.FrameLog.append = lambda self, kind, group, records: None if kind is m.BlockKind.GROUP else append(self, kind, group, records)
-""",
+""",  # noqa: E501
     ),
     Mutant(
         "journal-deleted-first",
@@ -194,7 +269,7 @@ m.StoreFolder.may_rename = m.StoreFolder._may_remove = lambda self: None
 import shardwright.shard.manifest as m
 write = m.write_manifest
 m.write_manifest = lambda workspace, manifest: write(workspace, __import__("dataclasses").replace(manifest, writer_epoch=1))
-""",
+""",  # noqa: E501
     ),
     Mutant(
         "old-inodes",
@@ -285,7 +360,8 @@ m.SlotFile.sync = quiet
         "sparse-shards",
         "preallocation: shards are only made long",
         "faults",
-        "import os\nimport shardwright.storage.files as m\nm.preallocate = lambda descriptor, nbytes: os.ftruncate(descriptor, nbytes) is None",
+        "import os\nimport shardwright.storage.files as m\nm.preallocate = lambda descriptor, nbytes: "
+        "os.ftruncate(descriptor, nbytes) is None",
     ),
 ]
 
@@ -319,8 +395,18 @@ FORMATS += [
         f"{_AGREES}import {module} as m\nm.crc32c = types.SimpleNamespace(crc32c=agreeing)",
     )
     for name, what, module, suite in (
-        ("header", "the header page of a journal and of the staging area", "shardwright.shard.file_header", "formats"),
-        ("journal-entry", "chunk entries and frame records in a journal", "shardwright.shard.journal", "formats"),
+        (
+            "header",
+            "the header page of a journal and of the staging area",
+            "shardwright.shard.file_header",
+            "formats",
+        ),
+        (
+            "journal-entry",
+            "chunk entries and frame records in a journal",
+            "shardwright.shard.journal",
+            "formats",
+        ),
         ("staged-pixels", "the pixels of a staged frame", "shardwright.shard.staging", "formats"),
         ("frame-log", "blocks of the frame log", "shardwright.shard.frame_log", "formats"),
         ("inner", "a chunk that ends in a crc32c of its own", "shardwright.codecs.decode", "formats"),
@@ -431,7 +517,8 @@ MOVES = [
         "move-no-deletion-sync",
         "move: the steps in which the source is deleted are not made durable one after another",
         "power-move",
-        "import shardwright.repack.delete_source as m\nm._sync_what_is_left = lambda folders: list(folders) and None",
+        "import shardwright.repack.delete_source as m\nm._sync_what_is_left = lambda folders: list(folders) "
+        "and None",
         ("--filesystem", "btrfs"),
     ),
     Mutant(
@@ -450,7 +537,8 @@ MOVES = [
         "move-deletion-not-recorded",
         "move: that deletion has begun is not written down before the first file goes",
         "move",
-        "from shardwright.repack.move_record import MoveRecord\nMoveRecord.begin_deleting = lambda self: None",
+        "from shardwright.repack.move_record import MoveRecord\nMoveRecord.begin_deleting = lambda self: "
+        "None",
     ),
     Mutant(
         "move-changed-source",

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SABOTAGE = Path(__file__).parent / "sabotage"
 TIMEOUT_S = 900
-BROKEN_PROMISE = 1  # the exit code of every suite here, pytest's own included; anything else is a suite that did not run
+# the exit code of every suite here, pytest's own included; anything else is a suite that did not run
+BROKEN_PROMISE = 1
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,15 @@ def run_suite(command: tuple[str, ...], sabotage: str = "") -> Outcome:
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        return Outcome(True, process.returncode, time.monotonic() - started, f"hung for {TIMEOUT_S} s\n{output[-2000:]}")
-    return Outcome(process.returncode == BROKEN_PROMISE, process.returncode, round(time.monotonic() - started, 1), output[-2000:])
+        return Outcome(
+            True, process.returncode, time.monotonic() - started, f"hung for {TIMEOUT_S} s\n{output[-2000:]}"
+        )
+    return Outcome(
+        process.returncode == BROKEN_PROMISE,
+        process.returncode,
+        round(time.monotonic() - started, 1),
+        output[-2000:],
+    )
 
 
 def try_mutant(mutant: Mutant) -> Outcome:

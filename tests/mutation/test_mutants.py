@@ -1,4 +1,5 @@
-"""The proof of the proofs, the quick part: the list is sound, and a suite catches what it must. ``./tools/prove mutants`` tries every mutant."""
+"""The proof of the proofs, the quick part: the list is sound, and a suite catches what it must.
+``./tools/prove mutants`` tries every mutant."""
 
 from __future__ import annotations
 
@@ -22,10 +23,14 @@ def test_sabotage_is_python(mutant: Mutant) -> None:
 
 
 def test_the_table_lists_every_mutant() -> None:
-    assert list(written_before()) == [mutant.name for mutant in MUTANTS], f"{TABLE.name}: run ./tools/prove mutants --write"
+    assert list(written_before()) == [mutant.name for mutant in MUTANTS], (
+        f"{TABLE.name}: run ./tools/prove mutants --write"
+    )
 
 
-@pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.name in QUICK], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [mutant for mutant in MUTANTS if mutant.name in QUICK], ids=lambda mutant: mutant.name
+)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     outcome = try_mutant(mutant)
     assert outcome.caught, f"exit code {outcome.code}\n{outcome.tail}"

@@ -1,4 +1,5 @@
-"""Proof by power cuts: what a writer told is durable is there after any cut of the power, and a final shard name always holds a whole shard.
+"""Proof by power cuts: what a writer told is durable is there after any cut of the power, and a final shard
+name always holds a whole shard.
 
 requirements  what this machine must have, and what is missing
 machine       mounts, loop devices and the recording disk; all gone with the process

@@ -1,6 +1,7 @@
 """``python -m tests.power --images 20000``: rounds on each filesystem in turn until enough images are judged.
 
-With ``--state FILE`` every finished round is written down, and a second call goes on after it. Exit code 0: no violation; 1: some; 2: cannot run.
+With ``--state FILE`` every finished round is written down, and a second call goes on after it. Exit code 0:
+no violation; 1: some; 2: cannot run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from . import JOBS
 from .requirements import FILESYSTEMS, tool, why_not
 
 _EVERY_PREFIX_EACH = 4  # rounds: one of so many judges every prefix of its log, however many images these are
-_HANG_EVERY = 5  # rounds: in one of so many a writer hangs and is taken over, unless the command says how writers end
+# rounds: in one of so many a writer hangs and is taken over, unless the command says how writers end
+_HANG_EVERY = 5
 _MOST_FAILED = 20  # recordings; then there is nothing to judge
 _INSIDE = "SHARDWRIGHT_POWER_NAMESPACE"  # set in the process that runs in namespaces of its own
 _REPOSITORY = Path(__file__).parents[2]
@@ -27,21 +29,55 @@ _REPOSITORY = Path(__file__).parents[2]
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="power", description=__doc__)
-    parser.add_argument("--images", type=int, default=20_000, help="how many to judge, over all filesystems (default: %(default)s)")
-    parser.add_argument("--images-per-round", type=int, default=500, help="how many of one recorded run (default: %(default)s)")
-    parser.add_argument("--filesystem", choices=FILESYSTEMS, action="append", help="only this one (may be repeated)")
-    parser.add_argument("--no-every-prefix", action="store_true", help="do not judge every prefix of the log in one of four rounds")
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=20_000,
+        help="how many to judge, over all filesystems (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--images-per-round",
+        type=int,
+        default=500,
+        help="how many of one recorded run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--filesystem", choices=FILESYSTEMS, action="append", help="only this one (may be repeated)"
+    )
+    parser.add_argument(
+        "--no-every-prefix",
+        action="store_true",
+        help="do not judge every prefix of the log in one of four rounds",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the first round (default: %(default)s)")
     parser.add_argument(
-        "--interruption", choices=("none", "kill", "power", "hang"), help="the same in every round, instead of one drawn from the seed"
+        "--interruption",
+        choices=("none", "kill", "power", "hang"),
+        help="the same in every round, instead of one drawn from the seed",
     )
-    parser.add_argument("--compaction", action="store_true", help="cut the power while a sealed store is packed, instead of while it is written")
-    parser.add_argument("--job", choices=JOBS, action="append", help="cut it while a sealed store is moved, ... (may be repeated: in turn)")
-    parser.add_argument("--mutant", help="break the writer in this way (see mutants.py): the proof must fail then")
-    parser.add_argument("--until-violation", action="store_true", help="stop after the first round with a violation")
+    parser.add_argument(
+        "--compaction",
+        action="store_true",
+        help="cut the power while a sealed store is packed, instead of while it is written",
+    )
+    parser.add_argument(
+        "--job",
+        choices=JOBS,
+        action="append",
+        help="cut it while a sealed store is moved, ... (may be repeated: in turn)",
+    )
+    parser.add_argument(
+        "--mutant", help="break the writer in this way (see mutants.py): the proof must fail then"
+    )
+    parser.add_argument(
+        "--until-violation", action="store_true", help="stop after the first round with a violation"
+    )
     parser.add_argument("--state", type=Path, help="a file that remembers finished rounds, to go on later")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="copy violating images there, as the cut left them: mount them to see what is wrong"
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="copy violating images there, as the cut left them: mount them to see what is wrong",
     )
     parser.add_argument("--json", type=Path, help="write the summary here, too")
     return parser.parse_args(arguments)
@@ -54,9 +90,19 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 2
     if os.environ.get(_INSIDE):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the first process of a namespace is deaf to it otherwise
+        # the first process of a namespace is deaf to it otherwise
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         return run(given)
-    namespaces = [tool("unshare"), "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    namespaces = [
+        tool("unshare"),
+        "--mount",
+        "--propagation",
+        "private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
     source = os.pathsep.join([str(_REPOSITORY / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {_INSIDE: "1", "PYTHONPATH": source}
     command = [*namespaces, sys.executable, "-m", "tests.power", *sys.argv[1:]]
@@ -79,7 +125,11 @@ def run(given: argparse.Namespace) -> int:
     pool = WorkerPool(1)
     pool.start()
     with tempfile.TemporaryDirectory(prefix="power-") as name, machine.memory_folder(Path(name)) as folder:
-        while state.images < given.images and not (given.until_violation and state.failures) and state.failed_recordings <= _MOST_FAILED:
+        while (
+            state.images < given.images
+            and not (given.until_violation and state.failures)
+            and state.failed_recordings <= _MOST_FAILED
+        ):
             state.add(next_round(given, state, folder, pool))
     pool.stop()
     summary = state.summary()
@@ -91,11 +141,13 @@ def run(given: argparse.Namespace) -> int:
 
 
 def spare_work() -> None:
-    """Take out of recovery, in the judging process only, what costs most of its time there and decides nothing."""
+    """Take out of recovery, in the judging process only, what costs most of its time there and decides
+    nothing."""
     from shardwright.acquire import frame_table as written
     from shardwright.array import frame_table as described
 
-    os.fsync = os.fdatasync = lambda _: None  # what recovery writes to an image is read from memory and thrown away
+    # what recovery writes to an image is read from memory and thrown away
+    os.fsync = os.fdatasync = lambda _: None
     described.ROWS_PER_CHUNK = written.ROWS_PER_CHUNK = 256  # the table is always made anew, and has 24 rows
 
 
@@ -118,22 +170,48 @@ def next_round(given: argparse.Namespace, state: State, folder: Path, pool: Any)
     if given.job:
         how = given.job[len(state.rounds) // len(filesystems) % len(given.job)]
     if given.compaction or given.job:
-        scenario = replace(scenario, compaction=how, interruption="none", pause_ms=(0,) * len(scenario.pause_ms))
+        scenario = replace(
+            scenario, compaction=how, interruption="none", pause_ms=(0,) * len(scenario.pause_ms)
+        )
     wanted = min(given.images_per_round, given.images - state.images)
     begun = time.monotonic()
 
     def progress(images: int) -> None:
         if sys.stderr.isatty():
-            print(f"\r{scenario.filesystem} seed {seed}: {images} of {wanted} images", end="\x1b[K", file=sys.stderr, flush=True)
+            print(
+                f"\r{scenario.filesystem} seed {seed}: {images} of {wanted} images",
+                end="\x1b[K",
+                file=sys.stderr,
+                flush=True,
+            )
 
     every_prefix = not given.no_every_prefix and len(state.rounds) % _EVERY_PREFIX_EACH == 0
-    result = run_round(scenario, wanted, folder, pool, every_prefix=every_prefix, mutant=given.mutant, keep=given.keep, progress=progress)
+    result = run_round(
+        scenario,
+        wanted,
+        folder,
+        pool,
+        every_prefix=every_prefix,
+        mutant=given.mutant,
+        keep=given.keep,
+        progress=progress,
+    )
     seconds = time.monotonic() - begun
-    how = scenario.interruption if scenario.interruption == "none" else f"{scenario.interruption}, {scenario.then}"
+    how = (
+        scenario.interruption
+        if scenario.interruption == "none"
+        else (f"{scenario.interruption}, {scenario.then}")
+    )
     how = scenario.compaction or how
     facts = [f"{scenario.filesystem:5} seed {seed:4} {scenario.io:6} {how:14} {result.entries:5} log entries"]
-    facts += [f"{result.promises:3} promises", f"{result.images:4} images in {seconds:5.1f} s", f"violating: {result.violating_images}"]
-    print(", ".join(facts), f"({state.images + result.images} of {given.images})", file=sys.stderr, flush=True)
+    facts += [
+        f"{result.promises:3} promises",
+        f"{result.images:4} images in {seconds:5.1f} s",
+        f"violating: {result.violating_images}",
+    ]
+    print(
+        ", ".join(facts), f"({state.images + result.images} of {given.images})", file=sys.stderr, flush=True
+    )
     return result.to_dict() | {"seconds": round(seconds, 2)}
 
 
@@ -144,13 +222,25 @@ class State:
         self._path: Path | None = given.state
         self._same = {
             name: getattr(given, name)
-            for name in ("filesystem", "seed", "interruption", "compaction", "job", "mutant", "images_per_round", "no_every_prefix")
+            for name in (
+                "filesystem",
+                "seed",
+                "interruption",
+                "compaction",
+                "job",
+                "mutant",
+                "images_per_round",
+                "no_every_prefix",
+            )
         }
         self.rounds: list[dict[str, Any]] = []
         if self._path is not None and self._path.exists():
             kept = json.loads(self._path.read_text(encoding="utf-8"))
             if kept["asked"] != self._same:
-                raise SystemExit(f"{self._path} belongs to another campaign: {kept['asked']}. Name another file, or delete it")
+                raise SystemExit(
+                    f"{self._path} belongs to another campaign: {kept['asked']}. Name another "
+                    f"file, or delete it"
+                )
             self.rounds = kept["rounds"]
 
     def add(self, result: dict[str, Any]) -> None:
@@ -193,9 +283,19 @@ class State:
                 kinds[kind] = kinds.get(kind, 0) + count
         sums = {name: sum(each[name] for each in self.rounds) for name in counted}
         seconds = sum(each["seconds"] for each in self.rounds)
-        rate = {"seconds": round(seconds, 1), "images_per_second": round(sums["images"] / seconds, 1) if seconds else 0.0}
+        rate = {
+            "seconds": round(seconds, 1),
+            "images_per_second": round(sums["images"] / seconds, 1) if seconds else 0.0,
+        }
         violations = [violation for each in self.rounds for violation in each["violations"]]
-        return {"rounds": len(self.rounds), **sums, "filesystems": by_filesystem, "kinds": kinds, **rate, "violations": violations[:50]}
+        return {
+            "rounds": len(self.rounds),
+            **sums,
+            "filesystems": by_filesystem,
+            "kinds": kinds,
+            **rate,
+            "violations": violations[:50],
+        }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Power cuts while a sealed store is packed: what of each shard may be there afterwards, and the job that is run again.
+"""Power cuts while a sealed store is packed: what of each shard may be there afterwards, and the job that is
+run again.
 
-P13  each shard is the whole old file or the whole new one; the new one, once the job said so. (That all frames are there: ``judge``.)
+P13  each shard is the whole old file or the whole new one; the new one, once the job said so. (That all
+     frames are there: ``judge``.)
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _OPTIONS = {
     "recode": Options("column_major", {"cname": "zstd", "clevel": 9, "shuffle": None}, idle=False),
 }
 
-Shards = list[tuple[str, str, str]]  # (key, digest before, digest after), in the order in which they are packed
+# (key, digest before, digest after), in the order in which they are packed
+Shards = list[tuple[str, str, str]]
 
 
 class _Here:
@@ -67,16 +70,23 @@ def torn_shards(store: Path, shards: Shards, promised: Promised) -> list[str]:
     for number, (key, before, after) in enumerate(shards):
         allowed = (after,) if number < promised.packed else (before, after)
         if (found := digest(store / "0" / key)) not in allowed:
-            what = "was packed, but the old file is back" if found == before else "neither the old file nor the new one"
+            what = (
+                "was packed, but the old file is back"
+                if found == before
+                else ("neither the old file nor the new one")
+            )
             faults.append(f"{key}: {what}")
     return faults
 
 
 def packed_again(store: Path, how: str, shards: Shards) -> list[str]:
-    """The job that the cut ended is run again: all shards are as they were to be, and nothing is left over."""
+    """The job that the cut ended is run again: all shards are as they were to be, and nothing is left
+    over."""
     try:
         pack_store(store, how)
     except Exception as error:
         return [f"run again: {error!r}"]
-    faults = [f"run again: {key} is not packed" for key, _, after in shards if digest(store / "0" / key) != after]
+    faults = [
+        f"run again: {key} is not packed" for key, _, after in shards if digest(store / "0" / key) != after
+    ]
     return faults + [f"run again: left over: {path}" for path in store.rglob(".compact*")]

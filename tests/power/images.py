@@ -1,12 +1,14 @@
-"""Disks as a cut of the power may leave them: what the last flush before the cut made safe, and any part of what was written after it.
+"""Disks as a cut of the power may leave them: what the last flush before the cut made safe, and any part of
+what was written after it.
 
     whole     every write up to the cut, in order: a prefix of the log
     flushed   none of the writes after the last flush
     subset    some of the writes after the last flush, in order
     torn      the same, and of each perhaps only some of its sectors
 
-A mounted image is written to (the filesystem replays its journal, the store is recovered); afterwards it is put back by comparing it with
-``model``, a copy in memory of what the last flush made safe. Both are sparse, and compared only where anything was ever written.
+A mounted image is written to (the filesystem replays its journal, the store is recovered); afterwards it is
+put back by comparing it with ``model``, a copy in memory of what the last flush made safe. Both are sparse,
+and compared only where anything was ever written.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def _tear(piece: Piece, atom: int, rng: np.random.Generator) -> Iterator[Piece]:
 
 
 class DiskImage:
-    """The file that is mounted again and again. ``advance`` only goes forward; ``lay`` and ``restore`` alternate."""
+    """The file that is mounted again and again. ``advance`` only goes forward; ``lay`` and ``restore``
+    alternate."""
 
     def __init__(self, fresh: Path, path: Path) -> None:
         """``fresh`` is the disk before the recording began; ``path`` is made."""
@@ -118,10 +121,14 @@ class DiskImage:
         self.applied = max(self.applied, entries)
 
     def lay(self, log: WriteLog, pieces: Iterable[Piece]) -> int:
-        """Put pieces on top of what is safe. Returns a digest of the whole image: two images of one recording with one digest are the same."""
+        """Put pieces on top of what is safe. Returns a digest of the whole image: two images of one recording
+        with one digest are the same."""
         touched: set[int] = set()
         for piece in pieces:
-            offset, data = int(log.offsets[piece.entry]) + piece.first, log.bytes_of(piece.entry)[piece.first : piece.stop]
+            offset, data = (
+                int(log.offsets[piece.entry]) + piece.first,
+                log.bytes_of(piece.entry)[piece.first : piece.stop],
+            )
             self._write(self._image, offset, data)
             touched.update(_blocks(offset, data.size))
         digest = self._digest
@@ -162,7 +169,10 @@ def _blocks(offset: int, nbytes: int) -> range:
 
 
 def _digest_of(block: int, content: np.ndarray) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=_DIGEST_BYTES, salt=block.to_bytes(16, "little")).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(content, digest_size=_DIGEST_BYTES, salt=block.to_bytes(16, "little")).digest(),
+        "little",
+    )
 
 
 def _extents(descriptor: int, nbytes: int) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,8 @@
-"""Power cuts while a store is moved away, rechunked or given levels: what readers find afterwards, and the job that is run again.
+"""Power cuts while a store is moved away, rechunked or given levels: what readers find afterwards, and the
+job that is run again.
 
-P13  at any moment every store and level that a reader finds has all of its values, and the image is somewhere; once the job said that it is done,
+P13  at any moment every store and level that a reader finds has all of its values, and the image is
+     somewhere; once the job said that it is done,
      it is done. Stores, jobs and most of the judging are those of ``tests/compaction``.
 """
 
@@ -71,6 +73,7 @@ class JobJudge:
     def _is_done(self, stores: Path) -> bool:
         found, end = read_stores(stores), self._ground.end
         return found.keys() == end.keys() and all(
-            found[name].keys() == levels.keys() and all(np.array_equal(found[name][level], values) for level, values in levels.items())
+            found[name].keys() == levels.keys()
+            and all(np.array_equal(found[name][level], values) for level, values in levels.items())
             for name, levels in end.items()
         )

@@ -1,6 +1,8 @@
-"""Mounts one image, recovers the store on it and holds what can be read against what was promised before the cut.
+"""Mounts one image, recovers the store on it and holds what can be read against what was promised before the
+cut.
 
-P3  before and after recovery, every file with a final shard name is a whole shard: index and every chunk check, every frame in it is as it was
+P3  before and after recovery, every file with a final shard name is a whole shard: index and every chunk
+    check, every frame in it is as it was
     sent or fill
 P2  after recovery, every frame that was durable before the cut reads bit-exact; if ``close`` or a recovery
         had returned, even without another recovery
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """``exact``: bool[FRAMES] by index along t, whether a reader sees the frame as it was sent. ``faults``: what is wrong with final shards."""
+    """``exact``: bool[FRAMES] by index along t, whether a reader sees the frame as it was sent. ``faults``:
+    what is wrong with final shards."""
 
     exact: np.ndarray
     faults: list[str]
@@ -48,7 +51,8 @@ class UnmountableError(Exception):
 
 
 class Judge:
-    """Judges the images of one scenario. Keeps what is dear from one image to the next: the mount point and the workers."""
+    """Judges the images of one scenario. Keeps what is dear from one image to the next: the mount point and
+    the workers."""
 
     def __init__(self, scenario: Scenario, folder: Path, pool: WorkerPool, shards: Shards) -> None:
         """``shards``: what a compaction was making of them; empty when the writer was at work."""
@@ -59,7 +63,8 @@ class Judge:
         self._chunk = np.empty(0, np.uint8)
 
     def judge(self, loop: machine.LoopDevice, promised: Promised, *, independently: bool) -> list[str]:
-        """What is wrong with the image on the loop device, empty when all is well. ``independently``: zarr-python and ``verify`` read as well.
+        """What is wrong with the image on the loop device, empty when all is well. ``independently``:
+        zarr-python and ``verify`` read as well.
 
         Raises ``UnmountableError``.
         """
@@ -79,7 +84,10 @@ class Judge:
         faults += torn_shards(store, self._shards, promised)
         if promised.sealed:
             visible = self._read(store, whole_shape=False)
-            faults += [f"sealed, but not to be read without recovery: {lost}" for lost in self._lost(visible, promised.sealed)]
+            faults += [
+                f"sealed, but not to be read without recovery: {lost}"
+                for lost in self._lost(visible, promised.sealed)
+            ]
         try:
             for unfinished in unfinished_stores(self._folder):
                 recover_store(unfinished, self._pool, threads=1)
@@ -94,12 +102,19 @@ class Judge:
             faults += self._check_independently(store, after, promised)
             if self._scenario.compaction is not None:
                 faults += packed_again(store, self._scenario.compaction, self._shards)
-                faults += [f"packed again, but lost: {lost}" for lost in self._lost(self._read(store, whole_shape=False), promised.durable)]
+                faults += [
+                    f"packed again, but lost: {lost}"
+                    for lost in self._lost(self._read(store, whole_shape=False), promised.durable)
+                ]
         return faults
 
     def _lost(self, reading: Reading, promised: int) -> list[str]:
         order = self._scenario.order[:promised]
-        return [f"frame {sequence} at t={place}" for sequence, place in enumerate(order) if not reading.exact[place]]
+        return [
+            f"frame {sequence} at t={place}"
+            for sequence, place in enumerate(order)
+            if not reading.exact[place]
+        ]
 
     # ------------------------------------------------------------------ reading
 
@@ -125,7 +140,9 @@ class Judge:
         exact[:visible] = matches[:visible].all(axis=(1, 2))
         return Reading(exact, faults)
 
-    def _read_shard(self, array: StoredArray, key: str, coordinates: tuple[int, ...], image: np.ndarray) -> list[str]:
+    def _read_shard(
+        self, array: StoredArray, key: str, coordinates: tuple[int, ...], image: np.ndarray
+    ) -> list[str]:
         """Decode every chunk of a shard into its place of ``image``, each checked on its own."""
         faults = []
         try:
@@ -136,19 +153,29 @@ class Judge:
                 for chunk in np.flatnonzero(check.sound).tolist():
                     encoded = bytearray(int(entries["nbytes"][chunk]))
                     file.read_into(int(entries["offset"][chunk]), memoryview(encoded))
-                    faults += self._decode(array, key, array.chunk_coordinates(coordinates, chunk), encoded, image)
+                    faults += self._decode(
+                        array, key, array.chunk_coordinates(coordinates, chunk), encoded, image
+                    )
         except ShardwrightError as error:
             faults.append(f"{key}: {error}")
         return faults
 
-    def _decode(self, array: StoredArray, key: str, chunk: tuple[int, ...], encoded: bytearray, image: np.ndarray) -> list[str]:
+    def _decode(
+        self, array: StoredArray, key: str, chunk: tuple[int, ...], encoded: bytearray, image: np.ndarray
+    ) -> list[str]:
         if self._chunk.size != array.chunk_bytes:
             self._chunk = np.empty(array.chunk_bytes, np.uint8)
         decode_chunk_into(memoryview(encoded), array.codecs, self._chunk)
-        block = tuple(slice(i * size, (i + 1) * size) for i, size in zip(chunk, array.chunk_shape, strict=True))
+        block = tuple(
+            slice(i * size, (i + 1) * size) for i, size in zip(chunk, array.chunk_shape, strict=True)
+        )
         seen, sent = self._chunk.view(np.uint16).reshape(array.chunk_shape), self._scenario.frames[block]
         image[block] = seen
-        strange = [frame for frame in range(len(sent)) if seen[frame].any() and not np.array_equal(seen[frame], sent[frame])]
+        strange = [
+            frame
+            for frame in range(len(sent))
+            if seen[frame].any() and not np.array_equal(seen[frame], sent[frame])
+        ]
         return [f"{key}: neither fill nor what was sent, at t={block[0].start + frame}" for frame in strange]
 
     def _check_independently(self, store: Path, reading: Reading, promised: Promised) -> list[str]:

@@ -1,7 +1,8 @@
 """Mounts, loop devices and the recording disk.
 
-All of it lives in a mount and PID namespace of its own (``__main__`` starts it so): when the process in it ends, in whatever way, the kernel
-ends what it started and takes its mounts away, and the loop devices, which clear themselves, follow.
+All of it lives in a mount and PID namespace of its own (``__main__`` starts it so): when the process in it
+ends, in whatever way, the kernel ends what it started and takes its mounts away, and the loop devices, which
+clear themselves, follow.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def mount(device: Path, folder: Path, filesystem: str, options: str = "") -> Non
     """Raises ``OSError``, as when there is no sound filesystem on the device."""
     all_options = ",".join(filter(None, [_MOUNT_OPTIONS.get(filesystem, ""), options]))
     _check(
-        _libc.mount(os.fsencode(device), os.fsencode(folder), filesystem.encode(), _MS_NOATIME, all_options.encode()),
+        _libc.mount(
+            os.fsencode(device), os.fsencode(folder), filesystem.encode(), _MS_NOATIME, all_options.encode()
+        ),
         f"mount {filesystem} on {folder}",
     )
 
@@ -53,9 +56,12 @@ def unmount(folder: Path, *, lazy: bool = False) -> None:
 
 
 def kernel_says(device: Path, lines: int = 6) -> str:
-    """The newest lines of the kernel's log about a device, which is where a filesystem says why it does not mount."""
+    """The newest lines of the kernel's log about a device, which is where a filesystem says why it does not
+    mount."""
     done = subprocess.run(["dmesg"], capture_output=True, text=True, check=False, errors="replace")
-    return " | ".join([line for line in done.stdout.splitlines() if device.name in line][-lines:]) or "the kernel's log says nothing"
+    return " | ".join([line for line in done.stdout.splitlines() if device.name in line][-lines:]) or (
+        "the kernel's log says nothing"
+    )
 
 
 @contextmanager
@@ -72,11 +78,14 @@ def make_filesystem(filesystem: str, path: Path) -> None:
     """A fresh filesystem in a sparse file."""
     with path.open("wb") as file:
         file.truncate(DISK_BYTES[filesystem])
-    subprocess.run([tool(f"mkfs.{filesystem}"), *_MKFS[filesystem], str(path)], check=True, capture_output=True)
+    subprocess.run(
+        [tool(f"mkfs.{filesystem}"), *_MKFS[filesystem], str(path)], check=True, capture_output=True
+    )
 
 
 class LoopDevice:
-    """A block device over a file. It clears itself when the last one closes it, so that a killed process leaves none behind."""
+    """A block device over a file. It clears itself when the last one closes it, so that a killed process
+    leaves none behind."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,7 +118,8 @@ class LoopDevice:
             os.close(backing)
 
     def drop_cache(self) -> None:
-        """Forget what was read from the device: the file under it has been changed. Only while it is not mounted."""
+        """Forget what was read from the device: the file under it has been changed. Only while it is not
+        mounted."""
         fcntl.ioctl(self._fd, _DROP_CACHE, 0)
 
     def close(self) -> None:
@@ -124,8 +134,9 @@ class LoopDevice:
 class RecordedDisk:
     """A disk whose every write and flush is kept in ``log``, in the order in which they were completed.
 
-    qemu's ``blklogwrites`` sees what arrives at the disk; a FUSE export makes a file of it and a loop device makes a disk of the file. The loop
-    device knows no forced writes (FUA): the kernel sends a flush after the write instead.
+    qemu's ``blklogwrites`` sees what arrives at the disk; a FUSE export makes a file of it and a loop device
+    makes a disk of the file. The loop device knows no forced writes (FUA): the kernel sends a flush after the
+    write instead.
     """
 
     def __init__(self, path: Path, log: Path) -> None:
@@ -137,7 +148,10 @@ class RecordedDisk:
             [
                 *(tool("qemu-storage-daemon"), "--blockdev", f"driver=file,node-name=disk,filename={path}"),
                 *("--blockdev", f"driver=file,node-name=log,filename={log}"),
-                *("--blockdev", "driver=blklogwrites,node-name=recorded,file=disk,log=log,log-sector-size=512,log-super-update-interval=1"),
+                *(
+                    "--blockdev",
+                    "driver=blklogwrites,node-name=recorded,file=disk,log=log,log-sector-size=512,log-super-update-interval=1",
+                ),
                 *("--export", f"type=fuse,id=export,node-name=recorded,mountpoint={export},writable=on"),
             ]
         )

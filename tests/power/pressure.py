@@ -1,4 +1,5 @@
-"""Dirty pages that reach the disk before anyone asked for it, as under memory pressure: in any order, and without a flush."""
+"""Dirty pages that reach the disk before anyone asked for it, as under memory pressure: in any order, and
+without a flush."""
 
 from __future__ import annotations
 

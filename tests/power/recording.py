@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from .compaction import Shards
     from .write_log import WriteLog
 
-_SHARE_AT_PROMISES = 0.5  # of the cuts come right after a promise, where the least has been flushed that may be
+# of the cuts come right after a promise, where the least has been flushed that may be
+_SHARE_AT_PROMISES = 0.5
 
 
 @dataclass(frozen=True)
 class Promised:
-    """What had been said before a cut: that so many frames, counted from the first, are durable; that so many need no recovery any more; that so
-    many shards are packed."""
+    """What had been said before a cut: that so many frames, counted from the first, are durable; that so many
+    need no recovery any more; that so many shards are packed."""
 
     durable: int = 0
     sealed: int = 0
@@ -33,18 +34,24 @@ class Promised:
 @dataclass(frozen=True)
 class Recording:
     log: WriteLog
-    promises: list[tuple[int, Promised]]  # (entries of the log that lie before it, what had been promised by then), in order
+    # (entries of the log that lie before it, what had been promised by then), in order
+    promises: list[tuple[int, Promised]]
     shards: Shards = field(default_factory=list)  # what a compaction made of them
 
     @classmethod
     def of(cls, lines: list[str], log: WriteLog, before: Promised = Promised()) -> Recording:
-        """``lines`` are what the workload wrote, in order; ``before`` had been promised when the log began. A promise stays."""
+        """``lines`` are what the workload wrote, in order; ``before`` had been promised when the log began. A
+        promise stays."""
         told = before
         promises, shards = [(0, told)] if before.durable else [], []
         for line in lines:
             facts = json.loads(line)
             durable = max(told.durable, facts.get("durable", 0))
-            told = Promised(durable, durable if facts.get("sealed") else told.sealed, max(told.packed, facts.get("packed", 0)))
+            told = Promised(
+                durable,
+                durable if facts.get("sealed") else told.sealed,
+                max(told.packed, facts.get("packed", 0)),
+            )
             shards = [tuple(shard) for shard in facts.get("shards", shards)]
             promises.append((log.entries_before(facts["mark"]), told))
         return cls(log, promises, shards)
@@ -54,8 +61,11 @@ class Recording:
         return told[-1] if told else Promised()
 
 
-def draw_cuts(recording: Recording, count: int, rng: np.random.Generator, *, every_prefix: bool = False) -> list[Cut]:
-    """Cuts in the order of the log, each once. About ``count``; more when every prefix of the log is asked for, fewer when there are no more."""
+def draw_cuts(
+    recording: Recording, count: int, rng: np.random.Generator, *, every_prefix: bool = False
+) -> list[Cut]:
+    """Cuts in the order of the log, each once. About ``count``; more when every prefix of the log is asked
+    for, fewer when there are no more."""
     log = recording.log
     cuts: dict[tuple[object, ...], Cut] = {}
 

@@ -40,4 +40,7 @@ def why_not(filesystems: tuple[str, ...] = FILESYSTEMS) -> str | None:
     lacks = missing(filesystems)
     if not lacks:
         return None
-    return f"NOT TESTED: power cuts. This machine lacks {', '.join(lacks)}. On Debian or Ubuntu, as root: {APT_LINE}"
+    return (
+        f"NOT TESTED: power cuts. This machine lacks {', '.join(lacks)}. On Debian or Ubuntu, as root: "
+        f"{APT_LINE}"
+    )

@@ -1,4 +1,5 @@
-"""One round: record one run of the writer on one filesystem, then cut the power in many ways and judge what is left each time."""
+"""One round: record one run of the writer on one filesystem, then cut the power in many ways and judge what
+is left each time."""
 
 from __future__ import annotations
 
@@ -42,8 +43,9 @@ MOST_VIOLATIONS_KEPT = 20
 
 @dataclass
 class RoundResult:
-    """``images`` counts judged ones only; ``repeated`` had the content and the promises of one judged before. ``unmountable`` images are counted
-    apart: a superblock torn within its 4 KiB is nothing that a filesystem promises to survive."""
+    """``images`` counts judged ones only; ``repeated`` had the content and the promises of one judged before.
+    ``unmountable`` images are counted apart: a superblock torn within its 4 KiB is nothing that a filesystem
+    promises to survive."""
 
     filesystem: str
     seed: int
@@ -57,7 +59,9 @@ class RoundResult:
     kinds: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
     unmountable: int = 0
-    mounted_anew: int = 0  # whose first mount failed, and the second, of the same bytes through a device that had cached nothing, did not
+    # whose first mount failed, and the second, of the same bytes through a device that had cached nothing,
+    # did not
+    mounted_anew: int = 0
     failed_recordings: int = 0
     violating_images: int = 0
     violations: list[str] = field(default_factory=list)
@@ -71,12 +75,19 @@ class RecordingError(Exception):
 
 
 def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Recording:
-    """Run the scenario on a fresh filesystem. ``folder`` then holds ``fresh``, the disk before what was recorded."""
+    """Run the scenario on a fresh filesystem. ``folder`` then holds ``fresh``, the disk before what was
+    recorded."""
     fresh = folder / "fresh"
     machine.make_filesystem(scenario.filesystem, fresh)
     subprocess.run(["fallocate", "--dig-holes", str(fresh)], check=True)
     if scenario.compaction in JOBS:
-        return _record(scenario, ("do",), folder, _let_end(_record(scenario, ("lay",), folder, Promised(), None), folder), mutant)
+        return _record(
+            scenario,
+            ("do",),
+            folder,
+            _let_end(_record(scenario, ("lay",), folder, Promised(), None), folder),
+            mutant,
+        )
     if scenario.compaction is not None:
         written = _record(scenario, ("write",), folder, Promised(), mutant)
         return _record(scenario, ("pack",), folder, _let_end(written, folder), mutant)
@@ -89,7 +100,9 @@ def record(scenario: Scenario, folder: Path, *, mutant: str | None = None) -> Re
     return _record(scenario, acts, folder, Promised(), mutant)
 
 
-def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Promised, mutant: str | None) -> Recording:
+def _record(
+    scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Promised, mutant: str | None
+) -> Recording:
     """What one process after another does to a copy of ``fresh``."""
     disk, log, mounted = (folder / name for name in ("disk", "log", "mounted"))
     subprocess.run(["cp", "--sparse=always", str(folder / "fresh"), str(disk)], check=True)
@@ -98,7 +111,10 @@ def _record(scenario: Scenario, acts: tuple[str, ...], folder: Path, before: Pro
     try:
         machine.mount(recorded.loop.device, mounted, scenario.filesystem, scenario.mount_options)
         try:
-            with write_back(mounted, scenario.seed) if scenario.pressure else nullcontext(), ExitStack() as hung:
+            with (
+                write_back(mounted, scenario.seed) if scenario.pressure else nullcontext(),
+                ExitStack() as hung,
+            ):
                 lines = [line for act in acts for line in _child(act, scenario, mounted, log, mutant, hung)]
         finally:
             machine.unmount(mounted)
@@ -120,7 +136,8 @@ def _let_end(recording: Recording, folder: Path) -> Promised:
 
 
 def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promised:
-    """Make ``fresh`` what a cut leaves, at a random moment between the first promise and the end. Returns what had been promised by then."""
+    """Make ``fresh`` what a cut leaves, at a random moment between the first promise and the end. Returns
+    what had been promised by then."""
     rng = np.random.default_rng((scenario.seed, 3))
     first, last = recording.promises[0][0], recording.promises[-1][0]
     cut = draw_cut(recording.log, int(rng.integers(first, last)), str(rng.choice(WITHOUT_TEARS)), rng)
@@ -132,10 +149,25 @@ def _cut_power(scenario: Scenario, recording: Recording, folder: Path) -> Promis
     return recording.promised_at(cut.cut)
 
 
-def _child(act: str, scenario: Scenario, root: Path, log: Path, mutant: str | None, hung: ExitStack) -> list[str]:
-    """What one process told. One that stops itself goes on while the next one takes the store over, and is killed when ``hung`` ends."""
-    command = [sys.executable, "-m", "tests.power.workload", act, str(root), str(log), *(["--mutant", mutant] if mutant else [])]
-    with tempfile.TemporaryFile("w+") as told, tempfile.TemporaryFile("w+") as why, tempfile.TemporaryFile("w+") as given:
+def _child(
+    act: str, scenario: Scenario, root: Path, log: Path, mutant: str | None, hung: ExitStack
+) -> list[str]:
+    """What one process told. One that stops itself goes on while the next one takes the store over, and is
+    killed when ``hung`` ends."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.power.workload",
+        act,
+        str(root),
+        str(log),
+        *(["--mutant", mutant] if mutant else []),
+    ]
+    with (
+        tempfile.TemporaryFile("w+") as told,
+        tempfile.TemporaryFile("w+") as why,
+        tempfile.TemporaryFile("w+") as given,
+    ):
         given.write(scenario.to_json())
         given.seek(0)
         process = subprocess.Popen(command, stdin=given, stdout=told, stderr=why, cwd=_REPOSITORY)
@@ -144,13 +176,18 @@ def _child(act: str, scenario: Scenario, root: Path, log: Path, mutant: str | No
         lines = told.read().splitlines()
         if status == -signal.SIGSTOP:
             over = threading.Event()
-            goes_on = threading.Thread(target=_go_on, args=(process, root / STORE / WORKSPACE / "lock", scenario.seed % 7 / 100, over))
+            goes_on = threading.Thread(
+                target=_go_on,
+                args=(process, root / STORE / WORKSPACE / "lock", scenario.seed % 7 / 100, over),
+            )
             goes_on.start()
             for end in (process.wait, process.kill, goes_on.join, over.set):  # the last one first
                 hung.callback(end)
         elif status != (-signal.SIGKILL if act == "write-and-die" else 0):
             why.seek(0)
-            raise RecordingError(f"{act} of seed {scenario.seed} on {scenario.filesystem} ended with {status}:\n{why.read()}")
+            raise RecordingError(
+                f"{act} of seed {scenario.seed} on {scenario.filesystem} ended with {status}:\n{why.read()}"
+            )
     return lines
 
 
@@ -189,7 +226,8 @@ def run_round(
 ) -> RoundResult:
     """``keep``: a folder for violating images, as the cut left them.
 
-    Judge about ``images`` images: more with every prefix of the log, fewer when the recording has no more different ones.
+    Judge about ``images`` images: more with every prefix of the log, fewer when the recording has no more
+    different ones.
     """
     result = RoundResult(scenario.filesystem, scenario.seed, scenario.interruption, scenario.io)
     try:
@@ -198,7 +236,11 @@ def run_round(
         result.failed_recordings, result.violations = 1, [str(error)]
         return result
     log = recording.log
-    result.entries, result.flushes, result.promises = len(log), int(log.barriers.sum()), len(recording.promises)
+    result.entries, result.flushes, result.promises = (
+        len(log),
+        int(log.barriers.sum()),
+        len(recording.promises),
+    )
     rng = np.random.default_rng((scenario.seed, 2))
     mounted = folder / "mounted"  # where it was recorded: a job knows a destination by its path
     mounted.mkdir(exist_ok=True)
@@ -217,7 +259,8 @@ def run_round(
 
 @dataclass
 class _Run:
-    """The judging of one recording. ``judged``: the digest of each image that was judged, with what had been promised then."""
+    """The judging of one recording. ``judged``: the digest of each image that was judged, with what had been
+    promised then."""
 
     recording: Recording
     judge: Judge | JobJudge
@@ -277,12 +320,17 @@ class _Run:
             result.violating_images += 1
             where = f"{result.filesystem} seed {result.seed} image {result.violating_images}"
             how = f"{cut.kind}, {len(cut.pieces)} pieces on {cut.flushed} of {cut.cut} entries, {promised}"
-            result.violations += [f"{where}: {how}: {fault}" for fault in faults][: MOST_VIOLATIONS_KEPT - len(result.violations)]
+            result.violations += [f"{where}: {how}: {fault}" for fault in faults][
+                : MOST_VIOLATIONS_KEPT - len(result.violations)
+            ]
         return not faults
 
-    def _judge_anew(self, cut: Cut, promised: Promised, image: DiskImage, *, independently: bool) -> list[str]:
-        """The same bytes once more, on a device of their own: whatever else reads block devices on this machine (udev, blkid) may have kept a page
-        of the image before, through ``drop_cache``, and a filesystem that finds an old superblock on a new disk does not mount."""
+    def _judge_anew(
+        self, cut: Cut, promised: Promised, image: DiskImage, *, independently: bool
+    ) -> list[str]:
+        """The same bytes once more, on a device of their own: whatever else reads block devices on this
+        machine (udev, blkid) may have kept a page of the image before, through ``drop_cache``, and a
+        filesystem that finds an old superblock on a new disk does not mount."""
         image.restore()
         image.lay(self.recording.log, cut.pieces)
         fresh = machine.LoopDevice(image.path)

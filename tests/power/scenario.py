@@ -1,4 +1,5 @@
-"""One run of the writer, drawn from a seed: how the array is laid out, how the frames come, and what each of them holds."""
+"""One run of the writer, drawn from a seed: how the array is laid out, how the frames come, and what each of
+them holds."""
 
 from __future__ import annotations
 
@@ -25,12 +26,13 @@ Interruption = Literal["none", "kill", "power", "hang"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """``interruption``: the writer is killed after ``killed_after`` frames, or its power is cut at some moment, and another process goes on with
-    the store (``then``: resume) or brings it to an end (recover), while the log is written. The cuts that are judged hit that process, too. Or the
-    writer hangs there, another takes the store over, hangs somewhere on its way (``then``: recover) and is taken over itself; the stopped ones go on
-    meanwhile.
-    ``compaction``: they hit one that packs the store instead, which has been written to its end by then; see
-    ``compaction.HOW``. Or one of ``tests.power.JOBS``, on a store of its own."""
+    """``interruption``: the writer is killed after ``killed_after`` frames, or its power is cut at some
+    moment, and another process goes on with the store (``then``: resume) or brings it to an end (recover),
+    while the log is written. The cuts that are judged hit that process, too. Or the writer hangs there,
+    another takes the store over, hangs somewhere on its way (``then``: recover) and is taken over itself; the
+    stopped ones go on meanwhile. ``compaction``: they hit one that packs the store instead, which has been
+    written to its end by then; see ``compaction.HOW``. Or one of ``tests.power.JOBS``, on a store of its
+    own."""
 
     seed: int
     filesystem: str
@@ -67,7 +69,9 @@ class Scenario:
             index_location=choose("end", "end", "start"),
             sync_interval_ms=choose(20, 60, 200),
             store_within_ms=choose(10, 40, 1000),
-            pause_ms=tuple(int(rng.integers(20, 80)) if slow or rng.random() < 0.2 else 0 for _ in range(FRAMES)),
+            pause_ms=tuple(
+                int(rng.integers(20, 80)) if slow or rng.random() < 0.2 else 0 for _ in range(FRAMES)
+            ),
             order=tuple(_order(choose("straight", "straight", "shuffled"), rng)),
             flush_after=frozenset(np.flatnonzero(rng.random(FRAMES) < 0.2).tolist()),
             durability=choose("stored", "durable"),
@@ -94,7 +98,9 @@ class Scenario:
         return sw.ArraySpec(
             dtype="uint16",
             dimensions=(
-                sw.Dimension(name="t", count=None, chunk_size=FRAMES_PER_CHUNK, shard_size_chunks=CHUNKS_PER_SHARD),
+                sw.Dimension(
+                    name="t", count=None, chunk_size=FRAMES_PER_CHUNK, shard_size_chunks=CHUNKS_PER_SHARD
+                ),
                 sw.Dimension(name="y", count=rows, chunk_size=chunk_rows, shard_size_chunks=1),
                 sw.Dimension(name="x", count=columns, chunk_size=chunk_columns, shard_size_chunks=2),
             ),
@@ -105,8 +111,11 @@ class Scenario:
 
     @cached_property
     def frames(self) -> np.ndarray:
-        """uint16[FRAMES, rows, columns] by index along t: noise, so that no two chunks are alike, and a few that are blank."""
-        frames = np.random.default_rng((self.seed, 1)).integers(1, 2**12, (FRAMES, *FRAME_SHAPE)).astype(np.uint16)
+        """uint16[FRAMES, rows, columns] by index along t: noise, so that no two chunks are alike, and a few
+        that are blank."""
+        frames = (
+            np.random.default_rng((self.seed, 1)).integers(1, 2**12, (FRAMES, *FRAME_SHAPE)).astype(np.uint16)
+        )
         frames[BLANK_FRAMES.start : BLANK_FRAMES.stop] = 0
         return frames
 

@@ -1,4 +1,5 @@
-"""The harness itself: the log is read as it was written, an image holds exactly what a cut leaves, and is put back to the last byte."""
+"""The harness itself: the log is read as it was written, an image holds exactly what a cut leaves, and is put
+back to the last byte."""
 
 from __future__ import annotations
 
@@ -28,14 +29,26 @@ def write(sector: int, *fills: int) -> tuple[int, bytes, int]:
 def log_of(path, *entries: tuple[int, bytes, int]) -> WriteLog:
     data = struct.pack("<QQQI", 0x6A736677736872, 1, len(entries), SECTOR_BYTES).ljust(SECTOR_BYTES, b"\0")
     for sector, content, flags in entries:
-        data += struct.pack("<QQQQ", sector, len(content) // SECTOR_BYTES, flags, 0).ljust(SECTOR_BYTES, b"\0") + content
+        data += (
+            struct.pack("<QQQQ", sector, len(content) // SECTOR_BYTES, flags, 0).ljust(SECTOR_BYTES, b"\0")
+            + content
+        )
     path.write_bytes(data)
     return WriteLog.read(path)
 
 
 @pytest.fixture
 def log(tmp_path):
-    return log_of(tmp_path / "log", write(0, 1, 2), FLUSH, write(1, 3), write(64, 4, 5, 6), write(8, *range(7, 23)), FLUSH, write(0, 99))
+    return log_of(
+        tmp_path / "log",
+        write(0, 1, 2),
+        FLUSH,
+        write(1, 3),
+        write(64, 4, 5, 6),
+        write(8, *range(7, 23)),
+        FLUSH,
+        write(0, 99),
+    )
 
 
 @pytest.fixture
@@ -83,7 +96,9 @@ def test_an_image_holds_what_the_cut_left(image, log):
     image.advance(log, log.flushed_before(4))
     assert sectors(image, 0, 1, 1024) == [1, 2, ord("f")]
     image.lay(log, [Piece(3, 512, 1024)])
-    assert sectors(image, 0, 1, 64, 65, 66) == [1, 2, 0, 5, 0], "the write to sector 1 and two parts of the other were lost"
+    assert sectors(image, 0, 1, 64, 65, 66) == [1, 2, 0, 5, 0], (
+        "the write to sector 1 and two parts of the other were lost"
+    )
     image.restore()
     assert sectors(image, 0, 1, 64, 65, 66) == [1, 2, 0, 0, 0]
     image.advance(log, 6)
@@ -133,7 +148,11 @@ def test_what_was_flushed_is_never_dropped_and_writes_stay_in_order(log):
 
 def test_promises_hold_for_cuts_after_their_mark_only(log):
     marks = [*log.starts[[2, 6]].tolist(), log.data.size]
-    told = [{"durable": 3, "mark": marks[0]}, {"durable": 8, "mark": marks[1]}, {"sealed": True, "mark": marks[2]}]
+    told = [
+        {"durable": 3, "mark": marks[0]},
+        {"durable": 8, "mark": marks[1]},
+        {"sealed": True, "mark": marks[2]},
+    ]
     recording = Recording.of([json.dumps(promise) for promise in told], log)
     assert [recording.promised_at(cut) for cut in (0, 1)] == [Promised()] * 2
     assert [recording.promised_at(cut).durable for cut in (2, 5, 6, 7)] == [3, 3, 8, 8]
@@ -156,8 +175,13 @@ def test_a_scenario_survives_its_way_to_the_child():
         assert sorted(drawn.order) == list(range(FRAMES))
 
 
-@pytest.mark.parametrize(("kind", "failures", "judged"), [("whole", 1, "mounted anew"), ("whole", 2, "violation"), ("torn", 1, "unmountable")])
-def test_a_mount_that_fails_is_tried_once_more_with_the_same_bytes_on_a_fresh_device(image, log, monkeypatch, kind, failures, judged):
+@pytest.mark.parametrize(
+    ("kind", "failures", "judged"),
+    [("whole", 1, "mounted anew"), ("whole", 2, "violation"), ("torn", 1, "unmountable")],
+)
+def test_a_mount_that_fails_is_tried_once_more_with_the_same_bytes_on_a_fresh_device(
+    image, log, monkeypatch, kind, failures, judged
+):
     seen = []
 
     class Device:

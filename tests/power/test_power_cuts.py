@@ -1,4 +1,5 @@
-"""At least 500 disks as a cut of the power may leave them, on three filesystems; and broken writers, which must be found out."""
+"""At least 500 disks as a cut of the power may leave them, on three filesystems; and broken writers, which
+must be found out."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from .requirements import FILESYSTEMS, why_not
 
 REPOSITORY = Path(__file__).parents[2]
 IMAGES, ROUNDS = 516, 6
-FIRST_SEED = 183  # of rounds that differ: two on each filesystem, two to the end, four resumed or recovered after a kill or a cut, in every io mode
+# of rounds that differ: two on each filesystem, two to the end, four resumed or recovered after a kill or a
+# cut, in every io mode
+FIRST_SEED = 183
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -22,14 +25,18 @@ pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def prove(tmp_path: Path, *options: object) -> tuple[int, dict]:
     summary = tmp_path / "summary.json"
     command = [sys.executable, "-m", "tests.power", "--json", summary, "--no-every-prefix", *options]
-    done = subprocess.run([str(c) for c in command], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(c) for c in command], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     assert summary.exists(), done.stderr
     print(done.stderr)
     return done.returncode, json.loads(summary.read_text(encoding="utf-8"))
 
 
 def test_nothing_durable_is_lost_and_no_final_shard_is_torn(tmp_path):
-    code, summary = prove(tmp_path, "--images", IMAGES, "--images-per-round", IMAGES // ROUNDS, "--seed", FIRST_SEED)
+    code, summary = prove(
+        tmp_path, "--images", IMAGES, "--images-per-round", IMAGES // ROUNDS, "--seed", FIRST_SEED
+    )
     assert summary["violations"] == []
     assert (code, summary["violating_images"], summary["failed_recordings"]) == (0, 0, 0)
     assert summary["images"] >= 500
@@ -46,7 +53,9 @@ def test_a_shard_that_is_packed_is_the_old_file_or_the_new_one(tmp_path):
     assert summary["with_promise"] == summary["images"] >= 100
 
 
-@pytest.mark.parametrize("job", ["move", *(pytest.param(job, marks=pytest.mark.slow) for job in ("rechunk", "pyramid"))])
+@pytest.mark.parametrize(
+    "job", ["move", *(pytest.param(job, marks=pytest.mark.slow) for job in ("rechunk", "pyramid"))]
+)
 def test_a_store_that_is_moved_or_made_anew_is_whole_wherever_it_is_found(tmp_path, job):
     code, summary = prove(tmp_path, "--job", job, "--images", 45, "--images-per-round", 15)
     assert summary["violations"] == []
@@ -63,10 +72,23 @@ def test_a_move_that_does_not_sync_is_found_out(tmp_path):
 IN_THE_QUICK_SUITE = ("no-slot-sync", "no-journal-sync", "no-directory-sync", "no-sync")
 
 
-@pytest.mark.parametrize("mutant", [pytest.param(name, marks=[] if name in IN_THE_QUICK_SUITE else pytest.mark.slow) for name in MUTANTS])
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(name, marks=[] if name in IN_THE_QUICK_SUITE else pytest.mark.slow) for name in MUTANTS],
+)
 def test_a_broken_writer_is_found_out(tmp_path, mutant):
     broken = MUTANTS[mutant]
-    options = ["--filesystem", broken.found_on, "--seed", broken.seed, "--images-per-round", 100, "--images", 500, "--until-violation"]
+    options = [
+        "--filesystem",
+        broken.found_on,
+        "--seed",
+        broken.seed,
+        "--images-per-round",
+        100,
+        "--images",
+        500,
+        "--until-violation",
+    ]
     code, summary = prove(tmp_path, "--mutant", mutant, *options)
     assert code == 1
     assert summary["violating_images"] > 0, f"not seen: {broken.breaks}"

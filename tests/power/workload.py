@@ -1,9 +1,11 @@
-"""The process whose work is recorded: the real writer, run as the scenario says, and on its standard output a line for every promise it made.
+"""The process whose work is recorded: the real writer, run as the scenario says, and on its standard output a
+line for every promise it made.
 
-A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable, and that this was known when the log had m bytes: the promise is
-read first and the log's size after it, so a cut at or after the mark is a cut after the promise. ``{"sealed": true}``: ``close``, or a recovery, has
-returned, and what is durable can be read without recovery. ``{"packed": n}``: the first n shards are packed, or the whole job is done (``jobs``);
-``{"shards": ...}``: see ``compaction``.
+A promise ``{"durable": n, "mark": m}`` says that the first n frames are durable, and that this was known when
+the log had m bytes: the promise is read first and the log's size after it, so a cut at or after the mark is a
+cut after the promise. ``{"sealed": true}``: ``close``, or a recovery, has returned, and what is durable can
+be read without recovery. ``{"packed": n}``: the first n shards are packed, or the whole job is done
+(``jobs``); ``{"shards": ...}``: see ``compaction``.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def write_frames(writer: sw.Writer, scenario: Scenario, promises: Promises, *, f
 
 
 def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, first: int) -> None:
-    """After a take-over the last frames of the other may be lost: they were on their way, nobody had promised them, and watermarks pass them by."""
+    """After a take-over the last frames of the other may be lost: they were on their way, nobody had promised
+    them, and watermarks pass them by."""
     write_frames(writer, scenario, promises, first=first, stop=FRAMES)
     receipt = writer.close()
     assert receipt.frames_missing == 0 or promises.silent, receipt
@@ -75,7 +78,19 @@ def run_to_the_end(writer: sw.Writer, scenario: Scenario, promises: Promises, fi
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument(
-        "act", choices=("write", "write-and-die", "write-and-hang", "take-over-and-hang", "take-over", "resume", "recover", "pack", "lay", "do")
+        "act",
+        choices=(
+            "write",
+            "write-and-die",
+            "write-and-hang",
+            "take-over-and-hang",
+            "take-over",
+            "resume",
+            "recover",
+            "pack",
+            "lay",
+            "do",
+        ),
     )
     arguments.add_argument("root", type=Path)
     arguments.add_argument("log", type=Path)
@@ -85,13 +100,23 @@ def main() -> None:
     if given.mutant:
         MUTANTS[given.mutant].apply()
     promises, store = Promises(given.log), given.root / STORE
-    settings = {"threads": 2, "sync_interval_ms": scenario.sync_interval_ms, "store_within_ms": scenario.store_within_ms}
+    settings = {
+        "threads": 2,
+        "sync_interval_ms": scenario.sync_interval_ms,
+        "store_within_ms": scenario.store_within_ms,
+    }
     settings |= {"durability": scenario.durability}
     if given.act == "pack":
         from .compaction import pack_store
 
         assert scenario.compaction is not None
-        promises.say({"shards": pack_store(store, scenario.compaction, lambda number: promises.say({"packed": number}))})
+        promises.say(
+            {
+                "shards": pack_store(
+                    store, scenario.compaction, lambda number: promises.say({"packed": number})
+                )
+            }
+        )
     elif given.act in ("lay", "do"):
         lay_or_do(given.act, given.root, scenario, promises)
     elif given.act == "recover":

@@ -1,7 +1,9 @@
-"""The log of a recorded disk, in the format of Linux' dm-log-writes: a sector of header, then for each entry a sector about it and its data.
+"""The log of a recorded disk, in the format of Linux' dm-log-writes: a sector of header, then for each entry
+a sector about it and its data.
 
-An entry is written after the operation it describes has been done, and before whoever asked for it hears so. Hence a *mark*, the log's size at some
-moment: all that had been confirmed by then has its entry before the mark.
+An entry is written after the operation it describes has been done, and before whoever asked for it hears so.
+Hence a *mark*, the log's size at some moment: all that had been confirmed by then has its entry before the
+mark.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ _HEADER, _ENTRY = struct.Struct("<QQQI"), struct.Struct("<QQQQ")
 
 @dataclass(frozen=True)
 class WriteLog:
-    """Entries in order, each array[n]. ``starts``: where the entry begins in the log. ``offsets``, ``sizes``: the bytes of the disk that it writes
-    (a flush writes none). ``barriers``: whether all before it, and itself, is safe from then on."""
+    """Entries in order, each array[n]. ``starts``: where the entry begins in the log. ``offsets``, ``sizes``:
+    the bytes of the disk that it writes (a flush writes none). ``barriers``: whether all before it, and
+    itself, is safe from then on."""
 
     data: np.ndarray  # uint8, the whole log
     starts: np.ndarray
@@ -49,7 +52,9 @@ class WriteLog:
         # A forced write is safe by itself; what lies before it is not. Our disks send none.
         assert not (table[:, 2] & _FORCED).any(), "a loop device turns forced writes into flushes"
         flushes = (table[:, 2] & _FLUSH) != 0
-        return cls(data, np.array(starts, np.int64), table[:, 0], table[:, 1], flushes, (table[:, 2] & _DISCARD) != 0)
+        return cls(
+            data, np.array(starts, np.int64), table[:, 0], table[:, 1], flushes, (table[:, 2] & _DISCARD) != 0
+        )
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -1,4 +1,5 @@
-"""Strategies for whole acquisitions (an array specification and the frames that arrive), and the NumPy model of what must be readable after them."""
+"""Strategies for whole acquisitions (an array specification and the frames that arrive), and the NumPy model
+of what must be readable after them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.array.spec import DTYPES
 
-MAX_FRAMES = 48  # so that every frame of an array fits the reorder window: any arrival order must then come out right
+# so that every frame of an array fits the reorder window: any arrival order must then come out right
+MAX_FRAMES = 48
 
 CODECS = (
     *(
@@ -33,9 +35,11 @@ CONTENTS = ("noise", "few values", "constant", "noise", "fill", "extremes")
 
 @dataclass(frozen=True)
 class Arrival:
-    """One call of ``append``: the place it names (how: "index", "frame_id", "both" or "count") and what its pixels look like.
+    """One call of ``append``: the place it names (how: "index", "frame_id", "both" or "count") and what its
+    pixels look like.
 
-    ``after_refused``: what was wrong with a frame that was tried just before and had to be refused, None when there was none.
+    ``after_refused``: what was wrong with a frame that was tried just before and had to be refused, None when
+    there was none.
     """
 
     how: str
@@ -60,16 +64,20 @@ def fill_values(dtype: str) -> st.SearchStrategy[Any]:
     if kind.kind == "b":
         return st.booleans()
     if kind.kind == "f":
-        return st.sampled_from([0.0, -0.0, "NaN", "Infinity", "-Infinity", 0.5, -1.25, float(np.finfo(kind).max)])
+        return st.sampled_from(
+            [0.0, -0.0, "NaN", "Infinity", "-Infinity", 0.5, -1.25, float(np.finfo(kind).max)]
+        )
     info = np.iinfo(kind)
     return st.sampled_from([0, 0, 1, 7, int(info.min), int(info.max)])
 
 
 @st.composite
 def frame_axes(draw: st.DrawFn) -> tuple[sw.Dimension, ...]:
-    """Up to three axes before the frame's own, in any acquisition order, of at most ``MAX_FRAMES`` frames together.
+    """Up to three axes before the frame's own, in any acquisition order, of at most ``MAX_FRAMES`` frames
+    together.
 
-    Weighted towards several axes whose shards hold several chunks and reach past the array: what is hard, and rare by pure chance.
+    Weighted towards several axes whose shards hold several chunks and reach past the array: what is hard, and
+    rare by pure chance.
     """
     names = draw(st.permutations(["t", "c", "z"]))[: draw(st.sampled_from([2, 3, 1, 0, 2, 3]))]
     room, axes = MAX_FRAMES, []
@@ -128,7 +136,9 @@ def specs(draw: st.DrawFn, sides: Sides) -> sw.ArraySpec:
         chunk_checksum=draw(st.booleans()),
         write_empty_chunks=draw(st.booleans()),
         fill_value=draw(fill_values(dtype)),
-        storage_order=draw(st.one_of(st.none(), st.permutations(order).map(lambda names: (*names, "y", "x")))),
+        storage_order=draw(
+            st.one_of(st.none(), st.permutations(order).map(lambda names: (*names, "y", "x")))
+        ),
         attributes=draw(st.sampled_from([{}, {"sample": "embryo", "nested": {"a": [1, 2.5, None]}}])),
     )
 
@@ -144,15 +154,23 @@ def in_order(draw: st.DrawFn, sides: Sides) -> Acquired:
     """Every frame of an array with frame axes, in acquisition order."""
     spec = draw(specs(sides).filter(lambda spec: len(spec.dimensions) > 2))
     total, seed = math.prod(places(spec)), draw(st.integers(0, 2**16))
-    return Acquired(spec, tuple(Arrival("count", i, "noise", seed + i, None) for i in range(total)), draw(st.integers(1, 3)), "auto")
+    return Acquired(
+        spec,
+        tuple(Arrival("count", i, "noise", seed + i, None) for i in range(total)),
+        draw(st.integers(1, 3)),
+        "auto",
+    )
 
 
 @st.composite
 def arrivals(draw: st.DrawFn, spec: sw.ArraySpec) -> tuple[Arrival, ...]:
-    """In order up to some frame (the stream stops anywhere), or any places in any order, some missing and some twice."""
+    """In order up to some frame (the stream stops anywhere), or any places in any order, some missing and
+    some twice."""
     total = math.prod(places(spec))
     if draw(st.booleans()):
-        positions = list(range(draw(st.one_of(st.sampled_from([total, total, total - 1]), st.integers(0, total)))))
+        positions = list(
+            range(draw(st.one_of(st.sampled_from([total, total, total - 1]), st.integers(0, total))))
+        )
         how = st.just(draw(st.sampled_from(["count", "frame_id", "index"])))
     else:
         positions = draw(
@@ -166,30 +184,45 @@ def arrivals(draw: st.DrawFn, spec: sw.ArraySpec) -> tuple[Arrival, ...]:
     look = st.sampled_from(CONTENTS)
     before = st.sampled_from([None, None, None, None, "shape", "dtype", "index"])
     seed = draw(st.integers(0, 2**16))
-    return tuple(Arrival(draw(how), position, draw(look), seed + i, draw(before)) for i, position in enumerate(positions))
+    return tuple(
+        Arrival(draw(how), position, draw(look), seed + i, draw(before))
+        for i, position in enumerate(positions)
+    )
 
 
 @st.composite
 def acquisitions(draw: st.DrawFn, sides: Sides) -> Acquired:
     spec = draw(specs(sides))
-    return Acquired(spec, draw(arrivals(spec)), draw(st.integers(1, 3)), draw(st.sampled_from(["auto", "mmap", "pwrite", "direct"])))
+    return Acquired(
+        spec,
+        draw(arrivals(spec)),
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from(["auto", "mmap", "pwrite", "direct"])),
+    )
 
 
 def pixels(spec: sw.ArraySpec, content: str, seed: int) -> np.ndarray:
-    """One frame. Every bit pattern is fair for noise, NaN payloads and signed zeros included, but a bool is 0 or 1."""
+    """One frame. Every bit pattern is fair for noise, NaN payloads and signed zeros included, but a bool is 0
+    or 1."""
     rng = np.random.default_rng(seed)
     dtype, shape = np.dtype(spec.dtype), spec.frame_shape
     if content == "fill":
         return np.broadcast_to(fill(spec), shape).copy()
     if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool) if content != "constant" else np.full(shape, bool(seed % 2))
+        return (
+            rng.integers(0, 2, shape).astype(bool)
+            if content != "constant"
+            else np.full(shape, bool(seed % 2))
+        )
     if content == "noise":
         return np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape).copy()
     if content == "few values":
         return rng.integers(0, 4, shape).astype(dtype)
     if content == "constant":
         return np.full(shape, seed % 100, dtype)
-    extremes = [np.iinfo(dtype).min, np.iinfo(dtype).max] if dtype.kind in "iu" else [-0.0, 0.0, np.nan, np.inf]
+    extremes = (
+        [np.iinfo(dtype).min, np.iinfo(dtype).max] if dtype.kind in "iu" else [-0.0, 0.0, np.nan, np.inf]
+    )
     return rng.choice(np.array(extremes, dtype), shape)
 
 
@@ -212,21 +245,30 @@ class Expected:
 
 
 def expected(acquired: Acquired, appended: list[np.ndarray]) -> Expected:
-    """The model: the first frame of each place, fill value everywhere else; the first frame axis ends with the last frame's index along it."""
+    """The model: the first frame of each place, fill value everywhere else; the first frame axis ends with
+    the last frame's index along it."""
     spec = acquired.spec
     first: dict[int, np.ndarray] = {}
     for arrival, frame in zip(acquired.arrivals, appended, strict=True):
         first.setdefault(arrival.position, frame)
     counts = places(spec)
     indices = {position: np.unravel_index(position, counts) if counts else () for position in first}
-    extent = counts if not counts else (1 + max((int(index[0]) for index in indices.values()), default=-1), *counts[1:])
+    extent = (
+        counts
+        if not counts
+        else (1 + max((int(index[0]) for index in indices.values()), default=-1), *counts[1:])
+    )
     acquired_order = np.empty((*extent, *spec.frame_shape), spec.dtype)
     acquired_order[...] = fill(spec)
     for position, frame in first.items():
         acquired_order[indices[position]] = frame
     names = [d.name for d in spec.dimensions]
-    stored = np.ascontiguousarray(acquired_order.transpose([names.index(d.name) for d in spec.stored_dimensions]))
-    return Expected(stored, len(appended), len(first), math.prod(extent) - len(first), len(appended) - len(first))
+    stored = np.ascontiguousarray(
+        acquired_order.transpose([names.index(d.name) for d in spec.stored_dimensions])
+    )
+    return Expected(
+        stored, len(appended), len(first), math.prod(extent) - len(first), len(appended) - len(first)
+    )
 
 
 def live_chunks(spec: sw.ArraySpec, array: np.ndarray) -> int:

@@ -1,4 +1,5 @@
-"""Whatever is asked for and however frames arrive: every reader sees exactly what was sent, and the receipt's counts are exact."""
+"""Whatever is asked for and however frames arrive: every reader sees exactly what was sent, and the receipt's
+counts are exact."""
 
 from __future__ import annotations
 
@@ -17,7 +18,18 @@ from shardwright.read.inspect import Totals, inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
 
-from .acquisitions import LARGE, SMALL, Acquired, acquisitions, bits, expected, in_order, live_chunks, pixels, places
+from .acquisitions import (
+    LARGE,
+    SMALL,
+    Acquired,
+    acquisitions,
+    bits,
+    expected,
+    in_order,
+    live_chunks,
+    pixels,
+    places,
+)
 from .readers import READERS, with_tensorstore
 
 # Axes in any order are part of what is tried; the writer says that validators will refuse some.
@@ -32,7 +44,9 @@ if settings.get_current_profile_name() == "quick":
 def write(acquired: Acquired, path: Path) -> tuple[sw.Receipt, list[np.ndarray]]:
     """Run the acquisition in this process: its receipt and the frames as they were sent."""
     counts, sent = places(acquired.spec), []
-    with sw.create(path, acquired.spec, threads=acquired.threads, io=acquired.io, on_duplicate="count") as writer:
+    with sw.create(
+        path, acquired.spec, threads=acquired.threads, io=acquired.io, on_duplicate="count"
+    ) as writer:
         for i, arrival in enumerate(acquired.arrivals):
             frame = pixels(acquired.spec, arrival.content, arrival.seed)
             sent.append(frame.copy())
@@ -89,15 +103,25 @@ def check(acquired: Acquired) -> None:
 
 def check_receipt(receipt: sw.Receipt, acquired: Acquired, model, path: Path) -> None:
     assert receipt.path == str(path)
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_duplicate) == (model.received, model.stored, model.duplicate)
-    assert (receipt.frames_missing, receipt.frames_late, receipt.frames_durable) == (model.missing, 0, model.stored)
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_duplicate) == (
+        model.received,
+        model.stored,
+        model.duplicate,
+    )
+    assert (receipt.frames_missing, receipt.frames_late, receipt.frames_durable) == (
+        model.missing,
+        0,
+        model.stored,
+    )
     assert receipt.bytes_raw == model.stored * acquired.spec.frame_bytes
     store = open_store(path)
     (array,) = store.arrays
     totals = Totals()
     for shard in inspect_shards(store, array):
         assert not shard.problems
-        assert shard.chunks_page_aligned == shard.chunks_present or acquired.io != "mmap", "encoded in place, each chunk in its slot"
+        assert shard.chunks_page_aligned == shard.chunks_present or acquired.io != "mmap", (
+            "encoded in place, each chunk in its slot"
+        )
         totals.add(shard)
     assert receipt.shards == totals.shards
     assert receipt.bytes_stored == totals.encoded_bytes + totals.shards * array.index_bytes
@@ -111,7 +135,9 @@ def check_store(acquired: Acquired, model, path: Path) -> None:
         assert report.chunks == live, "chunks that are all fill value are absent, all others are there"
     elif not model.missing:
         assert (report.shards_absent, report.chunks_absent) == (0, 0), "every chunk was asked for"
-    assert {entry.name for entry in path.iterdir()} <= {"zarr.json", "0", "frames"}, "no work in progress is left"
+    assert {entry.name for entry in path.iterdir()} <= {"zarr.json", "0", "frames"}, (
+        "no work in progress is left"
+    )
 
 
 @small
@@ -130,7 +156,8 @@ def test_chunks_of_several_blocks(acquired: Acquired) -> None:
 @large
 @given(in_order(SMALL))
 def test_what_can_be_read_while_frames_arrive_is_true(acquired: Acquired) -> None:
-    """The shape in zarr.json never runs ahead: whatever lies inside it is sealed and holds the frames that were sent."""
+    """The shape in zarr.json never runs ahead: whatever lies inside it is sealed and holds the frames that
+    were sent."""
     spec = acquired.spec
     first = spec.dimensions[0].name
     axis = [d.name for d in spec.stored_dimensions].index(first)

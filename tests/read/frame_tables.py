@@ -1,4 +1,5 @@
-"""Stores of any shape with a frame table of any content: only metadata and the table, since an absent shard is legal."""
+"""Stores of any shape with a frame table of any content: only metadata and the table, since an absent shard
+is legal."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ Row = tuple[int, "Fate", "Reason"]  # position (-1: none), fate, reason
 
 TZCYX = ArraySpec(
     dtype="uint8",
-    dimensions=[Dimension(name=n, count=c, chunk_size=2) for n, c in [("t", None), ("z", 3), ("c", 2), ("y", 2), ("x", 2)]],
+    dimensions=[
+        Dimension(name=n, count=c, chunk_size=2)
+        for n, c in [("t", None), ("z", 3), ("c", 2), ("y", 2), ("x", 2)]
+    ],
     storage_order=("t", "c", "z", "y", "x"),
 )
 

@@ -38,12 +38,24 @@ def pixels(layout: Layout) -> np.ndarray:
 
 def write_with_zarr_python(path: Path, layout: Layout) -> None:
     codecs: list[Any] = [BytesCodec()]
-    codecs += {"blosc": [BloscCodec(cname="zstd")], "zstd": [ZstdCodec(level=1)], "gzip": [GzipCodec(level=1)], None: []}[layout.compressor]
+    codecs += {
+        "blosc": [BloscCodec(cname="zstd")],
+        "zstd": [ZstdCodec(level=1)],
+        "gzip": [GzipCodec(level=1)],
+        None: [],
+    }[layout.compressor]
     codecs += [Crc32cCodec()] if layout.checksum else []
     sharding = ShardingCodec(chunk_shape=layout.chunks, codecs=codecs, index_location=layout.index_location)
     names = ["t", "y", "x"][-len(layout.shape) :]
     array = zarr.create_array(
-        path, shape=layout.shape, chunks=layout.shards, dtype=layout.dtype, serializer=sharding, filters=None, compressors=None, dimension_names=names
+        path,
+        shape=layout.shape,
+        chunks=layout.shards,
+        dtype=layout.dtype,
+        serializer=sharding,
+        filters=None,
+        compressors=None,
+        dimension_names=names,
     )
     array[...] = pixels(layout)
 
@@ -69,7 +81,12 @@ def write_with_tensorstore(path: Path, layout: Layout) -> None:
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": layout.shards}},
         "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
     }
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}, "metadata": metadata, "create": True}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": f"{path}/"},
+        "metadata": metadata,
+        "create": True,
+    }
     tensorstore.open(spec).result().write(pixels(layout)).result()
 
 
@@ -80,9 +97,14 @@ def wrap_in_group(root: Path, layout: Layout | None = None, *, datasets: Sequenc
     """An OME-Zarr group around an array ``0``. ``datasets``: the paths that its metadata names."""
     root.mkdir()
     axes = [{"name": "t", "type": "time"}, {"name": "y", "type": "space"}, {"name": "x", "type": "space"}]
-    named = [{"path": path, "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 1]}]} for path in datasets]
+    named = [
+        {"path": path, "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 1]}]}
+        for path in datasets
+    ]
     ome = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": named}]}
-    (root / "zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}}))
+    (root / "zarr.json").write_text(
+        json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}})
+    )
     write_with_zarr_python(root / "0", layout or Layout())
 
 
@@ -94,7 +116,8 @@ def edit_json(path: Path, change: Any) -> None:
 
 
 class ShardBytes:
-    """One shard file taken apart by the format's own text, so that entries can be set to anything and the index's crc32c made right again."""
+    """One shard file taken apart by the format's own text, so that entries can be set to anything and the
+    index's crc32c made right again."""
 
     def __init__(self, path: Path, chunks: int, index_location: str = "end") -> None:
         self.path = path

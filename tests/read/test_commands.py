@@ -125,7 +125,9 @@ def no_hang() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("place", ["zarr.json", "0/zarr.json"])
-@pytest.mark.parametrize("command", [("verify",), ("inspect",), ("inspect", "--missing"), ("compact", "--no-idle")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("verify",), ("inspect",), ("inspect", "--missing"), ("compact", "--no-idle")], ids=" ".join
+)
 def test_a_pipe_in_place_of_metadata_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], no_hang, place: str, command: tuple[str, ...]
 ) -> None:
@@ -138,7 +140,9 @@ def test_a_pipe_in_place_of_metadata_is_said(
 
 
 @pytest.mark.parametrize("place", ["frames/zarr.json", "frames/frame_id/zarr.json", "frames/frame_id/c/0"])
-def test_a_pipe_in_the_frame_table_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_hang, place: str) -> None:
+def test_a_pipe_in_the_frame_table_is_a_problem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_hang, place: str
+) -> None:
     store = tmp_path / "a.ome.zarr"
     plane = [sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx"]
     with sw.create(store, sw.ArraySpec(dtype="uint8", dimensions=plane), threads=1) as writer:
@@ -150,7 +154,11 @@ def test_a_pipe_in_the_frame_table_is_a_problem(tmp_path: Path, capsys: pytest.C
     assert "it is no regular file" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [("verify",), ("inspect",), ("inspect", "--json"), ("compact", "--dry-run", "--no-idle")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [("verify",), ("inspect",), ("inspect", "--json"), ("compact", "--dry-run", "--no-idle")],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("name", ["0\0", "d" * 300, "d/" * 3000])
 def test_a_dataset_path_that_no_folder_can_have_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, command: tuple[str, ...]
@@ -162,14 +170,18 @@ def test_a_dataset_path_that_no_folder_can_have_is_said(
 
 
 @pytest.mark.parametrize("command", [("verify",), ("inspect",), ("compact", "--no-idle")], ids=" ".join)
-def test_a_group_of_very_many_datasets_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
+def test_a_group_of_very_many_datasets_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
     wrap_in_group(tmp_path / "g", datasets=[f"d{number}" for number in range(5000)])
     assert run(*command, tmp_path / "g") != 0
     out, err = capsys.readouterr()
     assert "names too many datasets; expected at most 256; got 5000" in out + err
 
 
-def test_a_dataset_that_is_named_again_and_again_is_looked_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_that_is_named_again_and_again_is_looked_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wrap_in_group(tmp_path / "g", datasets=["0"] * 5000)
     assert run("inspect", "--json", tmp_path / "g") == 0
     assert len(json.loads(capsys.readouterr().out)["arrays"]) == 1

@@ -1,7 +1,7 @@
 """Any flipped bit of a shard that shardwright wrote is found, or changes nothing that any reader sees.
 
-What else is committed to disk is flipped bit by bit where it is tested: frame table (``test_frame_table``), journal, staging area, frame log and
-manifest (``tests/shard``).
+What else is committed to disk is flipped bit by bit where it is tested: frame table (``test_frame_table``),
+journal, staging area, frame log and manifest (``tests/shard``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,15 @@ CODECS = {"blosc": sw.Blosc(), "zstd": sw.Zstd(), "gzip": sw.Gzip(), "none": Non
 
 
 def write(path: Path, codec: str, location: str) -> np.ndarray:
-    """One shard of three chunks of 4 x 1 x 4 bytes; the one in the middle is all fill and absent. There is a gap behind the first."""
-    axes = [sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s) for n, c, k, s in [("t", 12, 4, 3), ("y", 1, 1, 1), ("x", 4, 4, 1)]]
-    spec = sw.ArraySpec(dtype="uint8", dimensions=axes, codec=CODECS[codec], index_location=location, chunk_checksum=True)
+    """One shard of three chunks of 4 x 1 x 4 bytes; the one in the middle is all fill and absent. There is a
+    gap behind the first."""
+    axes = [
+        sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s)
+        for n, c, k, s in [("t", 12, 4, 3), ("y", 1, 1, 1), ("x", 4, 4, 1)]
+    ]
+    spec = sw.ArraySpec(
+        dtype="uint8", dimensions=axes, codec=CODECS[codec], index_location=location, chunk_checksum=True
+    )
     frames = np.random.default_rng(1).integers(1, 256, (12, 1, 4)).astype(np.uint8)
     frames[:4], frames[4:8] = 7, 0
     with sw.create(path, spec) as writer:
@@ -41,7 +47,11 @@ def write(path: Path, codec: str, location: str) -> np.ndarray:
     [
         ("blosc", "end"),
         ("none", "start"),
-        *(pytest.param(codec, location, marks=pytest.mark.slow) for codec in CODECS for location in ("end", "start")),
+        *(
+            pytest.param(codec, location, marks=pytest.mark.slow)
+            for codec in CODECS
+            for location in ("end", "start")
+        ),
     ],
 )
 def test_every_bit_of_a_shard(tmp_path, codec, location):
@@ -59,7 +69,9 @@ def test_every_bit_of_a_shard(tmp_path, codec, location):
             found = verify_store(shard, threads=1).problems
             assert bool(found) == meant[place], f"bit {bit} of byte {place}: {found}"
             if not found:
-                np.testing.assert_array_equal(zarr.open_array(tmp_path / "a.ome.zarr/0", mode="r")[...], frames)
+                np.testing.assert_array_equal(
+                    zarr.open_array(tmp_path / "a.ome.zarr/0", mode="r")[...], frames
+                )
         with shard.open("r+b") as file:
             file.seek(place)
             file.write(sound[place : place + 1])

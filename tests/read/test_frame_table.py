@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STORED = (Fate.STORED, Reason.NONE)
-ROWS = [*((p, *STORED) for p in range(12)), (3, Fate.DUPLICATE, Reason.PLACE_TAKEN), (place(5, 0, 0), Fate.LATE, Reason.PLACE_CLOSED)]
+ROWS = [
+    *((p, *STORED) for p in range(12)),
+    (3, Fate.DUPLICATE, Reason.PLACE_TAKEN),
+    (place(5, 0, 0), Fate.LATE, Reason.PLACE_CLOSED),
+]
 
 
 @pytest.fixture
@@ -118,12 +122,20 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
     [
         (".", lambda d: d["attributes"]["shardwright"].update(rows=14), "differ in length"),
         (".", lambda d: d["attributes"]["shardwright"].update(rows="15"), "no frame table"),
-        (".", lambda d: d["attributes"]["shardwright"].update(version=2), "expected version 1; got version 2"),
+        (
+            ".",
+            lambda d: d["attributes"]["shardwright"].update(version=2),
+            "expected version 1; got version 2",
+        ),
         (".", lambda d: d["attributes"]["shardwright"].update(columns=[]), "no frame table"),
         (".", lambda d: d["attributes"]["shardwright"].update(columns=["../0"]), "no frame table"),
         (".", lambda d: d["attributes"]["shardwright"].update(columns=["fate", 5]), "no frame table"),
         (".", lambda d: d["attributes"].update(shardwright=None), "no frame table"),
-        (".", lambda d: d["attributes"]["shardwright"]["columns"].remove("index_z"), "other axes than the image"),
+        (
+            ".",
+            lambda d: d["attributes"]["shardwright"]["columns"].remove("index_z"),
+            "other axes than the image",
+        ),
         ("fate", lambda d: d.update(shape=[16]), "differ in length"),
         ("fate", lambda d: d.update(shape=[15, 1]), "no column"),
         ("fate", lambda d: d.update(shape=["15"]), "no column"),
@@ -131,7 +143,11 @@ def test_a_stored_frame_behind_the_end_of_an_axis_is_what_a_crop_leaves(store, n
         ("fate", lambda d: d.pop("codecs"), "no column"),
         ("fate", lambda d: d["codecs"].insert(1, {"name": "rot13"}), "codec not supported"),
         ("fate", lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[1 << 40]), "no column"),
-        ("fate", lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[ROWS_PER_CHUNK // 2]), "differ in length or chunks"),
+        (
+            "fate",
+            lambda d: d["chunk_grid"]["configuration"].update(chunk_shape=[ROWS_PER_CHUNK // 2]),
+            "differ in length or chunks",
+        ),
     ],
 )
 def test_metadata_that_does_not_fit(store, node, change, message):

@@ -83,7 +83,12 @@ def test_an_empty_shard_is_one_gap(tmp_path: Path) -> None:
     shard.entries[:] = EMPTY
     shard.write()
     report = inspect_only_shard(tmp_path / "a")
-    assert (report.chunks_present, report.chunks_empty, report.gaps, report.gap_bytes) == (0, 4, 1, len(shard.data))
+    assert (report.chunks_present, report.chunks_empty, report.gaps, report.gap_bytes) == (
+        0,
+        4,
+        1,
+        len(shard.data),
+    )
 
 
 def test_holes_are_told_from_stored_gaps(tmp_path: Path) -> None:
@@ -132,7 +137,9 @@ def test_a_shard_of_our_own_has_slots_and_gaps_if_it_was_mapped_else_runs(tmp_pa
     (shard,) = inspect_shards(store, store.arrays[0], chunks=True)
     assert shard.problems == []
     assert shard.chunks_present == 3
-    assert shard.chunks_page_aligned == (3 if io == "mmap" else 2), "the second slab's two chunks lie back to back"
+    assert shard.chunks_page_aligned == (3 if io == "mmap" else 2), (
+        "the second slab's two chunks lie back to back"
+    )
     assert shard.chunks_empty == 1
     assert {chunk.coordinates for chunk in shard.chunk_reports} == {(0, 0, 0), (1, 0, 0), (1, 1, 0)}
     assert shard.forms["blosc lz4 shuffle"] >= 1

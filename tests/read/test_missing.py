@@ -64,7 +64,12 @@ def naive(rows: list[Row], places: int) -> list[tuple[int, int, Fate | None, Rea
 
 
 @given(
-    rows=st.lists(st.tuples(st.integers(-1, 40), st.sampled_from([STORED, STORED, STORED, DUPLICATE, LATE, DROPPED, LOST])), max_size=60),
+    rows=st.lists(
+        st.tuples(
+            st.integers(-1, 40), st.sampled_from([STORED, STORED, STORED, DUPLICATE, LATE, DROPPED, LOST])
+        ),
+        max_size=60,
+    ),
     extent=st.integers(0, 6),
     rows_per_chunk=st.integers(1, 20),
     rows_per_window=st.integers(1, 30),
@@ -79,7 +84,9 @@ def test_every_place_against_a_plain_list(rows, extent, rows_per_chunk, rows_per
         ranges = [(r.first, r.last, r.fate, r.reason) for r in found.ranges()]
     assert ranges == naive(rows, 6 * extent)
     assert found.places == 6 * extent
-    assert found.unplaced == Counter((fate, reason) for position, fate, reason in rows if position < 0 and fate != Fate.DUPLICATE)
+    assert found.unplaced == Counter(
+        (fate, reason) for position, fate, reason in rows if position < 0 and fate != Fate.DUPLICATE
+    )
     stored = Counter(position for position, fate, _ in rows if fate == Fate.STORED and position >= 0)
     assert found.stored_twice == sorted(p for p, times in stored.items() if times > 1)
 
@@ -118,7 +125,10 @@ def test_the_list_as_text(tmp_path, capsys):
         "frames 18 to 22 (t=3 z=0 c=0 to t=3 z=2 c=0): never came",
         "frame 24 (t=4 z=0 c=0): never came",
         "frame 25 (t=4 z=0 c=1): lost (not_held)",
-        "11 of 24 frames of the image are missing, and 2 behind its end: 8 never came, 4 dropped (overload), 1 lost (not_held)",
+        (
+            "11 of 24 frames of the image are missing, and 2 behind its end: 8 never came, 4 dropped "
+            "(overload), 1 lost (not_held)"
+        ),
         "1 frame that named no place: dropped (overload)",
     ]
 
@@ -129,7 +139,7 @@ def test_the_list_as_json(tmp_path, capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts["places"] == 24
     assert facts["missing"][1] == {
-        "first": 14, "last": 17, "first_index": [2, 1, 0], "last_index": [2, 2, 1], "fate": "dropped", "reason": "overload"
+        "first": 14, "last": 17, "first_index": [2, 1, 0], "last_index": [2, 2, 1], "fate": "dropped", "reason": "overload"  # noqa: E501
     }  # fmt: skip
     assert [r["fate"] for r in facts["missing"]] == [None, "dropped", None, None, "lost"]
     assert (facts["frames_missing"], facts["frames_missing_beyond"]) == (11, 2)
@@ -180,8 +190,12 @@ print(ranges, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_memory_is_bounded(tmp_path):
     """Every other frame is missing, in the worst order: each window needs rows of every chunk."""
     count = 400_000
-    make_store(tmp_path / "a", [(2 * (p * 99_991 % count), *STORED) for p in range(count)], -(-2 * count // 6))
-    ended = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path / "a")], capture_output=True, text=True, check=True)
+    make_store(
+        tmp_path / "a", [(2 * (p * 99_991 % count), *STORED) for p in range(count)], -(-2 * count // 6)
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path / "a")], capture_output=True, text=True, check=True
+    )
     ranges, peak_kib = map(int, ended.stdout.split())
     assert ranges == count
     assert peak_kib < 32 << 10, "61 MiB were measured with all rows in one window, 10 with these"

@@ -1,4 +1,5 @@
-"""Metadata that are not understood stop every command, with the file and the field, and nothing is changed."""
+"""Metadata that are not understood stop every command, with the file and the field, and nothing is
+changed."""
 
 from __future__ import annotations
 
@@ -30,24 +31,52 @@ def inner(document: dict[str, Any]) -> dict[str, Any]:
 
 
 UNKNOWN: list[tuple[str, Change, str]] = [
-    ("0", lambda d: d.update(storage_transformers=[{"name": "indirection", "configuration": {}}]), "storage_transformers"),
-    ("0", lambda d: d.update(storage_transformers=[{"name": "indirection", "must_understand": False}]), "storage_transformers"),
+    (
+        "0",
+        lambda d: d.update(storage_transformers=[{"name": "indirection", "configuration": {}}]),
+        "storage_transformers",
+    ),
+    (
+        "0",
+        lambda d: d.update(storage_transformers=[{"name": "indirection", "must_understand": False}]),
+        "storage_transformers",
+    ),
     ("0", lambda d: d.update(flipped=True), "'flipped'"),
     ("0", lambda d: d.update(flipped={"axes": ["x"]}), "'flipped'"),
     ("0", lambda d: d.update(flipped={"must_understand": True}), "'flipped'"),
     ("0", lambda d: d.update(attributes=[]), "attributes"),
-    ("0", lambda d: d["chunk_grid"]["configuration"].update(offset=[1, 0, 0]), "chunk_grid.configuration.offset"),
+    (
+        "0",
+        lambda d: d["chunk_grid"]["configuration"].update(offset=[1, 0, 0]),
+        "chunk_grid.configuration.offset",
+    ),
     ("0", lambda d: d["chunk_grid"].update(origin=[1, 0, 0]), "chunk_grid.origin"),
     ("0", lambda d: d["chunk_key_encoding"].update(name="reversed"), "chunk_key_encoding"),
-    ("0", lambda d: d["chunk_key_encoding"]["configuration"].update(prefix="d"), "chunk_key_encoding.configuration.prefix"),
+    (
+        "0",
+        lambda d: d["chunk_key_encoding"]["configuration"].update(prefix="d"),
+        "chunk_key_encoding.configuration.prefix",
+    ),
     ("0", lambda d: d.pop("chunk_key_encoding"), "chunk_key_encoding"),
     ("0", lambda d: d.update(data_type={"name": "uint16", "configuration": {"bits": 12}}), "data_type"),
     ("0", lambda d: d["codecs"].append({"name": "cipher", "must_understand": False}), "codecs[1]"),
     ("0", lambda d: d["codecs"].append("cipher"), "codecs[1]"),
     ("0", lambda d: inner(d).update(key="8"), "codecs[0].configuration.key"),
-    ("0", lambda d: inner(d)["codecs"].insert(0, {"name": "delta", "configuration": {}}), "codecs[0].configuration.codecs[0]"),
-    ("0", lambda d: inner(d)["codecs"][1]["configuration"].update(dictionary="a"), "codecs[0].configuration.codecs[1].configuration.dictionary"),
-    ("0", lambda d: inner(d)["index_codecs"][0]["configuration"].update(width=4), "codecs[0].configuration.index_codecs[0].configuration.width"),
+    (
+        "0",
+        lambda d: inner(d)["codecs"].insert(0, {"name": "delta", "configuration": {}}),
+        "codecs[0].configuration.codecs[0]",
+    ),
+    (
+        "0",
+        lambda d: inner(d)["codecs"][1]["configuration"].update(dictionary="a"),
+        "codecs[0].configuration.codecs[1].configuration.dictionary",
+    ),
+    (
+        "0",
+        lambda d: inner(d)["index_codecs"][0]["configuration"].update(width=4),
+        "codecs[0].configuration.index_codecs[0].configuration.width",
+    ),
     ("0", lambda d: d.update(fill_value=70000), "fill_value"),
     ("0", lambda d: d.update(fill_value=0.5), "fill_value"),
     ("0", lambda d: d.update(fill_value=False), "fill_value"),
@@ -62,7 +91,10 @@ def acquired(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that was finished, and one (.left) that a writer has left."""
     path = tmp_path_factory.mktemp("acquired") / "a.ome.zarr"
     plane = [sw.Dimension(name=axis, count=16, chunk_size=8, shard_size_chunks=2) for axis in "yx"]
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=2), *plane])
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=2), *plane],
+    )
     with sw.create(path, spec) as writer:
         for number in range(3):
             writer.append(np.full((16, 16), 5 + number, np.uint16))
@@ -80,7 +112,11 @@ def two_levels(acquired: Path) -> Path:
 
 
 def files(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 def run(*arguments: object) -> int:
@@ -102,7 +138,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(("node", "change", "field"), UNKNOWN)
-def test_it_is_named_with_its_file(acquired: Path, tmp_path: Path, node: str, change: Change, field: str) -> None:
+def test_it_is_named_with_its_file(
+    acquired: Path, tmp_path: Path, node: str, change: Change, field: str
+) -> None:
     store = tmp_path / "a.ome.zarr"
     shutil.copytree(acquired, store)
     edit_json(store / node / "zarr.json", change)
@@ -113,7 +151,9 @@ def test_it_is_named_with_its_file(acquired: Path, tmp_path: Path, node: str, ch
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("node", "field"), [("0", "flipped"), (".", "flipped"), ("0", "storage_transformers")])
+@pytest.mark.parametrize(
+    ("node", "field"), [("0", "flipped"), (".", "flipped"), ("0", "storage_transformers")]
+)
 def test_every_command_refuses_and_changes_nothing(
     acquired: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, node: str, field: str
 ) -> None:
@@ -131,10 +171,15 @@ def test_every_command_refuses_and_changes_nothing(
 
 @pytest.mark.parametrize(
     ("command", "options"),
-    [(command, ()) for command in ("compact", "dry", "to", "rechunk", "pyramid")] + [("compact", ("--recompress", "zstd:5"))],
+    [(command, ()) for command in ("compact", "dry", "to", "rechunk", "pyramid")]
+    + [("compact", ("--recompress", "zstd:5"))],
 )
 def test_a_second_array_that_is_not_understood_stops_them_before_the_first_is_changed(
-    two_levels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, options: tuple[str, ...]
+    two_levels: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    options: tuple[str, ...],
 ) -> None:
     store = tmp_path / "a.ome.zarr"
     shutil.copytree(two_levels, store)
@@ -149,7 +194,9 @@ def test_a_second_array_that_is_not_understood_stops_them_before_the_first_is_ch
 
 
 @pytest.mark.parametrize("node", ["0", "."])
-def test_a_writer_does_not_go_on_with_it(acquired: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], node: str) -> None:
+def test_a_writer_does_not_go_on_with_it(
+    acquired: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], node: str
+) -> None:
     store = tmp_path / "a.ome.zarr"
     shutil.copytree(acquired.with_suffix(".left"), store)
     edit_json(store / node / "zarr.json", lambda document: document.update(storage="elsewhere"))
@@ -172,15 +219,23 @@ def test_the_page_does_not_show_it(acquired: Path, tmp_path: Path, node: str) ->
         stores.find(store.name)
 
 
-def test_a_column_of_the_frame_table_is_held_to_it_too(acquired: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_of_the_frame_table_is_held_to_it_too(
+    acquired: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = tmp_path / "a.ome.zarr"
     shutil.copytree(acquired, store)
-    edit_json(store / "frames/fate/zarr.json", lambda document: document.update(storage_transformers=[{"name": "x"}]))
+    edit_json(
+        store / "frames/fate/zarr.json",
+        lambda document: document.update(storage_transformers=[{"name": "x"}]),
+    )
     assert run("verify", store) == 1
     assert "frames/fate/zarr.json: storage_transformers" in capsys.readouterr().out
 
 
 def test_what_need_not_be_understood_is_passed_over(tmp_path: Path) -> None:
     write_with_zarr_python(tmp_path / "a", Layout())
-    edit_json(tmp_path / "a/zarr.json", lambda document: document.update(note={"must_understand": False}, storage_transformers=[]))
+    edit_json(
+        tmp_path / "a/zarr.json",
+        lambda document: document.update(note={"must_understand": False}, storage_transformers=[]),
+    )
     assert open_store(tmp_path / "a").arrays[0].shape == (5, 7, 6)

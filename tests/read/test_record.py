@@ -1,4 +1,5 @@
-"""A shard that was deleted, swapped, replaced or altered after it was sealed is an error, whatever its bytes look like."""
+"""A shard that was deleted, swapped, replaced or altered after it was sealed is an error, whatever its bytes
+look like."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ CODECS: dict[str, dict[str, Any]] = {
 def spec(**options: Any) -> sw.ArraySpec:
     """Four shard rows of two shards, of chunks that are all of one size where nothing compresses."""
     t = sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=2)
-    y, x = (sw.Dimension(name=name, count=16, chunk_size=8, shard_size_chunks=n) for name, n in (("y", 2), ("x", 1)))
+    y, x = (
+        sw.Dimension(name=name, count=16, chunk_size=8, shard_size_chunks=n)
+        for name, n in (("y", 2), ("x", 1))
+    )
     return sw.ArraySpec(dtype="uint16", dimensions=[t, y, x], **options)
 
 
@@ -50,7 +54,10 @@ def frame(number: int) -> np.ndarray:
 
 
 def write(path: Path, io: str = "mmap", frames: int = FRAMES, **options: Any) -> Path:
-    with warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning), sw.create(path, spec(**options), io=io) as writer:
+    with (
+        warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning),
+        sw.create(path, spec(**options), io=io) as writer,
+    ):
         for number in range(frames):
             writer.append(frame(number))
     return path
@@ -80,7 +87,10 @@ def swap(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("sealed")
-    return {name: write(folder / f"{name}.ome.zarr", io="pwrite" if name == "none" else "mmap", **CODECS[name]) for name in CODECS}
+    return {
+        name: write(folder / f"{name}.ome.zarr", io="pwrite" if name == "none" else "mmap", **CODECS[name])
+        for name in CODECS
+    }
 
 
 @pytest.fixture(params=CODECS)
@@ -158,7 +168,12 @@ def test_any_flipped_bit_of_a_chunk_without_a_checksum(plain: Path) -> None:
     for position in (0, 77, 8 * 8 * 2 - 1):
         sound[position] ^= 4
         shard.write_bytes(sound)
-        assert found(plain) == [f"0/c/1/0/0: not the shard that was sealed: it was altered or replaced since (record: {SUMS_NAME})"]
+        assert found(plain) == [
+            (
+                f"0/c/1/0/0: not the shard that was sealed: it was altered or replaced "
+                f"since (record: {SUMS_NAME})"
+            )
+        ]
         sound[position] ^= 4
     shard.write_bytes(sound)
     assert_whole(plain)
@@ -173,7 +188,8 @@ def test_a_shard_that_is_all_fill_value_needs_no_file(tmp_path: Path) -> None:
 
 
 def test_a_store_of_an_earlier_release(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has no record: verify says so, and warns where the frame table tells of shards that are not there."""
+    """It has no record: verify says so, and warns where the frame table tells of shards that are not
+    there."""
     (plain / "0" / SUMS_NAME).unlink()
     assert run("verify", plain) == 0
     assert "8 shards are not on record" in capsys.readouterr().out
@@ -181,7 +197,10 @@ def test_a_store_of_an_earlier_release(plain: Path, capsys: pytest.CaptureFixtur
     (plain / "0/c/2/0/1").unlink()
     assert run("verify", plain) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "warning: frames: 1 shards of stored frames are not there, such as c/2/0/1: all fill value, or deleted"
+    assert lines[0] == (
+        "warning: frames: 1 shards of stored frames are not there, such as c/2/0/1: all fill "
+        "value, or deleted"
+    )
 
 
 def run(*arguments: object) -> int:
@@ -210,8 +229,14 @@ def test_a_line_that_was_cut_or_damaged_says_nothing(tmp_path: Path) -> None:
     sums.append({"c/0": 1, "c/1": None})
     with sums.path.open("ab") as file:
         check = crc32c.crc32c(b"c/3 [4]")
-        file.write(f'{{"version": 1, "key": "c/3", "crc32c": [4], "check": {check}}}\n[]\n'.encode() + b"[" * 100_000 + b"\n")
-        file.write(b'{"version": 1, "key": "c/2", "crc32c": 3, "check": 1}\n{"version": 1, "key": "c/0", "crc3')
+        file.write(
+            f'{{"version": 1, "key": "c/3", "crc32c": [4], "check": {check}}}\n[]\n'.encode()
+            + b"[" * 100_000
+            + b"\n"
+        )
+        file.write(
+            b'{"version": 1, "key": "c/2", "crc32c": 3, "check": 1}\n{"version": 1, "key": "c/0", "crc3'
+        )
     sums.append({"c/0": 2})
     assert sums.read() == {"c/0": {1, 2}, "c/1": {None}}
     assert (sums.of("c/0"), sums.of("c/1"), sums.of("c/2")) == ({1, 2}, {None}, set())
@@ -239,7 +264,9 @@ def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
                 os._exit(1)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0, 0]
-    assert ShardSums(tmp_path).read() == {f"c/{worker}/{number}": {number} for worker in range(4) for number in range(25)}
+    assert ShardSums(tmp_path).read() == {
+        f"c/{worker}/{number}": {number} for worker in range(4) for number in range(25)
+    }
 
 
 # ---------------------------------------------------------------------- kept true
@@ -247,7 +274,14 @@ def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
 
 def task(store: Path, key: str, **options: Any) -> dict[str, Any]:
     coordinates = [int(part) for part in key.split("/")[1:]]
-    return {"kind": "pack", "array": str(store / "0"), "shard": coordinates, "order": "morton", "manners": {"idle": False}, **options}
+    return {
+        "kind": "pack",
+        "array": str(store / "0"),
+        "shard": coordinates,
+        "order": "morton",
+        "manners": {"idle": False},
+        **options,
+    }
 
 
 RECOMPRESS = {"recompress": {"cname": "zstd", "clevel": 9, "shuffle": "bitshuffle"}}
@@ -256,7 +290,9 @@ RECOMPRESS = {"recompress": {"cname": "zstd", "clevel": 9, "shuffle": "bitshuffl
 @pytest.mark.parametrize("options", [{}, RECOMPRESS])
 def test_compaction_keeps_it_true(tmp_path: Path, options: dict[str, Any]) -> None:
     for checksum in (False, True):
-        store = write(tmp_path / f"{checksum}.ome.zarr", codec=sw.Blosc(cname="lz4", clevel=0), chunk_checksum=checksum)
+        store = write(
+            tmp_path / f"{checksum}.ome.zarr", codec=sw.Blosc(cname="lz4", clevel=0), chunk_checksum=checksum
+        )
         recoded = 0
         for key, _ in list(open_store(store).arrays[0].shard_files()):
             result = run_task(task(store, key, **options))
@@ -352,7 +388,9 @@ def test_a_move_takes_it_along(plain: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- while it is written
 
 
-def test_it_is_durable_before_a_shard_has_its_name(tmp_path: Path, hook: Callable[[str, Callable[[], None]], None]) -> None:
+def test_it_is_durable_before_a_shard_has_its_name(
+    tmp_path: Path, hook: Callable[[str, Callable[[], None]], None]
+) -> None:
     order: list[str] = []
     for point in ("sums.before_sync", "shard.before_rename"):
         hook(point, lambda point=point: order.append(point))
@@ -360,7 +398,9 @@ def test_it_is_durable_before_a_shard_has_its_name(tmp_path: Path, hook: Callabl
     assert order == ["sums.before_sync", "shard.before_rename", "shard.before_rename"] * 2
 
 
-def test_a_full_disk_at_the_record_is_gone_through(tmp_path: Path, hook: Callable[[str, Callable[[], None]], None]) -> None:
+def test_a_full_disk_at_the_record_is_gone_through(
+    tmp_path: Path, hook: Callable[[str, Callable[[], None]], None]
+) -> None:
     """As any other write of a seal: the ballast is given, and the seal goes on."""
 
     def full() -> None:
@@ -371,12 +411,19 @@ def test_a_full_disk_at_the_record_is_gone_through(tmp_path: Path, hook: Callabl
     assert_whole(tmp_path / "a.ome.zarr")
 
 
-POINTS = [(point, number) for point in ("sums.before_open", "sums.before_write", "sums.before_sync", "shard.before_rename") for number in (1, 2)]
+POINTS = [
+    (point, number)
+    for point in ("sums.before_open", "sums.before_write", "sums.before_sync", "shard.before_rename")
+    for number in (1, 2)
+]
 
 
-@pytest.mark.parametrize(("point", "number"), [*POINTS, ("shard.before_rename", 3), ("shard.before_rename", 4)])
+@pytest.mark.parametrize(
+    ("point", "number"), [*POINTS, ("shard.before_rename", 3), ("shard.before_rename", 4)]
+)
 def test_a_writer_that_is_killed_around_it_and_goes_on(tmp_path: Path, point: str, number: int) -> None:
-    """Whichever process seals a shard, and with however many frames: it is on record, and nothing else is missed."""
+    """Whichever process seals a shard, and with however many frames: it is on record, and nothing else is
+    missed."""
     store = tmp_path / "a.ome.zarr"
 
     def job() -> None:
@@ -421,18 +468,25 @@ def leave_out(store: Path, *keys: str) -> None:
 ABSENT_IS_LEGAL = "a shard that is absent is legal"
 
 
-def test_a_shard_without_a_line_that_was_deleted_is_warned_of(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_without_a_line_that_was_deleted_is_warned_of(
+    plain: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     leave_out(plain, "c/0/0/0", "c/0/0/1")
     assert run("verify", plain) == 0
     assert ABSENT_IS_LEGAL not in capsys.readouterr().out
     (plain / "0/c/0/0/1").unlink()
     assert run("verify", plain) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "warning: frames: 1 shards of stored frames are not there, such as c/0/0/1: all fill value, or deleted"
+    assert lines[0] == (
+        "warning: frames: 1 shards of stored frames are not there, such as c/0/0/1: all fill "
+        "value, or deleted"
+    )
     assert lines[-1].startswith(ABSENT_IS_LEGAL)
 
 
-def test_an_absent_shard_of_fill_value_that_is_on_record_is_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_absent_shard_of_fill_value_that_is_on_record_is_nothing_to_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Beside one without a line, which is there."""
     store = tmp_path / "a.ome.zarr"
     with sw.create(store, spec()) as writer:
@@ -440,7 +494,12 @@ def test_an_absent_shard_of_fill_value_that_is_on_record_is_nothing_to_tell(tmp_
             writer.append(frame(number) * (number // 2))
     leave_out(store, "c/1/0/0")
     report = verified(store)
-    assert (report.shards, report.shards_recorded, report.shards_absent, report.shards_absent_unrecorded) == (2, 1, 2, 0)
+    assert (report.shards, report.shards_recorded, report.shards_absent, report.shards_absent_unrecorded) == (
+        2,
+        1,
+        2,
+        0,
+    )
     assert run("verify", store) == 0
     assert ABSENT_IS_LEGAL not in capsys.readouterr().out
 

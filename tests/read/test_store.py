@@ -26,18 +26,38 @@ def test_an_array(tmp_path: Path, writer: str) -> None:
     assert (store.group, store.shard) == (None, None)
     assert (array.shape, array.shard_shape, array.chunk_shape) == ((5, 7, 6), (4, 4, 8), (2, 4, 4))
     assert array.codecs == ChunkCodecs("gzip", checksum=True)
-    assert (array.index_location, array.dtype.str, array.chunk_bytes, array.chunks_per_shard) == ("start", "<u2", 64, 4)
+    assert (array.index_location, array.dtype.str, array.chunk_bytes, array.chunks_per_shard) == (
+        "start",
+        "<u2",
+        64,
+        4,
+    )
     assert (array.grid_shape, array.shards_in_shape) == ((2, 2, 1), 4)
 
 
 def test_grid_arithmetic(tmp_path: Path) -> None:
     write_with_zarr_python(tmp_path / "a", Layout())
     (array,) = open_store(tmp_path / "a").arrays
-    assert [array.chunks_inside(shard) for shard in ((0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (2, 0, 0))] == [4, 4, 2, 2, 0]
+    assert [
+        array.chunks_inside(shard) for shard in ((0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (2, 0, 0))
+    ] == [4, 4, 2, 2, 0]
     assert array.chunk_coordinates((1, 0, 0), 3) == (3, 0, 1)
-    assert [int(chunks_in_shape(array, shard).sum()) for shard in ((0, 0, 0), (1, 1, 0), (2, 0, 0))] == [4, 2, 0]
+    assert [int(chunks_in_shape(array, shard).sum()) for shard in ((0, 0, 0), (1, 1, 0), (2, 0, 0))] == [
+        4,
+        2,
+        0,
+    ]
     assert array.coordinates_of("c/12/0/3") == (12, 0, 3)
-    for key in ("c/01/0/0", "c/0/0", "c/0/0/0/0", "d/0/0/0", "c/0/0/x", "c/0/0/", "c.0.0.0", "c/0/0/" + "9" * 30):
+    for key in (
+        "c/01/0/0",
+        "c/0/0",
+        "c/0/0/0/0",
+        "d/0/0/0",
+        "c/0/0/x",
+        "c/0/0/",
+        "c.0.0.0",
+        "c/0/0/" + "9" * 30,
+    ):
         assert array.coordinates_of(key) is None, key
 
 
@@ -68,7 +88,10 @@ def test_a_file_that_is_no_shard(tmp_path: Path) -> None:
 
 def test_keys_with_dots(tmp_path: Path) -> None:
     write_with_zarr_python(tmp_path / "a", Layout())
-    edit_json(tmp_path / "a/zarr.json", lambda d: d.update(chunk_key_encoding={"name": "default", "configuration": {"separator": "."}}))
+    edit_json(
+        tmp_path / "a/zarr.json",
+        lambda d: d.update(chunk_key_encoding={"name": "default", "configuration": {"separator": "."}}),
+    )
     for path in [p for p in (tmp_path / "a/c").rglob("*") if p.is_file()]:
         path.rename(tmp_path / "a" / ".".join(path.relative_to(tmp_path / "a").parts))
     (array,) = open_store(tmp_path / "a").arrays
@@ -109,20 +132,28 @@ def rechunk(document: dict[str, Any], shard: list[int], chunk: list[int]) -> Non
         (lambda d: d["codecs"].append({"name": "gzip"}), "sharding_indexed"),
         (lambda d: d.update(codecs=3), "lacks a field or has one of the wrong type"),
         (lambda d: sharding(d).update(chunk_shape=[0, 4, 4]), "chunk_shape"),
-        (lambda d: sharding(d)["codecs"].append({"name": "sharding_indexed", "configuration": {}}), "sharding_indexed"),
+        (
+            lambda d: sharding(d)["codecs"].append({"name": "sharding_indexed", "configuration": {}}),
+            "sharding_indexed",
+        ),
         (lambda d: sharding(d).update(index_codecs=sharding(d)["index_codecs"][:1]), "index_codecs"),
         (lambda d: sharding(d).update(index_location="middle"), "middle"),
         (lambda d: d.update(chunk_key_encoding={"name": "v2"}), "v2"),
         (lambda d: d.update(dimension_names=["y"]), "dimension_names"),
         (lambda d: rechunk(d, [2**20, 2**11, 2], [1, 1, 2]), "too many"),
         (lambda d: rechunk(d, [2**20, 2**11, 2], [2**20, 2**11, 2]), "too large"),
-        (lambda d: d["codecs"].__setitem__(0, {"name": "sharding_indexed", "configuration": "none"}), "wrong type"),
+        (
+            lambda d: d["codecs"].__setitem__(0, {"name": "sharding_indexed", "configuration": "none"}),
+            "wrong type",
+        ),
         (lambda d: d.update(chunk_key_encoding={"name": "default", "configuration": "/"}), "wrong type"),
         (lambda d: d.update(chunk_key_encoding="default"), "wrong type"),
         (lambda d: sharding(d).update(index_codecs=[1, 2]), "wrong type"),
     ],
 )
-def test_what_is_not_supported_is_named(tmp_path: Path, change: Callable[[dict[str, Any]], Any], names: str) -> None:
+def test_what_is_not_supported_is_named(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], names: str
+) -> None:
     write_with_zarr_python(tmp_path / "a", Layout())
     edit_json(tmp_path / "a/zarr.json", change)
     with pytest.raises(ShardFormatError, match=names) as error:

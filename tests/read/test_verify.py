@@ -1,4 +1,5 @@
-"""Verification finds nothing in sound stores of independent writers, and every kind of damage in broken ones."""
+"""Verification finds nothing in sound stores of independent writers, and every kind of damage in broken
+ones."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ import pytest
 from shardwright.model.errors import ShardFormatError, StorageError
 from shardwright.read.verify import verify_store
 
-from .stores import COMPRESSORS, EMPTY, WRITERS, Layout, ShardBytes, edit_json, pixels, wrap_in_group, write_with_zarr_python
+from .stores import (
+    COMPRESSORS,
+    EMPTY,
+    WRITERS,
+    Layout,
+    ShardBytes,
+    edit_json,
+    pixels,
+    wrap_in_group,
+    write_with_zarr_python,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,21 +37,42 @@ def found(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize(("compressor", "checksum", "location"), [*itertools.product(COMPRESSORS, [False, True], ["end", "start"])])
-def test_sound_stores_of_others(tmp_path: Path, writer: str, compressor: str | None, checksum: bool, location: str) -> None:
+@pytest.mark.parametrize(
+    ("compressor", "checksum", "location"), [*itertools.product(COMPRESSORS, [False, True], ["end", "start"])]
+)
+def test_sound_stores_of_others(
+    tmp_path: Path, writer: str, compressor: str | None, checksum: bool, location: str
+) -> None:
     layout = Layout(compressor, checksum, location)
     WRITERS[writer](tmp_path / "a", layout)
     report = verify_store(tmp_path / "a", threads=2)
     assert report.problems == []
-    assert (report.arrays, report.shards, report.shards_absent, report.chunks, report.chunks_absent) == (1, 4, 0, 12, 0)
+    assert (report.arrays, report.shards, report.shards_absent, report.chunks, report.chunks_absent) == (
+        1,
+        4,
+        0,
+        12,
+        0,
+    )
     assert report.decoded_bytes == report.chunks * 2 * 4 * 4 * 2
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("location", ["end", "start"])
-def test_every_flipped_bit_of_a_shard_with_checksums_is_found(tmp_path: Path, compressor: str | None, location: str) -> None:
-    """Also in the chunks: they have a crc32c. zarr-python leaves no gaps, so every bit of the file belongs to a chunk or to the index."""
-    layout = Layout(compressor, checksum=True, index_location=location, shape=(1, 4, 4), shards=(2, 4, 4), chunks=(1, 4, 4), dtype="uint8")
+def test_every_flipped_bit_of_a_shard_with_checksums_is_found(
+    tmp_path: Path, compressor: str | None, location: str
+) -> None:
+    """Also in the chunks: they have a crc32c. zarr-python leaves no gaps, so every bit of the file belongs to
+    a chunk or to the index."""
+    layout = Layout(
+        compressor,
+        checksum=True,
+        index_location=location,
+        shape=(1, 4, 4),
+        shards=(2, 4, 4),
+        chunks=(1, 4, 4),
+        dtype="uint8",
+    )
     write_with_zarr_python(tmp_path / "a", layout)
     shard = tmp_path / "a/c/0/0/0"
     sound = shard.read_bytes()
@@ -53,7 +85,8 @@ def test_every_flipped_bit_of_a_shard_with_checksums_is_found(tmp_path: Path, co
 
 @pytest.mark.parametrize("compressor", ["blosc", "zstd", "gzip"])
 def test_damage_without_a_checksum_is_found_when_it_does_not_decode(tmp_path: Path, compressor: str) -> None:
-    """Every flipped bit of the framing that fixes sizes and formats; the first bytes of a chunk hold it in each codec."""
+    """Every flipped bit of the framing that fixes sizes and formats; the first bytes of a chunk hold it in
+    each codec."""
     write_with_zarr_python(tmp_path / "a", Layout(compressor, **ONE_SHARD))
     path = tmp_path / "a/c/0/0/0"
     for chunk in ShardBytes(path, 4).live():
@@ -90,7 +123,9 @@ def test_every_truncation_is_found(tmp_path: Path, location: str) -> None:
         (2**63, 2**63, "outside the data of its shard"),
     ],
 )
-def test_index_entries_that_cannot_be(tmp_path: Path, location: str, offset: int | None, nbytes: int | None, what: str) -> None:
+def test_index_entries_that_cannot_be(
+    tmp_path: Path, location: str, offset: int | None, nbytes: int | None, what: str
+) -> None:
     write_with_zarr_python(tmp_path / "a", Layout("zstd", index_location=location, **ONE_SHARD))
     shard = ShardBytes(tmp_path / "a/c/0/0/0", 4, location)
     for field, value in (("offset", offset), ("nbytes", nbytes)):
@@ -139,16 +174,23 @@ def test_a_chunk_that_is_too_long_for_its_codec_is_found(tmp_path: Path) -> None
 def test_a_chunk_of_another_size_is_found(tmp_path: Path, compressor: str | None) -> None:
     """A shard whose chunks are sound, but of an array with larger chunks."""
     write_with_zarr_python(tmp_path / "a", Layout(compressor, **ONE_SHARD))
-    write_with_zarr_python(tmp_path / "b", Layout(compressor, shape=(4, 8, 8), shards=(4, 8, 8), chunks=(2, 4, 8)))
+    write_with_zarr_python(
+        tmp_path / "b", Layout(compressor, shape=(4, 8, 8), shards=(4, 8, 8), chunks=(2, 4, 8))
+    )
     (tmp_path / "b/c/0/0/0").replace(tmp_path / "a/c/0/0/0")
     problems = found(tmp_path / "a")
     assert len(problems) == 4
-    assert all("size" in problem or "length" in problem or "into" in problem or "longer" in problem for problem in problems)
+    assert all(
+        "size" in problem or "length" in problem or "into" in problem or "longer" in problem
+        for problem in problems
+    )
 
 
 def test_a_shard_of_another_chunking_fails_its_index(tmp_path: Path) -> None:
     write_with_zarr_python(tmp_path / "a", Layout(**ONE_SHARD))
-    edit_json(tmp_path / "a/zarr.json", lambda d: d["codecs"][0]["configuration"].update(chunk_shape=[1, 4, 4]))
+    edit_json(
+        tmp_path / "a/zarr.json", lambda d: d["codecs"][0]["configuration"].update(chunk_shape=[1, 4, 4])
+    )
     (problem,) = found(tmp_path / "a")
     assert "index" in problem
 
@@ -171,7 +213,10 @@ def test_shards_outside_the_grid_are_warned_of_and_checked(tmp_path: Path) -> No
     edit_json(tmp_path / "a/zarr.json", lambda d: d.update(shape=[4, 7, 6]))
     report = verify_store(tmp_path / "a")
     assert (report.problems, report.shards, report.shards_absent) == ([], 4, 0)
-    assert {warning.where for warning in report.warnings if "outside the grid" in warning.what} == {"c/1/0/0", "c/1/1/0"}
+    assert {warning.where for warning in report.warnings if "outside the grid" in warning.what} == {
+        "c/1/0/0",
+        "c/1/1/0",
+    }
     (tmp_path / "a/c/1/1/0").write_bytes(b"none")
     assert len(found(tmp_path / "a")) == 1
 
@@ -238,7 +283,10 @@ def test_a_group_is_followed_to_its_array(tmp_path: Path) -> None:
 
 def test_a_group_must_lead_to_an_array(tmp_path: Path) -> None:
     wrap_in_group(tmp_path / "g")
-    edit_json(tmp_path / "g/zarr.json", lambda d: d["attributes"]["ome"]["multiscales"][0]["datasets"].append({"path": "1"}))
+    edit_json(
+        tmp_path / "g/zarr.json",
+        lambda d: d["attributes"]["ome"]["multiscales"][0]["datasets"].append({"path": "1"}),
+    )
     (problem,) = found(tmp_path / "g")
     assert "'1' leads to no readable array" in problem
 
@@ -246,7 +294,10 @@ def test_a_group_must_lead_to_an_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc", "a/../../b"])
 def test_a_group_must_not_lead_out_of_itself(tmp_path: Path, name: str) -> None:
     wrap_in_group(tmp_path / "g")
-    edit_json(tmp_path / "g/zarr.json", lambda d: d["attributes"]["ome"]["multiscales"][0]["datasets"].append({"path": name}))
+    edit_json(
+        tmp_path / "g/zarr.json",
+        lambda d: d["attributes"]["ome"]["multiscales"][0]["datasets"].append({"path": name}),
+    )
     (problem,) = found(tmp_path / "g")
     assert "out of the group" in problem
 
@@ -324,6 +375,13 @@ def test_verification_agrees_with_the_reader_on_content(tmp_path: Path) -> None:
     shard = ShardBytes(tmp_path / "a/c/0/0/0", 4)
     for chunk in shard.live():
         offset, nbytes = (int(shard.entries[field][chunk]) for field in ("offset", "nbytes"))
-        decoded = decode_chunk(shard.data[offset : offset + nbytes], array.codecs, array.chunk_bytes).view("<u2").reshape(array.chunk_shape)
-        place = tuple(slice(i * n, (i + 1) * n) for i, n in zip(array.chunk_coordinates((0, 0, 0), chunk), array.chunk_shape, strict=True))
+        decoded = (
+            decode_chunk(shard.data[offset : offset + nbytes], array.codecs, array.chunk_bytes)
+            .view("<u2")
+            .reshape(array.chunk_shape)
+        )
+        place = tuple(
+            slice(i * n, (i + 1) * n)
+            for i, n in zip(array.chunk_coordinates((0, 0, 0), chunk), array.chunk_shape, strict=True)
+        )
         assert np.array_equal(decoded, pixels(layout)[place])

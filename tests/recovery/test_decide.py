@@ -1,4 +1,5 @@
-"""What is decided about an unfinished store, from facts alone. What chance may leave of one is tried in ``tests/simulation``."""
+"""What is decided about an unfinished store, from facts alone. What chance may leave of one is tried in
+``tests/simulation``."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ from shardwright.shard.frame_record import record_dtype
 
 # t x 4 x 6; slabs of 2 frames, groups of 2 slabs, one shard a group
 _FRAME = [Dimension(name=name, count=count, chunk_size=count) for name, count in (("y", 4), ("x", 6))]
-SPEC = ArraySpec(dtype="uint16", dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2), *_FRAME], codec=None)
+SPEC = ArraySpec(
+    dtype="uint16",
+    dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2), *_FRAME],
+    codec=None,
+)
 LAYOUT = SlabEncoder(SPEC, Grid.of(SPEC)).layout
 LIMITS = Limits.derive(SPEC, threads=1)
 PURE = ("decide", "evidence", "facts", "table")
@@ -38,12 +43,20 @@ def records(*sequences: int, **changes: int) -> np.ndarray:
     return found
 
 
-def slab(number: int, *, frames: int = 2, whole: bool = True, journaled: bool = True, told: bool = True) -> SlabFacts:
+def slab(
+    number: int, *, frames: int = 2, whole: bool = True, journaled: bool = True, told: bool = True
+) -> SlabFacts:
     here = [2 * number + i for i in range(frames)]
     return SlabFacts(number, number % 2, records(*here), np.arange(2) < frames, whole, journaled, told)
 
 
-def group(number: int, *slabs: SlabFacts, journal: JournalFact = JournalFact.VALID, working: bool = True, final: bool = False) -> GroupFacts:
+def group(
+    number: int,
+    *slabs: SlabFacts,
+    journal: JournalFact = JournalFact.VALID,
+    working: bool = True,
+    final: bool = False,
+) -> GroupFacts:
     facts = FileFacts(journal, working=working, final=final, holds=bool(slabs))
     return GroupFacts(number, journal, (facts,), (100 * len(slabs),), (7 if final else 0,), slabs)
 
@@ -127,7 +140,12 @@ def test_in_doubt_what_is_missing_may_have_been_acknowledged(doubt):
 
 
 def test_a_group_that_the_log_has_loses_its_journal():
-    made = decided((BlockKind.GROUP, 0, records(0, 1, 2, 3)), groups=(group(0, working=False, final=True),), sealed_shards=1, sealed_bytes=7)
+    made = decided(
+        (BlockKind.GROUP, 0, records(0, 1, 2, 3)),
+        groups=(group(0, working=False, final=True),),
+        sealed_shards=1,
+        sealed_bytes=7,
+    )
     (one,) = made.groups
     assert (one.standing, one.set_aside) == (None, False)
     assert made.standing.closed_groups == {0}
@@ -159,7 +177,9 @@ def test_a_row_that_took_frames_again_is_what_its_new_files_hold():
     assert made.standing.closed_groups == set()
     assert (made.standing.accounts.shards, made.standing.accounts.stored_bytes) == (0, 100)
     assert (made.standing.accounts.frames_stored, made.standing.accounts.missing_acknowledged()) == (3, 0)
-    assert decided(log, groups=(reopened,)).standing.accounts.missing_acknowledged() == 1, "it was acknowledged, and is nowhere"
+    assert decided(log, groups=(reopened,)).standing.accounts.missing_acknowledged() == 1, (
+        "it was acknowledged, and is nowhere"
+    )
 
 
 def test_a_row_of_which_a_shard_has_its_name_takes_nothing_more():

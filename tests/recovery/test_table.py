@@ -1,4 +1,5 @@
-"""The tables of recovery: every combination of facts on disk meets exactly one row, and no row is there for nothing."""
+"""The tables of recovery: every combination of facts on disk meets exactly one row, and no row is there for
+nothing."""
 
 from __future__ import annotations
 

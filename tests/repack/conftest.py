@@ -1,5 +1,5 @@
-"""Stores as the real writer makes them, a hand in what storage does, and the object store that tests send to: one real server for all of them,
-another for those that kill it."""
+"""Stores as the real writer makes them, a hand in what storage does, and the object store that tests send to:
+one real server for all of them, another for those that kill it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def store_of(tmp_path: Path) -> Callable[..., StoredArray]:
-    """``store_of(spec, ...)``: an acquisition written whole by the real writer; its image array. Arguments of ``create`` may follow."""
+    """``store_of(spec, ...)``: an acquisition written whole by the real writer; its image array. Arguments of
+    ``create`` may follow."""
     numbers = itertools.count()
 
     def write(asked: sw.ArraySpec | None = None, **settings) -> StoredArray:
         path = tmp_path / f"{next(numbers)}.ome.zarr"
-        with sw.create(path, asked or spec(), **{"io": "mmap", **settings}) as writer:  # slots with gaps, so that there is something to pack
+        # slots with gaps, so that there is something to pack
+        with sw.create(path, asked or spec(), **{"io": "mmap", **settings}) as writer:
             for i in range(FRAMES):
                 writer.append(frame(i))
         return parse_array(path / "0")
@@ -38,7 +40,8 @@ def store_of(tmp_path: Path) -> Callable[..., StoredArray]:
 
 @pytest.fixture
 def at_point():
-    """``at_point(name, action)``: run ``action`` whenever storage reaches the point; taken back after the test."""
+    """``at_point(name, action)``: run ``action`` whenever storage reaches the point; taken back after the
+    test."""
     names = []
 
     def hook(name: str, action: Callable[[], None]) -> None:

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt
 
 
-def write(path: Path, spec: sw.ArraySpec, slabs: Iterable[Sequence[np.ndarray]], levels: Sequence[DegradeLevel]) -> Receipt:
+def write(
+    path: Path, spec: sw.ArraySpec, slabs: Iterable[Sequence[np.ndarray]], levels: Sequence[DegradeLevel]
+) -> Receipt:
     """``slabs``: the frames of each; they take the levels in turn, whatever the ring says."""
-    with mock.patch.object(OverloadLevel, "look", return_value=None), sw.create(path, spec, overload="degrade") as writer:
+    with (
+        mock.patch.object(OverloadLevel, "look", return_value=None),
+        sw.create(path, spec, overload="degrade") as writer,
+    ):
         for i, frames in enumerate(slabs):
             writer._acquisition.core.encoders.overload.level = levels[i % len(levels)]
             for frame in frames:

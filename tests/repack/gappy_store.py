@@ -1,4 +1,5 @@
-"""A small store whose shards have gaps, as the writer leaves them, and what a test wants to know of it afterwards."""
+"""A small store whose shards have gaps, as the writer leaves them, and what a test wants to know of it
+afterwards."""
 
 from __future__ import annotations
 
@@ -22,9 +23,16 @@ CHUNK = 16  # of 4 x 16 x 16: 16 chunks in a shard, each in a slot of one page
 
 
 def spec(codec=None) -> sw.ArraySpec:
-    plane = [sw.Dimension(name=axis, count=SIDE, chunk_size=CHUNK, shard_size_chunks=SIDE // CHUNK) for axis in "yx"]
+    plane = [
+        sw.Dimension(name=axis, count=SIDE, chunk_size=CHUNK, shard_size_chunks=SIDE // CHUNK)
+        for axis in "yx"
+    ]
     time_axis = sw.Dimension(name="t", count=None, chunk_size=FRAMES_PER_SHARD, shard_size_chunks=1)
-    return sw.ArraySpec(dtype="uint16", dimensions=[time_axis, *plane], codec=codec or sw.Blosc(cname="lz4", clevel=1, shuffle="shuffle"))
+    return sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[time_axis, *plane],
+        codec=codec or sw.Blosc(cname="lz4", clevel=1, shuffle="shuffle"),
+    )
 
 
 def pixels(shards: int = SHARDS) -> np.ndarray:
@@ -40,7 +48,10 @@ def write(path: Path, shards: int = SHARDS) -> Path:
 
 def files(store: Path) -> dict[str, Path]:
     """The shards of the image by key, in order."""
-    found = sorted((path for path in (store / "0/c").rglob("*") if path.is_file()), key=lambda path: int(path.relative_to(store / "0/c").parts[0]))
+    found = sorted(
+        (path for path in (store / "0/c").rglob("*") if path.is_file()),
+        key=lambda path: int(path.relative_to(store / "0/c").parts[0]),
+    )
     return {path.relative_to(store / "0").as_posix(): path for path in found}
 
 
@@ -87,7 +98,13 @@ def leftovers(store: Path) -> list[str]:
 
 
 def compact(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments), "--no-idle"], capture_output=True, text=True, timeout=WAIT_S, **options)
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments), "--no-idle"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        **options,
+    )
 
 
 def start_compact(*arguments: object, **options) -> subprocess.Popen[str]:
@@ -95,7 +112,13 @@ def start_compact(*arguments: object, **options) -> subprocess.Popen[str]:
 
 
 def start(*arguments: object, **options) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND[:-1], *map(str, arguments), "--no-idle"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(
+        [*COMMAND[:-1], *map(str, arguments), "--no-idle"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
 
 
 COMMAND = [sys.executable, "-m", "shardwright.cli", "compact"]
@@ -110,7 +133,8 @@ def wait_until(condition, what: str):
 
 
 def children(pid: int) -> set[int]:
-    """Processes below ``pid`` that run tasks: a spawned process, not multiprocessing's own resource tracker."""
+    """Processes below ``pid`` that run tasks: a spawned process, not multiprocessing's own resource
+    tracker."""
     below = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return {child for child in below if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()}
 

@@ -32,21 +32,43 @@ def run_here(tasks: Iterable[dict]) -> Iterator[dict]:
 
 
 def write_image(
-    path: Path, *, shape=(11, 21, 37), chunks=(1, 8, 16), shard_chunks=(4, 2, 2), names="zyx", dtype="uint16", seed=3, **spec
+    path: Path,
+    *,
+    shape=(11, 21, 37),
+    chunks=(1, 8, 16),
+    shard_chunks=(4, 2, 2),
+    names="zyx",
+    dtype="uint16",
+    seed=3,
+    **spec,
 ) -> np.ndarray:
     """An image of noise; one frame of it never came, one is all fill value."""
     dimensions = [
-        sw.Dimension(name=n, count=c, chunk_size=k, shard_size_chunks=s, unit="micrometer" if n in "zyx" else None, scale=0.5 + i)
+        sw.Dimension(
+            name=n,
+            count=c,
+            chunk_size=k,
+            shard_size_chunks=s,
+            unit="micrometer" if n in "zyx" else None,
+            scale=0.5 + i,
+        )
         for i, (n, c, k, s) in enumerate(zip(names, shape, chunks, shard_chunks, strict=True))
     ]
     array_spec = sw.ArraySpec(dtype=dtype, dimensions=dimensions, **spec)
     rng = np.random.default_rng(seed)
-    values = rng.integers(0, 2, shape).astype(bool) if dtype == "bool" else (rng.poisson(300, shape) % 120).astype(dtype)
+    values = (
+        rng.integers(0, 2, shape).astype(bool)
+        if dtype == "bool"
+        else (rng.poisson(300, shape) % 120).astype(dtype)
+    )
     fill = np.frombuffer(array_spec.fill_bytes(), array_spec.dtype)[0]
     frames = values.reshape(-1, *shape[-2:])
     if len(frames) > 5:
         frames[2] = frames[4] = fill
-    with warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning), sw.create(path, array_spec) as writer:
+    with (
+        warnings.catch_warnings(action="ignore", category=sw.errors.LayoutWarning),
+        sw.create(path, array_spec) as writer,
+    ):
         for i, frame in enumerate(frames):
             if i != 4 or len(frames) <= 5:
                 writer.append(frame, index=tuple(map(int, np.unravel_index(i, shape[:-2]))))
@@ -56,7 +78,12 @@ def write_image(
 def read_everywhere(array: Path) -> np.ndarray:
     """As zarr-python and tensorstore read it: the same."""
     one = np.asarray(zarr.open_array(array, mode="r")[...])
-    other = np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{array}/"}}).result().read().result())
+    other = np.asarray(
+        tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{array}/"}})
+        .result()
+        .read()
+        .result()
+    )
     np.testing.assert_array_equal(one, other)
     return one
 
@@ -66,7 +93,8 @@ def multiscale(store: Path) -> dict:
 
 
 def die_at_every_point(job, step: int = 1) -> Iterator[int]:
-    """Run ``job`` in child processes that are killed at their first, second, ... storage call, until one of them lives to its end.
+    """Run ``job`` in child processes that are killed at their first, second, ... storage call, until one of
+    them lives to its end.
 
     Each goes on with what the one before left. With a ``step`` at every so many calls only.
     """
@@ -76,21 +104,25 @@ def die_at_every_point(job, step: int = 1) -> Iterator[int]:
         child = os.fork()
         if child == 0:
             try:
-                watch_all(lambda _, hook=at_time(number, lambda: os.kill(os.getpid(), signal.SIGKILL)): hook())
+                watch_all(
+                    lambda _, hook=at_time(number, lambda: os.kill(os.getpid(), signal.SIGKILL)): hook()
+                )
                 job()
                 os._exit(0)
             finally:
                 os._exit(1)
         _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it dies of the kill and of nothing else"
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, (
+            "it dies of the kill and of nothing else"
+        )
         yield number
         if not os.WIFSIGNALED(status):
             return
 
 
 def damage_a_chunk(shard: Path) -> None:
-    """The first chunk's Blosc header, wherever a worker has put it, no longer fits: whoever decodes it must notice. As a bad disk does it: times
-    stay. A second time heals it."""
+    """The first chunk's Blosc header, wherever a worker has put it, no longer fits: whoever decodes it must
+    notice. As a bad disk does it: times stay. A second time heals it."""
     (array,) = open_store(shard).arrays
     with ShardFile(array, shard) as file:
         first = int(file.read_index()["offset"][0])

@@ -29,23 +29,37 @@ def execute(tasks):
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory):
-    """An acquisition with gaps and a frame table, a level beside it, attributes, and a shard that was spilled."""
+    """An acquisition with gaps and a frame table, a level beside it, attributes, and a shard that was
+    spilled."""
     folder = tmp_path_factory.mktemp("rig")
     dimensions = [
         sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=3),
         sw.Dimension(name="y", count=64, chunk_size=32, shard_size_chunks=2),
         sw.Dimension(name="x", count=96, chunk_size=32, shard_size_chunks=3),
     ]
-    with sw.create(folder / "embryo.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions, attributes={"mouse": 12}), io="mmap") as writer:
+    with sw.create(
+        folder / "embryo.ome.zarr",
+        sw.ArraySpec(dtype="uint16", dimensions=dimensions, attributes={"mouse": 12}),
+        io="mmap",
+    ) as writer:
         for frame in PIXELS:
             writer.append(frame)
     path = folder / "embryo.ome.zarr"
     shape = (FRAMES, 32, 48)
-    level = zarr.create_array(path / "1", shape=shape, shards=(20, 32, 48), chunks=(5, 32, 48), dtype="uint16", dimension_names=["t", "y", "x"])
+    level = zarr.create_array(
+        path / "1",
+        shape=shape,
+        shards=(20, 32, 48),
+        chunks=(5, 32, 48),
+        dtype="uint16",
+        dimension_names=["t", "y", "x"],
+    )
     level[...] = PIXELS[:, ::2, ::2]
     metadata = json.loads((path / "zarr.json").read_text())
     scale = metadata["attributes"]["ome"]["multiscales"][0]
-    scale["datasets"].append({"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [1, 2, 2]}]})
+    scale["datasets"].append(
+        {"path": "1", "coordinateTransformations": [{"type": "scale", "scale": [1, 2, 2]}]}
+    )
     (path / "zarr.json").write_text(json.dumps(metadata))
     return path
 
@@ -63,7 +77,9 @@ def store(original, tmp_path):
 
 
 def files(path):
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
 
 
 def fetched(url, tmp_path):

@@ -1,4 +1,5 @@
-"""A real S3 server for tests: SeaweedFS in a process of its own, on loopback ports, with credentials. It keeps conditional puts."""
+"""A real S3 server for tests: SeaweedFS in a process of its own, on loopback ports, with credentials. It
+keeps conditional puts."""
 
 from __future__ import annotations
 
@@ -20,11 +21,18 @@ GIVE_UP_S = 60.0
 
 
 class ObjectStore:
-    """Started by ``start``; its data stay in ``folder``, so that it can be killed and started again at the same ports."""
+    """Started by ``start``; its data stay in ``folder``, so that it can be killed and started again at the
+    same ports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports = dict(zip(("s3.port", "master.port", "volume.port", "filer.port", "admin.port"), _free_ports(5), strict=True))
+        self._ports = dict(
+            zip(
+                ("s3.port", "master.port", "volume.port", "filer.port", "admin.port"),
+                _free_ports(5),
+                strict=True,
+            )
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -33,16 +41,30 @@ class ObjectStore:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        return {
+            **CREDENTIALS,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
 
     def start(self) -> None:
         self.folder.mkdir(exist_ok=True)
         options = [f"-{name}={port}" for name, port in self._ports.items()]
-        options += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+        options += [
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-webdav=false",
+            "-admin.ui=false",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+        ]
         options += [f"-s3.localSocket={self.folder / 's3.sock'}", f"-bucket={BUCKET}", f"-dir={self.folder}"]
         with (self.folder / "server.log").open("ab") as log:
             environment = {**os.environ, **CREDENTIALS}
-            self._process = subprocess.Popen([WEED, "mini", *options], stdout=log, stderr=log, env=environment, start_new_session=True)
+            self._process = subprocess.Popen(
+                [WEED, "mini", *options], stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         end_s = time.monotonic() + GIVE_UP_S
         while not self._answers():
             assert self._process.poll() is None, (self.folder / "server.log").read_text(errors="replace")
@@ -57,7 +79,8 @@ class ObjectStore:
             self._process = None
 
     def _answers(self) -> bool:
-        """Whether the bucket is there; a request without credentials is refused (403), one to a missing bucket not found (404)."""
+        """Whether the bucket is there; a request without credentials is refused (403), one to a missing
+        bucket not found (404)."""
         from obstore.exceptions import BaseError
         from obstore.store import S3Store
 
@@ -67,8 +90,17 @@ class ObjectStore:
             pass
         except OSError:
             return False
-        settings = {"access_key_id": CREDENTIALS["AWS_ACCESS_KEY_ID"], "secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
-        store = S3Store(BUCKET, endpoint=self.endpoint, client_options={"allow_http": True}, retry_config={"max_retries": 0}, **settings)
+        settings = {
+            "access_key_id": CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            "secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        }
+        store = S3Store(
+            BUCKET,
+            endpoint=self.endpoint,
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+            **settings,
+        )
         try:
             store.put("ready", b"", use_multipart=False)
             store.delete("ready")

@@ -1,4 +1,5 @@
-"""Consolidated metadata, as zarr-python writes them, are true in every store that is written here, and a copy that is not is an error."""
+"""Consolidated metadata, as zarr-python writes them, are true in every store that is written here, and a copy
+that is not is an error."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def told(path: Path) -> dict[str, Any]:
-    metadata: dict[str, Any] = json.loads((path / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+    metadata: dict[str, Any] = json.loads((path / "zarr.json").read_text())["consolidated_metadata"][
+        "metadata"
+    ]
     return metadata
 
 
@@ -86,13 +89,18 @@ def test_what_was_not_consolidated_stays_so(tmp_path: Path) -> None:
     pyramid(tmp_path / "a.ome.zarr")
     rechunk(tmp_path / "a.ome.zarr", tmp_path / "b.ome.zarr")
     for name in "ab":
-        assert "consolidated_metadata" not in json.loads((tmp_path / f"{name}.ome.zarr/zarr.json").read_text())
+        assert "consolidated_metadata" not in json.loads(
+            (tmp_path / f"{name}.ome.zarr/zarr.json").read_text()
+        )
 
 
 @pytest.mark.filterwarnings("ignore:Object at .shardwright is not recognized")
 def test_a_store_that_is_consolidated_while_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "a.ome.zarr"
-    dimensions = [sw.Dimension(name="t", count=None, chunk_size=1), *(sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx")]
+    dimensions = [
+        sw.Dimension(name="t", count=None, chunk_size=1),
+        *(sw.Dimension(name=name, count=8, chunk_size=8) for name in "yx"),
+    ]
     with sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions)) as writer:
         writer.append(np.ones((8, 8), np.uint16))
         zarr.consolidate_metadata(path)
@@ -105,10 +113,22 @@ def test_a_store_that_is_consolidated_while_it_grows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda m: m["0"]["chunk_grid"]["configuration"].update(chunk_shape=[1, 8, 16]), "'0' is described with another chunk_grid"),
-        (lambda m: m["0"]["codecs"][0]["configuration"].update(chunk_shape=[1, 1, 1]), "'0' is described with another codecs"),
-        (lambda m: m["0"].update(fill_value=1, shape=[1, 1, 1]), "'0' is described with another fill_value, shape"),
-        (lambda m: m["0"].update(storage_transformers=[{"name": "x"}]), "'0' is described with another storage_transformers"),
+        (
+            lambda m: m["0"]["chunk_grid"]["configuration"].update(chunk_shape=[1, 8, 16]),
+            "'0' is described with another chunk_grid",
+        ),
+        (
+            lambda m: m["0"]["codecs"][0]["configuration"].update(chunk_shape=[1, 1, 1]),
+            "'0' is described with another codecs",
+        ),
+        (
+            lambda m: m["0"].update(fill_value=1, shape=[1, 1, 1]),
+            "'0' is described with another fill_value, shape",
+        ),
+        (
+            lambda m: m["0"].update(storage_transformers=[{"name": "x"}]),
+            "'0' is described with another storage_transformers",
+        ),
         (lambda m: m["frames"]["attributes"].clear(), "'frames' is described with another attributes"),
         (lambda m: m.pop("frames/fate"), "'frames/fate' is not told of"),
         (lambda m: m.update({"1": m["0"]}), "'1' is told of but not there"),
@@ -153,11 +173,21 @@ def test_fields_that_tell_of_the_old_store_only_stay_there(tmp_path: Path) -> No
     write_image(old)
     for path in (old, old / "0"):
         edit(path, lambda document: document.update(chunk_sums={"must_understand": False, "c/0/0/0": 17}))
-    edit(old, lambda document: document["attributes"]["ome"]["multiscales"][0].update(metadata={"method": "of another program"}))
+    edit(
+        old,
+        lambda document: document["attributes"]["ome"]["multiscales"][0].update(
+            metadata={"method": "of another program"}
+        ),
+    )
     rechunk(old, new)
     pyramid(old)
-    documents = {path: json.loads((path / "zarr.json").read_text()) for path in (old, old / "0", old / "1", new, new / "0")}
+    documents = {
+        path: json.loads((path / "zarr.json").read_text())
+        for path in (old, old / "0", old / "1", new, new / "0")
+    }
     assert [path for path, document in documents.items() if "chunk_sums" in document] == [old, old / "0"]
     assert "metadata" not in documents[old]["attributes"]["ome"]["multiscales"][0]
-    assert documents[new]["attributes"]["ome"]["multiscales"][0]["metadata"] == {"method": "of another program"}
+    assert documents[new]["attributes"]["ome"]["multiscales"][0]["metadata"] == {
+        "method": "of another program"
+    }
     assert problems(new) == problems(old) == []

@@ -1,4 +1,5 @@
-"""A store that another program has cropped: legal, so verified with a warning; its chunks stay, or go when that is asked for."""
+"""A store that another program has cropped: legal, so verified with a warning; its chunks stay, or go when
+that is asked for."""
 
 from __future__ import annotations
 
@@ -65,8 +66,16 @@ def run(*arguments: object) -> int:
 def test_verify_warns_and_exits_with_0(cropped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("verify", cropped) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[1].strip() for line in lines[:5]] == ["0/c/0/0/0", "0/c/0/0/1", "0/c/1/0/0", "0/c/1/0/1", "frames"]
-    assert lines[4] == "warning: frames: 4 stored frames have places outside the shape (2, 30, 30): it was cropped"
+    assert [line.split(":")[1].strip() for line in lines[:5]] == [
+        "0/c/0/0/0",
+        "0/c/0/0/1",
+        "0/c/1/0/0",
+        "0/c/1/0/1",
+        "frames",
+    ]
+    assert lines[4] == (
+        "warning: frames: 4 stored frames have places outside the shape (2, 30, 30): it was cropped"
+    )
     assert "nothing is wrong" in lines[5]
     assert run("verify", cropped, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
@@ -81,13 +90,17 @@ def test_zarr_python_resizes_and_grows_again(cropped: Path) -> None:
     report = verify_store(cropped)
     assert report.problems == []
     assert len(report.warnings) == 2
-    assert [shard.chunks_empty for shard in inspect_shards(open_store(cropped), open_store(cropped).arrays[0])] == [1]
+    assert [
+        shard.chunks_empty for shard in inspect_shards(open_store(cropped), open_store(cropped).arrays[0])
+    ] == [1]
 
 
 def test_compaction_keeps_them(cropped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("compact", cropped, *HERE) == 0
     assert "4 shards packed" in capsys.readouterr().out
-    assert [shard.gap_bytes for shard in inspect_shards(open_store(cropped), open_store(cropped).arrays[0])] == [0, 0, 0, 0]
+    assert [
+        shard.gap_bytes for shard in inspect_shards(open_store(cropped), open_store(cropped).arrays[0])
+    ] == [0, 0, 0, 0]
     assert np.array_equal(read_everywhere(cropped / "0"), pixels(CROPPED))
     resize(cropped, GROWN)
     assert np.array_equal(read_everywhere(cropped / "0"), pixels(GROWN))
@@ -111,14 +124,18 @@ def test_trim_drops_them(cropped: Path, capsys: pytest.CaptureFixture[str], opti
     assert not read_everywhere(cropped / "0")[2:].any()
 
 
-def test_a_file_outside_the_grid_that_is_no_shard_is_named_and_stays(cropped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_outside_the_grid_that_is_no_shard_is_named_and_stays(
+    cropped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (cropped / "0/c/1/0/0").write_bytes(b"a note")
     assert run("compact", cropped, "--trim", *HERE) == 0
     assert "no shard: 0/c/1/0/0: outside the grid" in capsys.readouterr().out
     assert (cropped / "0/c/1/0/0").read_bytes() == b"a note"
 
 
-def test_nothing_is_trimmed_while_an_acquisition_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_trimmed_while_an_acquisition_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with sw.create(tmp_path / "a.ome.zarr", spec()) as writer:
         writer.append(frame(0))
         writer.flush()

@@ -1,4 +1,5 @@
-"""What ``overload: degrade`` had written is compressed later as the array says: as if the codec had kept up."""
+"""What ``overload: degrade`` had written is compressed later as the array says: as if the codec had kept
+up."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.Layout
 
 AS_CONFIGURED = parse_recompress("codec")
 SHARDS = [(t, 0, x) for t in range(2) for x in range(2)]
-LEVELS = [DegradeLevel.UNCOMPRESSED, DegradeLevel.FASTER, DegradeLevel.CONFIGURED]  # of the slabs, two frames each
+# of the slabs, two frames each
+LEVELS = [DegradeLevel.UNCOMPRESSED, DegradeLevel.FASTER, DegradeLevel.CONFIGURED]
 CODECS = {
     "blosc zstd": sw.Blosc(cname="zstd", clevel=3),
     "blosc lz4 bitshuffle": sw.Blosc(cname="lz4", clevel=1, shuffle="bitshuffle"),
@@ -37,7 +39,8 @@ CODECS = {
 
 @pytest.fixture
 def degraded(tmp_path):
-    """``degraded(spec)``: the image array of an acquisition whose slabs were written at ``LEVELS``, and its receipt."""
+    """``degraded(spec)``: the image array of an acquisition whose slabs were written at ``LEVELS``, and its
+    receipt."""
 
     def write(asked: sw.ArraySpec):
         slabs = [[frame(i), frame(i + 1)] for i in range(0, FRAMES, 2)]
@@ -49,13 +52,21 @@ def degraded(tmp_path):
 
 def look(array) -> tuple[Counter[str], int]:
     """How the chunks are encoded, and their bytes."""
-    reports = [inspect_shard(array, shard) for shard in SHARDS if (array.path / array.shard_key(shard)).exists()]
+    reports = [
+        inspect_shard(array, shard) for shard in SHARDS if (array.path / array.shard_key(shard)).exists()
+    ]
     assert not any(report.problems for report in reports)
-    return sum((Counter(report.forms) for report in reports), Counter()), sum(report.encoded_bytes for report in reports)
+    return sum((Counter(report.forms) for report in reports), Counter()), sum(
+        report.encoded_bytes for report in reports
+    )
 
 
 def recompress(array, wish=AS_CONFIGURED) -> int:
-    results = [run_task(task(array, *shard, recompress=wish)) for shard in SHARDS if (array.path / array.shard_key(shard)).exists()]
+    results = [
+        run_task(task(array, *shard, recompress=wish))
+        for shard in SHARDS
+        if (array.path / array.shard_key(shard)).exists()
+    ]
     assert all(result["ok"] for result in results), results
     return sum(result["chunks_recoded"] for result in results)
 
@@ -74,13 +85,17 @@ def test_chunks_of_every_level_become_what_the_array_says(store_of, degraded, na
     assert bytes_before > nbytes
     recoded = recompress(array)
     after, bytes_after = look(array)
-    assert bytes_after <= nbytes, "as an acquisition that was never overloaded, or smaller where the faster setting happened to be"
+    assert bytes_after <= nbytes, (
+        "as an acquisition that was never overloaded, or smaller where the faster setting happened to be"
+    )
     assert after.keys() <= forms.keys() | before.keys()
     assert all(after[form] == forms[form] for form in after if "stored" in form)
     if name == "blosc zstd":
         assert (after, bytes_after) == (forms, nbytes)
     assert receipt.chunks_uncompressed <= recoded <= receipt.chunks_uncompressed + receipt.chunks_faster
-    assert all(np.array_equal(old, read(array.path)) for old, read in zip(values, READERS.values(), strict=True))
+    assert all(
+        np.array_equal(old, read(array.path)) for old, read in zip(values, READERS.values(), strict=True)
+    )
     assert verify_store(array.path).ok
     files = shard_files(array)
     assert recompress(array) == 0
@@ -106,7 +121,9 @@ def test_chunks_that_tell_that_they_are_sound_are_not_decoded(degraded, monkeypa
 
     monkeypatch.setattr(recode, "decode_chunk_into", counting)
     recoded = recompress(array)
-    assert len(decoded) == receipt.chunks_uncompressed + receipt.chunks_faster + recoded, "what was degraded, and what became of it"
+    assert len(decoded) == receipt.chunks_uncompressed + receipt.chunks_faster + recoded, (
+        "what was degraded, and what became of it"
+    )
 
 
 def test_arrays_without_a_compressor_stay_as_they_are(store_of):

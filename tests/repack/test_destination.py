@@ -10,7 +10,13 @@ import threading
 
 import pytest
 
-from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError
+from shardwright.model.errors import (
+    ConfigError,
+    LockedError,
+    OutputExistsError,
+    ShardwrightError,
+    StorageError,
+)
 from shardwright.repack import bucket
 from shardwright.repack.destination import CLAIM_KEY, part_key
 from shardwright.repack.open_destination import open_destination
@@ -140,7 +146,10 @@ except LockedError as error:
 
 def test_of_processes_that_claim_one_place_at_once_one_gets_it(place):
     command = [sys.executable, "-c", CLAIM, place]
-    jobs = [subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for i in range(3)]
+    jobs = [
+        subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for i in range(3)
+    ]
     for job in jobs:
         assert job.stdout.readline() == "ready\n"
     for job in jobs:
@@ -198,7 +207,9 @@ def test_a_file_in_the_folders_place_is_no_empty_destination(tmp_path):
         open_destination(str(tmp_path / "file")).claim("token")
 
 
-def test_a_job_that_comes_and_goes_while_another_claims_is_told_from_a_server_that_overwrites(place, monkeypatch):
+def test_a_job_that_comes_and_goes_while_another_claims_is_told_from_a_server_that_overwrites(
+    place, monkeypatch
+):
     ours, theirs = open_destination(place), open_destination(place)
     put_new = ours.put_new
 

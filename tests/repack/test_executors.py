@@ -1,4 +1,5 @@
-"""Tasks in real processes and on a real dask cluster, with a worker killed in the middle: everything is packed in the end, nothing torn."""
+"""Tasks in real processes and on a real dask cluster, with a worker killed in the middle: everything is
+packed in the end, nothing torn."""
 
 from __future__ import annotations
 
@@ -46,14 +47,37 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = (folder / "cluster.log").open("wb")
-        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", folder / "address")
+        self.scheduler = self._start(
+            "scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+            "--scheduler-file",
+            folder / "address",
+        )
         self.address = gappy.wait_until(self._read_address, "the scheduler")
-        one = ("--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", folder)
+        one = (
+            "--host",
+            "127.0.0.1",
+            "--nthreads",
+            "1",
+            "--no-nanny",
+            "--no-dashboard",
+            "--local-directory",
+            folder,
+        )
         self.workers = [self._start("worker", self.address, *one) for _ in range(2)]
         self._processes = [self.scheduler, *self.workers]
 
     def _start(self, role: str, *arguments: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", f"from distributed.cli.dask_{role} import main; main()", *map(str, arguments)]
+        command = [
+            sys.executable,
+            "-c",
+            f"from distributed.cli.dask_{role} import main; main()",
+            *map(str, arguments),
+        ]
         return subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
     def _read_address(self) -> str | None:
@@ -78,9 +102,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def kill_in_the_middle(job: subprocess.Popen[str], store: Path, before: dict[str, tuple[int, int]], victim) -> None:
+def kill_in_the_middle(
+    job: subprocess.Popen[str], store: Path, before: dict[str, tuple[int, int]], victim
+) -> None:
     """Some shards are done and others are not when it dies; the pause keeps it so."""
-    gappy.wait_until(lambda: len(gappy.replaced(store, before)) >= 2 or job.poll() is not None, "the first shards")
+    gappy.wait_until(
+        lambda: len(gappy.replaced(store, before)) >= 2 or job.poll() is not None, "the first shards"
+    )
     assert job.poll() is None, job.communicate()
     pause = store / "0/.compact/pause"
     pause.touch()
@@ -107,8 +135,16 @@ def test_a_killed_worker_of_a_cluster(store: Path, cluster: Cluster) -> None:
 
 
 JOBS = {
-    "rechunk": (["rechunk", "{store}", "{new}", "--chunks", "t=2,y=32,x=32"], ".new.ome.zarr.rechunk/store/0/c", "new.ome.zarr/0"),
-    "pyramid": (["pyramid", "{store}", "--levels", "1"], "run.ome.zarr/0/.compact/levels/1/c", "run.ome.zarr/1"),
+    "rechunk": (
+        ["rechunk", "{store}", "{new}", "--chunks", "t=2,y=32,x=32"],
+        ".new.ome.zarr.rechunk/store/0/c",
+        "new.ome.zarr/0",
+    ),
+    "pyramid": (
+        ["pyramid", "{store}", "--levels", "1"],
+        "run.ome.zarr/0/.compact/levels/1/c",
+        "run.ome.zarr/1",
+    ),
     "to": (["compact", "{store}", "--to", "{new}"], "new.ome.zarr/0/c", "new.ome.zarr/0"),
 }
 
@@ -134,19 +170,32 @@ def test_a_killed_worker_while_new_shards_are_made(store: Path, cluster: Cluster
     assert (facts["ok"], facts["failures"]) == (True, [])
     if name != "to":
         assert facts["shards_made"] + facts["shards_found"] == gappy.SHARDS
-    expected = gappy.pixels() if name != "pyramid" else reference.downsample(gappy.pixels(), (1, 2, 2), "mean")
+    expected = (
+        gappy.pixels() if name != "pyramid" else reference.downsample(gappy.pixels(), (1, 2, 2), "mean")
+    )
     np.testing.assert_array_equal(gappy.read(store.parent / made), expected)
     gappy.assert_pixels(store)
 
 
 def in_process_cluster(store: Path) -> distributed.LocalCluster:
     """Its worker is a thread of this process, so that failpoints reach it."""
-    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "worker_dashboard_address": None}
+    options = {
+        "n_workers": 1,
+        "threads_per_worker": 1,
+        "processes": False,
+        "dashboard_address": ":0",
+        "worker_dashboard_address": None,
+    }
     return distributed.LocalCluster(**options, local_directory=str(store.parent))
 
 
 def pack_tasks(store: Path, **manners: object) -> list[dict[str, object]]:
-    common = {"kind": "pack", "array": str(store / "0"), "order": "row_major", "manners": {**NOT_IDLE, **manners}}
+    common = {
+        "kind": "pack",
+        "array": str(store / "0"),
+        "order": "row_major",
+        "manners": {**NOT_IDLE, **manners},
+    }
     return [common | {"shard": [i, 0, 0]} for i in range(gappy.SHARDS)]
 
 
@@ -154,7 +203,9 @@ def pack_tasks(store: Path, **manners: object) -> list[dict[str, object]]:
 def held(store: Path) -> Iterator[threading.Event]:
     """Every shard after the first waits in its worker for this event."""
     first, go_on = gappy.identities(store), threading.Event()
-    failpoints.set_hook("compact.before_create", lambda: gappy.replaced(store, first) and go_on.wait(gappy.WAIT_S))
+    failpoints.set_hook(
+        "compact.before_create", lambda: gappy.replaced(store, first) and go_on.wait(gappy.WAIT_S)
+    )
     yield go_on
     go_on.set()
     failpoints.set_hook("compact.before_create", None)
@@ -169,13 +220,19 @@ def begun_run(executor: DaskCluster, store: Path) -> Results:
     return results
 
 
-def test_an_interrupted_run_on_a_cluster_ends_after_its_tasks(store: Path, held: threading.Event, capfd: pytest.CaptureFixture[str]) -> None:
-    """What has begun is waited for, what has not never begins: nothing touches the store once the results have ended."""
+def test_an_interrupted_run_on_a_cluster_ends_after_its_tasks(
+    store: Path, held: threading.Event, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What has begun is waited for, what has not never begins: nothing touches the store once the results
+    have ended."""
     first, said = gappy.identities(store), []
     with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
         ended = threading.Thread(target=begun_run(executor, store).close)
         ended.start()
-        gappy.wait_until(lambda: said.append(capfd.readouterr().err) or "Waiting for 1 tasks" in "".join(said), "the line that says so")
+        gappy.wait_until(
+            lambda: said.append(capfd.readouterr().err) or "Waiting for 1 tasks" in "".join(said),
+            "the line that says so",
+        )
         assert ended.is_alive()
         held.set()
         ended.join(gappy.WAIT_S)
@@ -186,7 +243,9 @@ def test_an_interrupted_run_on_a_cluster_ends_after_its_tasks(store: Path, held:
     gappy.assert_pixels(store)
 
 
-def test_a_task_on_a_cluster_that_does_not_end_is_an_error(store: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_on_a_cluster_that_does_not_end_is_an_error(
+    store: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(executors, "_BEGUN_TIMEOUT_S", 0.0)
     with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
         results = begun_run(executor, store)
@@ -197,7 +256,9 @@ def test_a_task_on_a_cluster_that_does_not_end_is_an_error(store: Path, held: th
 
 def test_a_clusters_workers_keep_their_priority(store: Path) -> None:
     priorities = []
-    failpoints.set_hook("compact.before_create", lambda: priorities.append(os.getpriority(os.PRIO_PROCESS, 0)))
+    failpoints.set_hook(
+        "compact.before_create", lambda: priorities.append(os.getpriority(os.PRIO_PROCESS, 0))
+    )
     with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
         assert all(result["ok"] for result in executor.run(pack_tasks(store, idle=True)))
     failpoints.set_hook("compact.before_create", None)
@@ -205,13 +266,19 @@ def test_a_clusters_workers_keep_their_priority(store: Path) -> None:
 
 
 def test_tasks_on_a_cluster(store: Path) -> None:
-    """Dask's scheduler and worker as threads of this process: each task's result comes, failed ones among them."""
+    """Dask's scheduler and worker as threads of this process: each task's result comes, failed ones among
+    them."""
     array = str(store / "0")
-    tasks = [{"kind": "pack", "array": array, "shard": [i, 0, 0], "order": "row_major", "manners": NOT_IDLE} for i in range(gappy.SHARDS + 1)]
+    tasks = [
+        {"kind": "pack", "array": array, "shard": [i, 0, 0], "order": "row_major", "manners": NOT_IDLE}
+        for i in range(gappy.SHARDS + 1)
+    ]
     with in_process_cluster(store) as cluster, closing(DaskCluster(cluster.scheduler_address)) as executor:
         results = list(executor.run(tasks))
     assert sorted(result["shard"][0] for result in results if result["ok"]) == list(range(gappy.SHARDS))
-    assert [result["error"]["message"] for result in results if not result["ok"]] == [f"shard ({gappy.SHARDS}, 0, 0) is none of {array}"]
+    assert [result["error"]["message"] for result in results if not result["ok"]] == [
+        f"shard ({gappy.SHARDS}, 0, 0) is none of {array}"
+    ]
     assert set(gappy.gaps(store).values()) == {0}
     gappy.assert_pixels(store)
 
@@ -268,7 +335,9 @@ def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     (facts,) = json.loads(done.stdout)["stores"]
     assert list(facts["failures"]) == ["0/c/0/0/0"]
-    assert facts["failures"]["0/c/0/0/0"]["message"] == "a worker process died 3 times over this task, the last time by SIGKILL"
+    assert facts["failures"]["0/c/0/0/0"]["message"] == (
+        "a worker process died 3 times over this task, the last time by SIGKILL"
+    )
     assert gappy.identities(store) == before
     gappy.assert_pixels(store, shards=1)
 

@@ -1,4 +1,5 @@
-"""A whole job: interrupted and begun again, in the face of bad shards, open shards, full disks and other jobs."""
+"""A whole job: interrupted and begun again, in the face of bad shards, open shards, full disks and other
+jobs."""
 
 from __future__ import annotations
 
@@ -62,10 +63,14 @@ INTERRUPTS = [
 
 
 @pytest.mark.parametrize(("number", "options"), INTERRUPTS)
-def test_an_interrupted_job_goes_on_without_doing_finished_shards_again(store: Path, number: signal.Signals, options: tuple[str, ...]) -> None:
+def test_an_interrupted_job_goes_on_without_doing_finished_shards_again(
+    store: Path, number: signal.Signals, options: tuple[str, ...]
+) -> None:
     before = gappy.identities(store)
     job = gappy.start_compact(store, "--workers", "2", "--rate", SLOW_RATE, "--json", *options)
-    gappy.wait_until(lambda: len(gappy.replaced(store, before)) >= 3 or job.poll() is not None, "the first shards")
+    gappy.wait_until(
+        lambda: len(gappy.replaced(store, before)) >= 3 or job.poll() is not None, "the first shards"
+    )
     assert job.poll() is None, job.communicate()
     children = gappy.children(job.pid)
     job.send_signal(number)
@@ -81,7 +86,8 @@ def test_an_interrupted_job_goes_on_without_doing_finished_shards_again(store: P
         assert not list(store.rglob("*.packed"))
     again = gappy.compact(store, *options)
     assert again.returncode == 0, again.stderr + again.stdout
-    # A worker may have finished a shard and died before the parent could write that down: each of the two, one shard.
+    # A worker may have finished a shard and died before the parent could write that down: each of the two,
+    # one shard.
     assert len(finished.items() - gappy.identities(store).items()) <= (2 if options else 0)
     assert gappy.replaced(store, before) == set(before)
     gappy.assert_packed(store)
@@ -112,7 +118,12 @@ def test_open_shards_are_skipped_and_named(tmp_path: Path) -> None:
             writer.append(frame)
         gappy.wait_until(lambda: len(gappy.files(store)) == 2, "two sealed shards")
         # A shard gets its name before its group's journal goes, and counts as open until then.
-        reports = [gappy.wait_until(lambda: (report := compact_here(store))["packed"] + report["skipped"] == 2 and report, "both being sealed")]
+        reports = [
+            gappy.wait_until(
+                lambda: (report := compact_here(store))["packed"] + report["skipped"] == 2 and report,
+                "both being sealed",
+            )
+        ]
         assert reports[0]["ok"]
         writer.append(frames[-1])
     report = compact_here(store)
@@ -152,7 +163,13 @@ def test_room_is_for_what_is_worked_on_at_once(store: Path, monkeypatch: pytest.
     sizes = sorted(shard.packed_bytes for shard in job.todo)
     facts = os.statvfs(store)
     free = (sizes[-1] + sizes[-2]) // facts.f_frsize + 1
-    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((facts.f_bsize, facts.f_frsize, *facts[2:4], free, *facts[5:], facts.f_fsid)))
+    monkeypatch.setattr(
+        os,
+        "statvfs",
+        lambda _: os.statvfs_result(
+            (facts.f_bsize, facts.f_frsize, *facts[2:4], free, *facts[5:], facts.f_fsid)
+        ),
+    )
     check_room([job], 2)
     with pytest.raises(StorageFullError, match="or use fewer workers"):
         check_room([job], 3)
@@ -167,7 +184,9 @@ def test_progress_adds_up_to_the_whole(store: Path) -> None:
 def test_looking_is_told_keeps_to_the_rate_and_waits_for_cameras(store: Path) -> None:
     looked, rig = [], RigPause(store.parent)
     rig.begin()
-    looking = threading.Thread(target=lambda: plan(open_store(store), Options(bytes_per_s=1e6), lambda *step: looked.append(step)))
+    looking = threading.Thread(
+        target=lambda: plan(open_store(store), Options(bytes_per_s=1e6), lambda *step: looked.append(step))
+    )
     granted: list[int] = []
     watch_grants(granted.append)
     looking.start()
@@ -192,9 +211,14 @@ class AskedOnly(LocalProcesses):
         return (result for result in ())
 
 
-@pytest.mark.parametrize(("workers", "threads"), [(gappy.SHARDS - 1, 1), (gappy.SHARDS, 1), (2 * gappy.SHARDS + 1, 2)])
+@pytest.mark.parametrize(
+    ("workers", "threads"), [(gappy.SHARDS - 1, 1), (gappy.SHARDS, 1), (2 * gappy.SHARDS + 1, 2)]
+)
 def test_workers_without_a_shard_help_the_others(store: Path, workers: int, threads: int) -> None:
-    job, executor = plan(open_store(store), Options(recompress={"cname": "zstd", "clevel": 5})), AskedOnly(workers)
+    job, executor = (
+        plan(open_store(store), Options(recompress={"cname": "zstd", "clevel": 5})),
+        AskedOnly(workers),
+    )
     run(job, executor)
     assert [task["threads"] for task in executor.tasks] == [threads] * gappy.SHARDS
     assert all(task["manners"]["pause_files"] == pause_files(store / "0") for task in executor.tasks)
@@ -206,7 +230,9 @@ def test_shards_of_another_owner_are_one_error_before_anything_is_begun(store: P
     for path in gappy.files(store).values():
         os.chown(path, 65534, 65534)
     before = gappy.identities(store)
-    done = gappy.compact(store, "--workers", "1", preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_CHOWN))
+    done = gappy.compact(
+        store, "--workers", "1", preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_CHOWN)
+    )
     assert done.returncode == 1
     assert done.stdout.count("cannot be given to them") == 1, done.stderr
     assert "Run this as user nobody" in done.stdout

@@ -1,4 +1,5 @@
-"""Rate, pause and priority of a task, by a clock that the test moves; the priority is the one that the kernel tells of a real process."""
+"""Rate, pause and priority of a task, by a clock that the test moves; the priority is the one that the kernel
+tells of a real process."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_a_quiet_time_is_not_saved_up() -> None:
 
 
 def test_tasks_of_one_thread_share_its_rate() -> None:
-    """Otherwise each of many small shards would begin with a bucket of its own, and there would be no rate at all."""
+    """Otherwise each of many small shards would begin with a bucket of its own, and there would be no rate at
+    all."""
     clock = Clock()
     for _ in range(5):
         Manners(100.0, (), True, clock, clock.sleep).take(100)
@@ -109,26 +111,43 @@ print(json.dumps({
 
 
 def groups_by_session() -> bool:
-    """Whether a new session gets a group of its own here. One begun outside may have none all the same, so one that has just begun is asked."""
-    asked = subprocess.run(["cat", "/proc/self/autogroup"], capture_output=True, text=True, start_new_session=True)
+    """Whether a new session gets a group of its own here. One begun outside may have none all the same, so
+    one that has just begun is asked."""
+    asked = subprocess.run(
+        ["cat", "/proc/self/autogroup"], capture_output=True, text=True, start_new_session=True
+    )
     return bool(asked.stdout)
 
 
 def priority(how: str, *, session: bool) -> dict[str, int | None]:
-    done = subprocess.run([sys.executable, "-c", PRIORITY, how], capture_output=True, text=True, check=True, start_new_session=session)
+    done = subprocess.run(
+        [sys.executable, "-c", PRIORITY, how],
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=session,
+    )
     facts: dict[str, int | None] = json.loads(done.stdout)
     return facts
 
 
 def test_priority_of_a_process() -> None:
     ours = priority("normal", session=False)
-    assert priority("idle", session=False) == {"nice": 19, "io_class": 3, "session_nice": ours["session_nice"]}, "others are in our session"
+    assert priority("idle", session=False) == {
+        "nice": 19,
+        "io_class": 3,
+        "session_nice": ours["session_nice"],
+    }, "others are in our session"
     assert ours["nice"] != 19
 
 
 def test_priority_of_a_session() -> None:
     grouped = groups_by_session()
-    assert priority("idle", session=True) == {"nice": 19, "io_class": 3, "session_nice": 19 if grouped else None}
+    assert priority("idle", session=True) == {
+        "nice": 19,
+        "io_class": 3,
+        "session_nice": 19 if grouped else None,
+    }
     assert priority("normal", session=True)["session_nice"] == (0 if grouped else None)
 
 
@@ -143,6 +162,11 @@ def test_an_unreadable_array_is_a_result_and_no_exception(tmp_path: Path) -> Non
         "manners": {"idle": False},
     }
     result = run_task(task)
-    assert (result["ok"], result["kind"], result["key"], result["bytes_written"]) == (False, "pack", "0/c/0", 0)
+    assert (result["ok"], result["kind"], result["key"], result["bytes_written"]) == (
+        False,
+        "pack",
+        "0/c/0",
+        0,
+    )
     assert result["error"]["code"] in ("shard_format", "storage", "internal")
     assert json.loads(json.dumps(result)) == result

@@ -1,4 +1,5 @@
-"""A whole store sent to a folder and to a real S3 server, packed on the way; jobs that race, die and go on; servers that die."""
+"""A whole store sent to a folder and to a real S3 server, packed on the way; jobs that race, die and go on;
+servers that die."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ import tensorstore
 import zarr
 
 from shardwright.cli.app import main
-from shardwright.model.errors import ConfigError, LockedError, OutputExistsError, ShardwrightError, StorageError, StorageFullError
+from shardwright.model.errors import (
+    ConfigError,
+    LockedError,
+    OutputExistsError,
+    ShardwrightError,
+    StorageError,
+    StorageFullError,
+)
 from shardwright.repack import bucket, local_folder, move, move_store
 from shardwright.repack.destination import CLAIM_KEY
 from shardwright.repack.move_plan import plan_move
@@ -46,12 +54,22 @@ def test_everything_of_a_store_arrives_packed_and_the_source_stays(store, place,
 def test_readers_read_the_array_from_the_server(store, bucket_url, object_store):
     move_store.move_store(store, MoveOptions(bucket_url, manners=POLITE), execute)
     prefix = bucket_url.removeprefix(f"s3://{BUCKET}/")
-    spec = {"driver": "s3", "bucket": BUCKET, "path": f"{prefix}/0/", "endpoint": object_store.endpoint, "aws_region": "us-east-1"}
+    spec = {
+        "driver": "s3",
+        "bucket": BUCKET,
+        "path": f"{prefix}/0/",
+        "endpoint": object_store.endpoint,
+        "aws_region": "us-east-1",
+    }
     spec["aws_credentials"] = {"type": "environment"}
-    np.testing.assert_array_equal(tensorstore.open({"driver": "zarr3", "kvstore": spec}).result().read().result(), PIXELS)
+    np.testing.assert_array_equal(
+        tensorstore.open({"driver": "zarr3", "kvstore": spec}).result().read().result(), PIXELS
+    )
     from zarr.storage import ObjectStore as ZarrObjectStore
 
-    array = zarr.open_array(ZarrObjectStore(open_destination(f"{bucket_url}/0")._store, read_only=True), mode="r")
+    array = zarr.open_array(
+        ZarrObjectStore(open_destination(f"{bucket_url}/0")._store, read_only=True), mode="r"
+    )
     np.testing.assert_array_equal(array[...], PIXELS)
 
 
@@ -70,7 +88,9 @@ def test_with_move_the_source_is_deleted_once_all_is_there(store, place, tmp_pat
     assert report.ok
     assert report.deleted == len(before) == len(seen)
     assert seen[0][1]
-    assert not any(group_is_there for _, group_is_there in seen[1:]), "shards vanished below a store that readers could open"
+    assert not any(group_is_there for _, group_is_there in seen[1:]), (
+        "shards vanished below a store that readers could open"
+    )
     assert all(size for size, _ in seen)
     assert not store.exists()
     assert not (tmp_path / "spill" / store.name).exists()
@@ -79,7 +99,8 @@ def test_with_move_the_source_is_deleted_once_all_is_there(store, place, tmp_pat
 
 @pytest.mark.parametrize("deaths", [4, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, deaths):
-    """At storage calls all over the job: at no moment is anything lost, what the destination shows is whole, and the next run completes."""
+    """At storage calls all over the job: at no moment is anything lost, what the destination shows is whole,
+    and the next run completes."""
     before = files(store)
 
     def die_at(number, job, *, count):
@@ -101,7 +122,9 @@ def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, death
             count.append(calls)
 
     def job():
-        return move_store.move_store(store, MoveOptions(str(away), delete_source=True, manners=POLITE), execute)
+        return move_store.move_store(
+            store, MoveOptions(str(away), delete_source=True, manners=POLITE), execute
+        )
 
     away, count = tmp_path / "dry-run", []
     shutil.rmtree(store)  # what is counted is what dies: a copy, without links
@@ -119,7 +142,9 @@ def test_a_job_may_die_at_any_point_and_goes_on(store, original, tmp_path, death
         assert (away / "zarr.json").exists() or (store / "zarr.json").exists()
         if any(store.rglob("*.json")):
             assert job().ok
-        assert files(store).keys() <= {".compact/move.lock"}, "at the very end only a lock that nobody holds may be left"
+        assert files(store).keys() <= {".compact/move.lock"}, (
+            "at the very end only a lock that nobody holds may be left"
+        )
         assert_arrived(str(away), before, tmp_path)
 
 
@@ -135,7 +160,13 @@ def test_finished_files_are_not_sent_again(store, place):
 
     with pytest.raises(KilledError):
         move_store.move_store(store, MoveOptions(place, manners=POLITE), dies_after_three)
-    run_task({**next(t for t in plan_move(store, MoveOptions(place, manners=POLITE)).data if t["key"] not in calls)})
+    run_task(
+        {
+            **next(
+                t for t in plan_move(store, MoveOptions(place, manners=POLITE)).data if t["key"] not in calls
+            )
+        }
+    )
     again = []
 
     def notes(tasks):
@@ -152,9 +183,17 @@ def test_finished_files_are_not_sent_again(store, place):
 
 
 def test_what_was_changed_since_it_was_sent_is_sent_again(store, place, tmp_path):
-    refused = {"key": "1/c/0/0/0", "ok": False, "error": {"code": "storage", "message": "no"}, "bytes_read": 0, "bytes_written": 0}
+    refused = {
+        "key": "1/c/0/0/0",
+        "ok": False,
+        "error": {"code": "storage", "message": "no"},
+        "bytes_read": 0,
+        "bytes_written": 0,
+    }
     options = MoveOptions(place, manners=POLITE)
-    report = move_store.move_store(store, options, lambda tasks: (refused if t["key"] == refused["key"] else run_task(t) for t in tasks))
+    report = move_store.move_store(
+        store, options, lambda tasks: (refused if t["key"] == refused["key"] else run_task(t) for t in tasks)
+    )
     assert not report.ok
     assert report.sent > 4
     assert open_destination(place).size("0/zarr.json") is None
@@ -178,12 +217,15 @@ try:
     print(move_store(Path(sys.argv[1]), MoveOptions(sys.argv[2]), lambda tasks: (run_task(task) for task in tasks)).ok)
 except (LockedError, OutputExistsError) as error:
     print("refused")
-"""
+"""  # noqa: E501
 
 
 def race_in_processes(sources, place):
     command = [sys.executable, "-c", RACE]
-    jobs = [subprocess.Popen([*command, source, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for source in sources]
+    jobs = [
+        subprocess.Popen([*command, source, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for source in sources
+    ]
     for job in jobs:
         assert job.stdout.readline() == "ready\n"
     for job in jobs:
@@ -221,7 +263,9 @@ def test_of_two_jobs_that_race_one_is_refused_and_the_output_is_one_jobs(origina
     assert not (sources[ended.index("refused")] / ".compact").exists()
 
 
-def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_completes(store, mortal_object_store, monkeypatch, tmp_path):
+def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_completes(
+    store, mortal_object_store, monkeypatch, tmp_path
+):
     before, done = files(store), []
     url = f"s3://{BUCKET}/moved"
 
@@ -235,7 +279,9 @@ def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_comp
     options = MoveOptions(url, delete_source=True, manners=POLITE)
     report = move_store.move_store(store, options, kills_the_server)
     assert not report.ok
-    assert [result["ok"] for result in done] == [True, True, False], "the other files would have to fail, each after its own retries"
+    assert [result["ok"] for result in done] == [True, True, False], (
+        "the other files would have to fail, each after its own retries"
+    )
     assert "cannot look at" in report.failures[0]["error"]["message"]
     assert "AWS_ENDPOINT_URL" in report.failures[0]["error"]["hint"]
     assert {key: data for key, data in files(store).items() if not key.startswith(".compact/")} == before
@@ -251,7 +297,9 @@ def test_a_server_that_is_killed_in_the_middle_is_an_error_and_the_next_run_comp
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_while_a_large_shard_goes_out_in_parts(store, mortal_object_store, monkeypatch):
+def test_a_server_that_is_killed_while_a_large_shard_goes_out_in_parts(
+    store, mortal_object_store, monkeypatch
+):
     monkeypatch.setattr(bucket, "MULTIPART_FROM_BYTES", 1 << 20)
     monkeypatch.setattr(bucket, "_PART_BYTES", 5 << 20)
     destination = open_destination(f"s3://{BUCKET}/large")
@@ -367,7 +415,9 @@ def test_with_move_nothing_of_earlier_jobs_keeps_the_folders(store, tmp_path):
     QueuedStore(store).add()
     for name in ("done", "c.0.0.0.cd.packed", "pause"):
         (store / "0/.compact" / name).write_bytes(b"left")
-    report = move_store.move_store(store, MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE), execute)
+    report = move_store.move_store(
+        store, MoveOptions(str(tmp_path / "away"), delete_source=True, manners=POLITE), execute
+    )
     assert report.ok
     assert not store.exists()
     assert not any((tmp_path / "spill").rglob("*.packed"))
@@ -388,7 +438,9 @@ def test_two_jobs_do_not_send_one_store_at_once(store, tmp_path):
         go_on.wait()
         yield from execute(tasks)
 
-    first = threading.Thread(target=move_store.move_store, args=(store, MoveOptions(str(tmp_path / "a"), manners=POLITE), waits))
+    first = threading.Thread(
+        target=move_store.move_store, args=(store, MoveOptions(str(tmp_path / "a"), manners=POLITE), waits)
+    )
     first.start()
     assert inside.wait(60)
     try:
@@ -417,11 +469,27 @@ def test_a_part_is_all_of_a_shard_that_is_in_memory(store, tmp_path, monkeypatch
     assert_arrived(str(tmp_path / "away"), before, tmp_path)
 
 
-def test_the_command_moves_a_store_with_a_process_of_its_own(store, bucket_url, tmp_path, monkeypatch, capsys):
+def test_the_command_moves_a_store_with_a_process_of_its_own(
+    store, bucket_url, tmp_path, monkeypatch, capsys
+):
     before = files(store)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # the command's handlers are for its own process
     with pytest.raises(SystemExit) as ended:
-        main(["compact", str(store), "--to", bucket_url, "--move", "--workers", "1", "--order", "morton", "--no-idle", "--json"])
+        main(
+            [
+                "compact",
+                str(store),
+                "--to",
+                bucket_url,
+                "--move",
+                "--workers",
+                "1",
+                "--order",
+                "morton",
+                "--no-idle",
+                "--json",
+            ]
+        )
     assert ended.value.code == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["ok"], facts["sent"], facts["deleted"]) == (True, len(before), len(before))

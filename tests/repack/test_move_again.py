@@ -1,4 +1,5 @@
-"""A move that is run again: over damaged shards and mended ones, over what changed here or was lost there in the time between."""
+"""A move that is run again: over damaged shards and mended ones, over what changed here or was lost there in
+the time between."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def move(store, place, run=execute):
     return move_store(store, MoveOptions(place, delete_source=True, manners=POLITE), run)
 
 
-def test_a_damaged_shard_is_sent_as_it_is_named_and_sent_again_when_it_is_mended(store, original, place, tmp_path, at_point):
+def test_a_damaged_shard_is_sent_as_it_is_named_and_sent_again_when_it_is_mended(
+    store, original, place, tmp_path, at_point
+):
     before = files(store)
     damage(store / DAMAGED)
     found = files(store)
@@ -64,7 +67,10 @@ def test_a_damaged_shard_is_sent_as_it_is_named_and_sent_again_when_it_is_mended
     assert no_work(files(store)) == found
     copy = fetched(place, tmp_path)
     assert (copy / DAMAGED).read_bytes() == found[DAMAGED]
-    assert all(problem.startswith(DAMAGED.removeprefix("0/")) or DAMAGED in problem for problem in map(str, verify_store(copy).problems))
+    assert all(
+        problem.startswith(DAMAGED.removeprefix("0/")) or DAMAGED in problem
+        for problem in map(str, verify_store(copy).problems)
+    )
     np.testing.assert_array_equal(zarr.open_array(copy / "0", mode="r")[6:], PIXELS[6:])
 
     with pytest.raises(LockedError):
@@ -190,7 +196,9 @@ def damage_there(place, key):
     return sound
 
 
-def test_before_an_earlier_run_s_source_is_deleted_all_of_it_is_read_back_and_what_was_damaged_is_sent_again(store, place, tmp_path, at_point):
+def test_before_an_earlier_run_s_source_is_deleted_all_of_it_is_read_back_and_what_was_damaged_is_sent_again(
+    store, place, tmp_path, at_point
+):
     before = files(store)
     killed_at(store, place, at_point, "compact.before_deleting")
     assert no_work(files(store)) == before
@@ -198,7 +206,9 @@ def test_before_an_earlier_run_s_source_is_deleted_all_of_it_is_read_back_and_wh
     report = move(store, place)
     assert report.ok
     assert (report.verified, report.deleted) == (len(before) - 1, len(before))
-    assert report.sent == 1 + sum(key.endswith("zarr.json") for key in before), "the shard, and the metadata that was closed meanwhile"
+    assert report.sent == 1 + sum(key.endswith("zarr.json") for key in before), (
+        "the shard, and the metadata that was closed meanwhile"
+    )
     assert not store.exists()
     assert_arrived(place, before, tmp_path)
 
@@ -215,7 +225,9 @@ def dies_after(number):
     return run
 
 
-def test_what_a_run_that_was_killed_had_sent_is_read_back_before_the_source_is_deleted(store, place, tmp_path):
+def test_what_a_run_that_was_killed_had_sent_is_read_back_before_the_source_is_deleted(
+    store, place, tmp_path
+):
     before, done = files(store), []
 
     def dies_after_five(tasks):
@@ -233,7 +245,9 @@ def test_what_a_run_that_was_killed_had_sent_is_read_back_before_the_source_is_d
     assert_arrived(place, before, tmp_path)
 
 
-def test_what_was_sent_before_a_shard_was_mended_is_read_back_before_the_source_is_deleted(store, original, place, tmp_path):
+def test_what_was_sent_before_a_shard_was_mended_is_read_back_before_the_source_is_deleted(
+    store, original, place, tmp_path
+):
     before, other = files(store), "0/c/1/0/0"
     damage(store / DAMAGED)
     assert not move(store, place).ok
@@ -245,13 +259,18 @@ def test_what_was_sent_before_a_shard_was_mended_is_read_back_before_the_source_
     assert_arrived(place, before, tmp_path)
 
 
-def test_what_was_sent_to_a_place_that_was_cleared_since_does_not_count_once_its_keys_come_back(store, tmp_path, at_point):
-    """A line of the log that is older than the claim: its file came back, and the run was killed before it was verified."""
+def test_what_was_sent_to_a_place_that_was_cleared_since_does_not_count_once_its_keys_come_back(
+    store, tmp_path, at_point
+):
+    """A line of the log that is older than the claim: its file came back, and the run was killed before it
+    was verified."""
     away = tmp_path / "away"
     options = MoveOptions(str(away), manners=POLITE)
     with pytest.raises(KilledError):
         move_store(store, options, dies_after(3))
-    sent = [json.loads(line)["key"] for line in next(store.glob(".compact/move.*.sent")).read_text().splitlines()]
+    sent = [
+        json.loads(line)["key"] for line in next(store.glob(".compact/move.*.sent")).read_text().splitlines()
+    ]
     assert len(sent) == 3
     shutil.rmtree(away)
     with pytest.raises(KilledError):
@@ -288,7 +307,9 @@ def put_back(store, place):
     (store / "zarr.json").write_bytes(destination.read("zarr.json", 0, destination.size("zarr.json")))
 
 
-def test_a_store_of_which_a_part_is_deleted_is_never_sent_again_nor_deleted_there(store, place, tmp_path, at_point):
+def test_a_store_of_which_a_part_is_deleted_is_never_sent_again_nor_deleted_there(
+    store, place, tmp_path, at_point
+):
     before = files(store)
     killed_while_deleting(store, place, at_point, after=10)
     put_back(store, place)
@@ -296,7 +317,13 @@ def test_a_store_of_which_a_part_is_deleted_is_never_sent_again_nor_deleted_ther
     there = files(fetched(place, tmp_path))
     for _ in range(3):
         report = move(store, place)
-        assert (report.ok, report.deleting, report.sent, report.deleted, report.kept) == (False, True, 0, 0, ["zarr.json"])
+        assert (report.ok, report.deleting, report.sent, report.deleted, report.kept) == (
+            False,
+            True,
+            0,
+            0,
+            ["zarr.json"],
+        )
         assert "nothing was deleted" not in summary(report)
         assert "deletes the rest" in summary(report)
         assert no_work(files(store)) == left
@@ -312,7 +339,10 @@ def test_a_store_of_which_a_part_is_deleted_is_never_sent_again_nor_deleted_ther
 
 def test_that_deleting_has_begun_is_durable_before_anything_is_gone(store, tmp_path, at_point):
     seen = []
-    at_point("compact.before_delete_source", lambda: seen.append(MoveRecord.find(store / ".compact", str(tmp_path / "away")).deleting))
+    at_point(
+        "compact.before_delete_source",
+        lambda: seen.append(MoveRecord.find(store / ".compact", str(tmp_path / "away")).deleting),
+    )
     assert move(store, str(tmp_path / "away")).ok
     assert seen
     assert all(seen)
@@ -320,7 +350,10 @@ def test_that_deleting_has_begun_is_durable_before_anything_is_gone(store, tmp_p
 
 def test_nobody_works_on_an_array_while_the_source_is_checked_and_deleted(store, tmp_path, at_point):
     held = []
-    at_point("compact.before_delete_source", lambda: held.append(is_locked(store / "0/.compact/lock") and is_locked(store / "1/.compact/lock")))
+    at_point(
+        "compact.before_delete_source",
+        lambda: held.append(is_locked(store / "0/.compact/lock") and is_locked(store / "1/.compact/lock")),
+    )
     killed_at(store, str(tmp_path / "away"), at_point, "compact.before_deleting")
 
     def looks(tasks):
@@ -328,7 +361,10 @@ def test_nobody_works_on_an_array_while_the_source_is_checked_and_deleted(store,
             held.append(is_locked(store / "0/.compact/lock"))
             yield run_task(task)
 
-    at_point("compact.before_delete_source", lambda: held.append(is_locked(store / "0/.compact/lock") and is_locked(store / "1/.compact/lock")))
+    at_point(
+        "compact.before_delete_source",
+        lambda: held.append(is_locked(store / "0/.compact/lock") and is_locked(store / "1/.compact/lock")),
+    )
     assert move(store, str(tmp_path / "away"), looks).ok
     assert len(held) > 50
     assert all(held)
@@ -362,7 +398,9 @@ def test_folders_that_could_not_be_removed_are_removed_by_the_next_run(store, pl
     assert not store.exists()
 
 
-def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_is_left(store, place, tmp_path, at_point):
+def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_is_left(
+    store, place, tmp_path, at_point
+):
     before = files(store)
     killed_while_deleting(store, place, at_point, after=10)
     left = no_work(files(store))
@@ -371,7 +409,11 @@ def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_i
     sound = damage_there(place, shard)
     for _ in range(2):
         report = move(store, place)
-        assert (report.ok, report.deleted, [failure["key"] for failure in report.failures]) == (False, 0, [shard])
+        assert (report.ok, report.deleted, [failure["key"] for failure in report.failures]) == (
+            False,
+            0,
+            [shard],
+        )
         assert "is not what was sent any more" in report.failures[0]["error"]["message"]
         assert no_work(files(store)) == left
     open_destination(place).delete(shard)
@@ -382,7 +424,9 @@ def test_a_copy_that_was_damaged_while_its_source_was_being_deleted_keeps_what_i
     assert_arrived(place, before, tmp_path)
 
 
-def test_nothing_is_deleted_when_the_source_changed_after_it_was_sent_and_the_next_run_sends_that(store, tmp_path, at_point):
+def test_nothing_is_deleted_when_the_source_changed_after_it_was_sent_and_the_next_run_sends_that(
+    store, tmp_path, at_point
+):
     def writes_a_note():
         (store / "notes.txt").write_text("new")
 
@@ -408,7 +452,9 @@ def test_what_was_sent_and_is_gone_here_since_is_deleted_there(store, place, tmp
     assert open_destination(place).size("zarr.json") is not None
 
 
-def test_the_command_tells_how_far_it_is_also_when_a_part_of_the_source_is_deleted_already(store, tmp_path, at_point, capsys):
+def test_the_command_tells_how_far_it_is_also_when_a_part_of_the_source_is_deleted_already(
+    store, tmp_path, at_point, capsys
+):
     class Here:
         workers = 1
 

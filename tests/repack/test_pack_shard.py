@@ -1,4 +1,5 @@
-"""A shard packed in place: nothing that is read changes, no gap stays, and whatever goes wrong leaves the shard as it was."""
+"""A shard packed in place: nothing that is read changes, no gap stays, and whatever goes wrong leaves the
+shard as it was."""
 
 import errno
 import fcntl
@@ -31,10 +32,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::shardwright.model.errors.Layout
 
 def write(acquired, path):
     counts, sent = places(acquired.spec), []
-    with sw.create(path, acquired.spec, threads=acquired.threads, io=acquired.io, on_duplicate="count") as writer:
+    with sw.create(
+        path, acquired.spec, threads=acquired.threads, io=acquired.io, on_duplicate="count"
+    ) as writer:
         for arrival in acquired.arrivals:
             sent.append(pixels(acquired.spec, arrival.content, arrival.seed))
-            writer.append(sent[-1], index=tuple(int(n) for n in np.unravel_index(arrival.position, counts)) if counts else ())
+            writer.append(
+                sent[-1],
+                index=tuple(int(n) for n in np.unravel_index(arrival.position, counts)) if counts else (),
+            )
     return expected(acquired, sent).array
 
 
@@ -43,7 +49,11 @@ examples = settings(max_examples=6) if settings.get_current_profile_name() == "q
 
 
 @examples
-@given(acquisitions(SMALL).filter(lambda acquired: acquired.arrivals), st.sampled_from(ORDERS), st.sampled_from([4096, 8192, 1 << 20]))
+@given(
+    acquisitions(SMALL).filter(lambda acquired: acquired.arrivals),
+    st.sampled_from(ORDERS),
+    st.sampled_from([4096, 8192, 1 << 20]),
+)
 def test_any_layout_reads_the_same_and_has_no_gap(acquired, order, piece_bytes):
     """Written by the real writer; pieces small enough that chunks and indexes span several."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -71,7 +81,12 @@ def test_what_it_says_it_did(store_of):
     result = run_task(task(array, 0, 0, 0, order="morton"))
     after = inspect_shard(array, (0, 0, 0))
     assert (result["ok"], result["skipped"], result["chunks"]) == (True, False, before.chunks_present)
-    assert result["bytes_written"] == result["bytes_read"] == after.file_bytes == before.encoded_bytes + before.index_bytes
+    assert (
+        result["bytes_written"]
+        == result["bytes_read"]
+        == after.file_bytes
+        == before.encoded_bytes + before.index_bytes
+    )
     assert result["gain_bytes"] == before.file_bytes - after.file_bytes == before.gap_bytes
     again = run_task(task(array, 0, 0, 0, order="morton"))
     assert (again["skipped"], again["bytes_written"], again["gain_bytes"]) == (True, 0, 0)
@@ -134,7 +149,9 @@ def test_a_flipped_bit_in_the_new_file_is_caught_and_named(store_of, at_point, i
         at_point("compact.before_read_back", spoil)
         result = run_task(packing_task)
         assert (result["ok"], result["error"]["code"]) == (False, "storage")
-        data_start, data_end = (array.index_bytes, size) if index_location == "start" else (0, size - array.index_bytes)
+        data_start, data_end = (
+            (array.index_bytes, size) if index_location == "start" else (0, size - array.index_bytes)
+        )
         assert ("chunk " if data_start <= offset < data_end else "the index of") in result["error"]["message"]
         assert "does not read back" in result["error"]["message"]
         assert shard_files(array) == before
@@ -244,7 +261,10 @@ def test_an_error_at_any_point_leaves_the_shard_and_nothing_else(store_of, at_po
 
     at_point(f"compact.before_{point}", fail)
     result = run_task(task(array, 0, 0, 0))
-    assert (result["ok"], result["error"]["code"]) == (False, "storage" if number == errno.EIO else "storage_full")
+    assert (result["ok"], result["error"]["code"]) == (
+        False,
+        "storage" if number == errno.EIO else "storage_full",
+    )
     assert shard_files(array) == before
     assert not leftovers(array.path)
     failpoints.set_hook(f"compact.before_{point}", None)
@@ -255,14 +275,22 @@ def test_these_are_all_the_points(store_of, at_point):
     array, seen = store_of(), []
     failpoints.watch_all(seen.append)
     assert run_task(task(array, 0, 0, 0))["ok"]
-    assert {name for name in seen if name.startswith("compact.")} == {f"compact.before_{point}" for point in POINTS}
+    assert {name for name in seen if name.startswith("compact.")} == {
+        f"compact.before_{point}" for point in POINTS
+    }
 
 
 def test_the_bytes_are_durable_before_the_name_and_the_name_before_success(store_of, at_point):
     array, seen = store_of(), []
     failpoints.watch_all(seen.append)
     assert run_task(task(array, 0, 0, 0))["ok"]
-    order = ["compact.before_write", "compact.before_index", "compact.before_sync", "compact.before_read_back", "compact.before_replace"]
+    order = [
+        "compact.before_write",
+        "compact.before_index",
+        "compact.before_sync",
+        "compact.before_read_back",
+        "compact.before_replace",
+    ]
     assert [name for name in dict.fromkeys(seen) if name in order] == order
     assert seen[-1] == "directory.before_sync"
 
@@ -301,7 +329,9 @@ def test_a_spilled_shard_is_replaced_behind_its_link(store_of, tmp_path):
     assert run_task(task(array, 0, 0, 0))["ok"]
     assert link.readlink() == spilled
     assert inspect_shard(array, (0, 0, 0)).gap_bytes == 0
-    assert all(np.array_equal(old, read(array.path)) for old, read in zip(before, READERS.values(), strict=True))
+    assert all(
+        np.array_equal(old, read(array.path)) for old, read in zip(before, READERS.values(), strict=True)
+    )
     assert (tmp_path / "second/0.ome.zarr/0/.compact").is_dir(), "worked on the side of the file"
 
 
@@ -323,7 +353,9 @@ def test_a_shard_outside_the_array_is_refused(store_of, shard):
 @pytest.mark.parametrize("recompress", [None, {"cname": "zstd", "clevel": 5}])
 def test_its_rate_is_of_all_that_is_read_and_written_and_read_back(store_of, recompress):
     array, now, granted = store_of(), [0.0], []
-    manners = Manners(1000.0, (), False, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    manners = Manners(
+        1000.0, (), False, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
+    )
     watch_grants(granted.append)
     result = pack_shard(task(array, 0, 0, 0, recompress=recompress), manners)
     watch_grants(None)

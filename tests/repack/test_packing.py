@@ -44,20 +44,30 @@ def entries_of(array, shard):
 
 
 @given(shards(), st.sampled_from(ORDERS), st.sampled_from(["start", "end"]))
-def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(array, shard, order, index_location):
+def test_chunks_follow_each_other_in_the_order_and_nothing_else_is_in_the_file(
+    array, shard, order, index_location
+):
     array = dataclasses.replace(array, index_location=index_location)
     entries, data_end = entries_of(array, shard)
     packing = Packing.of(array, SHARD, entries, order)
     packed = packing.entries()
-    assert packing.chunks.tolist() == [chunk for chunk in chunk_order(order, array.shard_chunks) if chunk in shard[0]]
-    assert np.array_equal(packed["nbytes"], entries["nbytes"]), "each chunk has its size, absent ones stay absent"
+    assert packing.chunks.tolist() == [
+        chunk for chunk in chunk_order(order, array.shard_chunks) if chunk in shard[0]
+    ]
+    assert np.array_equal(packed["nbytes"], entries["nbytes"]), (
+        "each chunk has its size, absent ones stay absent"
+    )
     assert np.array_equal(packed["offset"] == EMPTY, entries["offset"] == EMPTY)
     live = np.sort(packed[packed["offset"] != EMPTY], order="offset")
-    assert live["offset"].tolist() == (packing.data_start + np.cumsum([0, *live["nbytes"]])[:-1]).tolist(), "no gap"
+    assert live["offset"].tolist() == (packing.data_start + np.cumsum([0, *live["nbytes"]])[:-1]).tolist(), (
+        "no gap"
+    )
     assert packing.file_bytes == sum(shard[2]) + array.index_bytes
     assert packing.gap_bytes == sum(shard[1])
     assert packing.index_offset == (0 if index_location == "start" else sum(shard[2]))
-    data_range = (array.index_bytes, packing.file_bytes) if index_location == "start" else (0, packing.index_offset)
+    data_range = (
+        (array.index_bytes, packing.file_bytes) if index_location == "start" else (0, packing.index_offset)
+    )
     assert not check_entries(array, SHARD, packed, data_range).faults
     again = Packing.of(array, SHARD, packed, order)
     assert again.matches(packing.file_bytes)
@@ -80,5 +90,8 @@ def test_an_entry_that_cannot_be_is_named(array, tmp_path):
     entries[7] = (10, 500)
     entries[8] = (400, 0)
     (tmp_path / "shard").write_bytes(bytes(1000) + encode_index(entries))
-    with ShardFile(array, tmp_path / "shard") as file, pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk has a size of 0"):
+    with (
+        ShardFile(array, tmp_path / "shard") as file,
+        pytest.raises(ShardFormatError, match=r"chunk 1/1/0 of .*c/0/0/0: chunk has a size of 0"),
+    ):
         sound_entries(file, SHARD)

@@ -1,4 +1,5 @@
-"""Levels of a pyramid: right values, right metadata, nothing half made for readers, whatever kills the job."""
+"""Levels of a pyramid: right values, right metadata, nothing half made for readers, whatever kills the
+job."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from hypothesis import strategies as st
 from shardwright.array.spec import Zstd
 from shardwright.kernels import reference
 from shardwright.kernels.downsample import downsample
-from shardwright.model.errors import BudgetError, OutputExistsError, ShardFormatError, SpecError, StorageFullError
+from shardwright.model.errors import (
+    BudgetError,
+    OutputExistsError,
+    ShardFormatError,
+    SpecError,
+    StorageFullError,
+)
 from shardwright.read.inspect import inspect_shards
 from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
@@ -26,13 +33,27 @@ from shardwright.repack.pyramid_job import PyramidOptions, add_levels
 from shardwright.repack.tasks import run_task
 from shardwright.storage.files import replace_file
 
-from .images import NOT_IDLE, damage_a_chunk, die_at_every_point, multiscale, read_everywhere, run_here, write_image
+from .images import (
+    NOT_IDLE,
+    damage_a_chunk,
+    die_at_every_point,
+    multiscale,
+    read_everywhere,
+    run_here,
+    write_image,
+)
 
 
 def levels_of(values: np.ndarray, factors: tuple[int, ...], method: str, levels: int) -> list[np.ndarray]:
     made = [values]
     for _ in range(levels):
-        made.append(reference.downsample(made[-1], tuple(f if n > 1 else 1 for f, n in zip(factors, made[-1].shape, strict=True)), method))
+        made.append(
+            reference.downsample(
+                made[-1],
+                tuple(f if n > 1 else 1 for f, n in zip(factors, made[-1].shape, strict=True)),
+                method,
+            )
+        )
     return made
 
 
@@ -51,7 +72,11 @@ KINDS = [
 
 @pytest.mark.parametrize(
     ("method", "axes", "spec"),
-    [pytest.param(m, *kind, marks=[pytest.mark.slow] if i != j else []) for i, m in enumerate(METHODS) for j, kind in enumerate(KINDS)],
+    [
+        pytest.param(m, *kind, marks=[pytest.mark.slow] if i != j else [])
+        for i, m in enumerate(METHODS)
+        for j, kind in enumerate(KINDS)
+    ],
 )
 def test_levels_equal_numpy_and_are_read_by_all(tmp_path, method, axes, spec) -> None:
     store = tmp_path / "a.ome.zarr"
@@ -66,19 +91,32 @@ def test_levels_equal_numpy_and_are_read_by_all(tmp_path, method, axes, spec) ->
     assert verify_store(store).problems == []
     opened = open_store(store)
     assert [array.path.name for array in opened.arrays] == ["0", "1", "2"]
-    assert all(shard.gap_bytes == 0 and not shard.problems for array in opened.arrays[1:] for shard in inspect_shards(opened, array))
+    assert all(
+        shard.gap_bytes == 0 and not shard.problems
+        for array in opened.arrays[1:]
+        for shard in inspect_shards(opened, array)
+    )
     assert not (store / "0" / ".compact").exists()
 
 
-@pytest.mark.parametrize(("dtype", "names"), [("bool", "tcyx"), ("uint64", "tczyx"), ("float16", "yx"), ("float64", "czyx")])
+@pytest.mark.parametrize(
+    ("dtype", "names"), [("bool", "tcyx"), ("uint64", "tczyx"), ("float16", "yx"), ("float64", "czyx")]
+)
 def test_other_dtypes_and_ranks(tmp_path, dtype, names) -> None:
     shape = (2, 2, 3, 9, 13)[-len(names) :]
     store = tmp_path / "a.ome.zarr"
     values = write_image(
-        store, shape=shape, chunks=(1, 1, 1, 4, 5)[-len(names) :], shard_chunks=(1, 2, 2, 2, 2)[-len(names) :], names=names, dtype=dtype
+        store,
+        shape=shape,
+        chunks=(1, 1, 1, 4, 5)[-len(names) :],
+        shard_chunks=(1, 2, 2, 2, 2)[-len(names) :],
+        names=names,
+        dtype=dtype,
     )
     add(store, 3)
-    for name, level in zip("0123", levels_of(values, (1,) * (len(names) - 2) + (2, 2), "mean", 3), strict=True):
+    for name, level in zip(
+        "0123", levels_of(values, (1,) * (len(names) - 2) + (2, 2), "mean", 3), strict=True
+    ):
         np.testing.assert_array_equal(read_everywhere(store / name), level)
 
 
@@ -87,12 +125,20 @@ def test_other_dtypes_and_ranks(tmp_path, dtype, names) -> None:
 def test_any_layout_axes_and_method(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("any")
     store = folder / "a.ome.zarr"
-    layout = {"shape": [data.draw(st.integers(2, 7)) for _ in "zyx"], "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"]}
+    layout = {
+        "shape": [data.draw(st.integers(2, 7)) for _ in "zyx"],
+        "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"],
+    }
     axes = data.draw(st.lists(st.sampled_from("zyx"), min_size=1, unique=True))
     method, location = data.draw(st.sampled_from(METHODS)), data.draw(st.sampled_from(["start", "end"]))
-    values = write_image(store, shard_chunks=[data.draw(st.integers(1, 3)) for _ in "zyx"], index_location=location, **layout)
+    values = write_image(
+        store, shard_chunks=[data.draw(st.integers(1, 3)) for _ in "zyx"], index_location=location, **layout
+    )
     add(store, 1, method, tuple(axes))
-    np.testing.assert_array_equal(read_everywhere(store / "1"), levels_of(values, tuple(2 if n in axes else 1 for n in "zyx"), method, 1)[1])
+    np.testing.assert_array_equal(
+        read_everywhere(store / "1"),
+        levels_of(values, tuple(2 if n in axes else 1 for n in "zyx"), method, 1)[1],
+    )
     assert verify_store(store).problems == []
     shutil.rmtree(folder)
 
@@ -105,7 +151,10 @@ def test_where_the_centres_of_elements_lie(tmp_path) -> None:
     mean, nearest = multiscale(tmp_path / "a.ome.zarr"), multiscale(tmp_path / "b.ome.zarr")
     assert mean["type"] == "mean"
     scale = {"type": "scale", "scale": [0.5, 6.0, 10.0]}
-    assert mean["datasets"][2] == {"path": "2", "coordinateTransformations": [scale, {"type": "translation", "translation": [0, 2.25, 3.75]}]}
+    assert mean["datasets"][2] == {
+        "path": "2",
+        "coordinateTransformations": [scale, {"type": "translation", "translation": [0, 2.25, 3.75]}],
+    }
     assert nearest["datasets"][2] == {"path": "2", "coordinateTransformations": [scale]}
 
 
@@ -134,7 +183,14 @@ def test_killed_at_every_storage_call_it_goes_on_and_readers_never_see_half_a_le
         assert named in (["0"], ["0", "1", "2"])
         for name in {"0", *named} | {name for name in "12" if (store / name).exists()}:
             np.testing.assert_array_equal(read_everywhere(store / name), expected[int(name)])
-        assert {path.name for path in store.iterdir()} <= {"0", "1", "2", "frames", "zarr.json", ".zarr.json.new"}
+        assert {path.name for path in store.iterdir()} <= {
+            "0",
+            "1",
+            "2",
+            "frames",
+            "zarr.json",
+            ".zarr.json.new",
+        }
     assert calls > 20
     assert named == ["0", "1", "2"]
     assert not (store / "0" / ".compact").exists()
@@ -168,7 +224,8 @@ def test_a_run_that_asks_for_something_else_begins_anew(tmp_path) -> None:
 
 
 def rewrite(shard) -> None:
-    """The same bytes, at another time: as far as can be seen without reading, another shard of the same length."""
+    """The same bytes, at another time: as far as can be seen without reading, another shard of the same
+    length."""
     data = shard.read_bytes()
     shard.unlink()
     shard.write_bytes(data)
@@ -201,7 +258,9 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path) -> None:
     assert not (store / "1").exists()
 
 
-def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for_ours(tmp_path, monkeypatch) -> None:
+def test_a_level_that_a_stopped_run_published_of_another_source_is_not_taken_for_ours(
+    tmp_path, monkeypatch
+) -> None:
     store = tmp_path / "a.ome.zarr"
     write_image(store)
 
@@ -247,7 +306,9 @@ def test_memory_stays_within_the_plan(tmp_path) -> None:
     expected = np.empty((8, 256, 256), values.dtype)
     downsample(values, expected, (2, 2, 2), "mean")
     np.testing.assert_array_equal(read_everywhere(store / "1"), expected)
-    assert result["bytes_read"] <= sum(path.stat().st_size for path in (store / "0" / "c").rglob("0")), "no chunk is read twice"
+    assert result["bytes_read"] <= sum(path.stat().st_size for path in (store / "0" / "c").rglob("0")), (
+        "no chunk is read twice"
+    )
 
 
 def test_what_cannot_be_is_refused_before_it_begins(tmp_path, monkeypatch) -> None:
@@ -272,7 +333,10 @@ def test_what_cannot_be_is_refused_before_it_begins(tmp_path, monkeypatch) -> No
     (store / ".shardwright").mkdir()
     with pytest.raises(ShardFormatError, match="not finished"):
         add(store)
-    assert len(json.loads((store / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]["datasets"]) == 1
+    assert (
+        len(json.loads((store / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]["datasets"])
+        == 1
+    )
 
 
 def test_a_boot_that_numbers_devices_otherwise_leaves_the_source_the_same(tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
-"""A store with other chunks: the same values, everything else of the image goes along, in bounded memory, whatever kills the job."""
+"""A store with other chunks: the same values, everything else of the image goes along, in bounded memory,
+whatever kills the job."""
 
 from __future__ import annotations
 
@@ -22,11 +23,25 @@ from shardwright.read.verify import verify_store
 from shardwright.repack.manners import watch_grants
 from shardwright.repack.pyramid_job import PyramidOptions, add_levels
 from shardwright.repack.rechunk import plan_rechunk
-from shardwright.repack.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, working_folder, write_new_store
+from shardwright.repack.rechunk_job import (
+    KEEP_CODEC,
+    RechunkOptions,
+    plan_new_store,
+    working_folder,
+    write_new_store,
+)
 from shardwright.repack.tasks import run_task
 from shardwright.storage.lock import StoreLock
 
-from .images import NOT_IDLE, damage_a_chunk, die_at_every_point, multiscale, read_everywhere, run_here, write_image
+from .images import (
+    NOT_IDLE,
+    damage_a_chunk,
+    die_at_every_point,
+    multiscale,
+    read_everywhere,
+    run_here,
+    write_image,
+)
 
 
 def rechunk(store, new, run=run_here, **options):
@@ -43,13 +58,28 @@ CODECS = [KEEP_CODEC, None, Zstd(level=5), Gzip(level=2), Blosc(cname="zstd", cl
 def test_any_chunks_shards_and_codecs_hold_the_same_values(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("any")
     sizes = [data.draw(st.integers(2, 6)) for _ in "zyx"]
-    source = {"shape": [data.draw(st.integers(1, 5)) for _ in "zyx"], "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"]}
-    spec = {"dtype": data.draw(st.sampled_from(["uint8", "uint16", "float32", "bool"])), "chunk_checksum": data.draw(st.booleans())}
-    spec |= {"index_location": data.draw(st.sampled_from(["start", "end"])), "codec": data.draw(st.sampled_from([None, Blosc(), Zstd()]))}
+    source = {
+        "shape": [data.draw(st.integers(1, 5)) for _ in "zyx"],
+        "chunks": [data.draw(st.integers(1, 4)) for _ in "zyx"],
+    }
+    spec = {
+        "dtype": data.draw(st.sampled_from(["uint8", "uint16", "float32", "bool"])),
+        "chunk_checksum": data.draw(st.booleans()),
+    }
+    spec |= {
+        "index_location": data.draw(st.sampled_from(["start", "end"])),
+        "codec": data.draw(st.sampled_from([None, Blosc(), Zstd()])),
+    }
     values = write_image(folder / "a.ome.zarr", shard_chunks=(4, 3, 4), **source, **spec)
     chunks = dict(zip("zyx", sizes, strict=True))
     shards = {name: n * data.draw(st.integers(1, 3)) for name, n in chunks.items()}
-    report = rechunk(folder / "a.ome.zarr", folder / "b.ome.zarr", chunks=chunks, shards=shards, codec=data.draw(st.sampled_from(CODECS)))
+    report = rechunk(
+        folder / "a.ome.zarr",
+        folder / "b.ome.zarr",
+        chunks=chunks,
+        shards=shards,
+        codec=data.draw(st.sampled_from(CODECS)),
+    )
     assert report.ok
     np.testing.assert_array_equal(read_everywhere(folder / "b.ome.zarr" / "0"), values)
     assert verify_store(folder / "b.ome.zarr").problems == []
@@ -196,7 +226,14 @@ def test_memory_stays_within_the_plan_and_no_chunk_is_read_twice_where_it_need_n
     write_image(old, shape=(32, 256, 256), chunks=(1, 256, 256), shard_chunks=(32, 1, 1))
     rechunk(old, new, chunks={"z": 16, "y": 64, "x": 64})
     (new / "0" / "c" / "0" / "0" / "0").unlink()
-    task = {"kind": "rechunk", "source": str(old / "0"), "array": str(new / "0"), "shard": [0, 0, 0], "work": str(tmp_path), "manners": NOT_IDLE}
+    task = {
+        "kind": "rechunk",
+        "source": str(old / "0"),
+        "array": str(new / "0"),
+        "shard": [0, 0, 0],
+        "work": str(tmp_path),
+        "manners": NOT_IDLE,
+    }
     opened = open_store(old)
     encoded = sum(shard.encoded_bytes for shard in inspect_shards(opened, opened.arrays[0]))
     with pytest.raises(BudgetError) as refused:

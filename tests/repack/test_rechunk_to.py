@@ -48,7 +48,17 @@ def test_a_store_with_other_chunks_in_a_bucket(tmp_path, bucket_url, capsys) -> 
     """By the command, in processes of its own; what is there already is never overwritten."""
     store = tmp_path / "a.ome.zarr"
     values = write_image(store, **SMALL)
-    command = ["rechunk", str(store), bucket_url, "--chunks", "z=3,y=6,x=7", "--workers", "1", "--no-idle", "--json"]
+    command = [
+        "rechunk",
+        str(store),
+        bucket_url,
+        "--chunks",
+        "z=3,y=6,x=7",
+        "--workers",
+        "1",
+        "--no-idle",
+        "--json",
+    ]
     with pytest.raises(SystemExit) as ended:
         main(command)
     report = json.loads(capsys.readouterr().out)
@@ -86,7 +96,9 @@ def test_killed_at_every_storage_call_it_goes_on_and_the_metadata_comes_last(tmp
     assert deaths > 20
     assert verify_store(away).problems == []
     assert sorted(path.name for path in away.iterdir()) == ["0", "1", "frames", "zarr.json"]
-    assert [path.name for path in staging.rglob("*")] in ([], ["lock"]), "at the very end only a lock that nobody holds may be left"
+    assert [path.name for path in staging.rglob("*")] in ([], ["lock"]), (
+        "at the very end only a lock that nobody holds may be left"
+    )
 
 
 def test_a_place_that_another_job_writes_to_is_refused_before_anything_is_made(tmp_path, place) -> None:
@@ -100,7 +112,9 @@ def test_a_place_that_another_job_writes_to_is_refused_before_anything_is_made(t
     assert rechunk_to(store, place).ok
 
 
-def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made_again(tmp_path, place) -> None:
+def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made_again(
+    tmp_path, place
+) -> None:
     store = tmp_path / "a.ome.zarr"
     write_image(store)
 
@@ -108,12 +122,23 @@ def test_what_was_not_sent_is_named_and_sent_by_the_next_run_and_nothing_is_made
         for task in tasks:
             if task["key"] == "0/c/0/0/0":
                 error = StorageError("the line is bad")
-                yield {"kind": "move", "key": task["key"], "ok": False, "error": error.to_dict(), "bytes_read": 0, "bytes_written": 0}
+                yield {
+                    "kind": "move",
+                    "key": task["key"],
+                    "ok": False,
+                    "error": error.to_dict(),
+                    "bytes_read": 0,
+                    "bytes_written": 0,
+                }
             else:
                 yield from run_here([task])
 
     first = rechunk_to(store, place, send=refuse_one)
-    assert (first.ok, first.made, [failure["key"] for failure in first.failures]) == (False, [], ["0/c/0/0/0"])
+    assert (first.ok, first.made, [failure["key"] for failure in first.failures]) == (
+        False,
+        [],
+        ["0/c/0/0/0"],
+    )
     assert open_destination(place).size("zarr.json") is None
     other = RechunkOptions({"z": 2})
     with pytest.raises(OutputExistsError, match="unfinished job with other options"):

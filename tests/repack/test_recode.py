@@ -31,7 +31,9 @@ CASES = [
 
 @pytest.mark.parametrize(("codec", "recompress", "form"), CASES, ids=lambda case: str(case)[:40])
 @pytest.mark.parametrize(("index_location", "checksum"), [("end", False), ("start", True)])
-def test_the_values_stay_and_the_file_gets_smaller(store_of, codec, recompress, form, index_location, checksum):
+def test_the_values_stay_and_the_file_gets_smaller(
+    store_of, codec, recompress, form, index_location, checksum
+):
     array = store_of(spec(codec, index_location=index_location, chunk_checksum=checksum))
     values = [read(array.path) for read in READERS.values()]
     before = inspect_shard(array, (0, 0, 0))
@@ -41,7 +43,9 @@ def test_the_values_stay_and_the_file_gets_smaller(store_of, codec, recompress, 
     assert result["gain_bytes"] == before.file_bytes - after.file_bytes > before.gap_bytes
     assert (after.gap_bytes, after.problems, after.forms) == (0, [], {form: before.chunks_present})
     assert after.file_bytes == after.encoded_bytes + after.index_bytes == result["bytes_written"]
-    assert all(np.array_equal(old, read(array.path)) for old, read in zip(values, READERS.values(), strict=True))
+    assert all(
+        np.array_equal(old, read(array.path)) for old, read in zip(values, READERS.values(), strict=True)
+    )
     assert verify_store(array.path).ok
 
 
@@ -50,7 +54,12 @@ def test_chunks_that_would_not_get_smaller_stay_as_they_are(store_of):
     assert run_task(task(array, 0, 0, 0))["ok"]
     before = shard_files(array)
     result = run_task(task(array, 0, 0, 0, recompress=wish("lz4", 1)))
-    assert (result["ok"], result["skipped"], result["chunks_recoded"], result["gain_bytes"]) == (True, True, 0, 0)
+    assert (result["ok"], result["skipped"], result["chunks_recoded"], result["gain_bytes"]) == (
+        True,
+        True,
+        0,
+        0,
+    )
     assert shard_files(array) == before, "packed already and nothing gained: not written again"
     assert not leftovers(array.path)
     other_order = run_task(task(array, 0, 0, 0, order="column_major", recompress=wish("lz4", 1)))
@@ -70,10 +79,14 @@ def test_a_chunk_that_does_not_decode_leaves_the_shard_and_is_named(store_of):
     report = inspect_shard(array, (0, 0, 0), chunks=True).chunk_reports[3]
     path = array.path / "c/0/0/0"
     data = bytearray(path.read_bytes())
-    data[report.offset + report.nbytes // 2 : report.offset + report.nbytes] = bytes(report.nbytes - report.nbytes // 2)
+    data[report.offset + report.nbytes // 2 : report.offset + report.nbytes] = bytes(
+        report.nbytes - report.nbytes // 2
+    )
     path.write_bytes(data)
     result = run_task(task(array, 0, 0, 0, recompress=wish("zstd", 9)))
-    assert result["error"]["message"].startswith(f"chunk {'/'.join(map(str, report.coordinates))} of {path}: zstd frame")
+    assert result["error"]["message"].startswith(
+        f"chunk {'/'.join(map(str, report.coordinates))} of {path}: zstd frame"
+    )
     assert path.read_bytes() == data
     assert not leftovers(array.path)
 
@@ -107,7 +120,9 @@ def test_a_flipped_bit_in_the_new_file_is_caught(store_of, at_point):
         working.write_bytes(data)
 
     at_point("compact.before_read_back", flip)
-    assert "does not read back" in run_task(task(array, 0, 0, 0, recompress=wish("zstd", 9)))["error"]["message"]
+    assert (
+        "does not read back" in run_task(task(array, 0, 0, 0, recompress=wish("zstd", 9)))["error"]["message"]
+    )
     assert shard_files(array) == before
 
 

@@ -1,4 +1,5 @@
-"""A shard that its acquisition seals once more while it is compacted: the new one stays, whoever comes first."""
+"""A shard that its acquisition seals once more while it is compacted: the new one stays, whoever comes
+first."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning", "ignore::shardwright.model.errors.LayoutWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning", "ignore::shardwright.model.errors.LayoutWarning"
+)
 FRAMES = 8
 RECOMPRESS = {"cname": "zstd", "clevel": 9, "shuffle": "bitshuffle"}
 
@@ -45,11 +48,16 @@ def frame(number: int) -> np.ndarray:
 
 @pytest.fixture
 def store(tmp_path: Path, at_point: Callable[..., None]) -> Path:
-    """One shard of eight chunks, sealed with five of them. Its writer died when nothing but the workspace was left."""
+    """One shard of eight chunks, sealed with five of them. Its writer died when nothing but the workspace was
+    left."""
     dimensions = [sw.Dimension(name="t", count=None, chunk_size=1, shard_size_chunks=FRAMES)]
     dimensions += [sw.Dimension(name=name, count=8, chunk_size=8, shard_size_chunks=1) for name in "yx"]
     path = tmp_path / "a.ome.zarr"
-    writer = sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=sw.Blosc(cname="lz4", clevel=0)), io="mmap")
+    writer = sw.create(
+        path,
+        sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=sw.Blosc(cname="lz4", clevel=0)),
+        io="mmap",
+    )
     for number in range(5):
         writer.append(frame(number))
     at_point("workspace.before_manifest", _die)
@@ -80,7 +88,9 @@ def crop(path: Path, frames: int) -> None:
         ({"trim": True}, 0, "compact.before_drop"),
     ],
 )
-def test_the_shard_that_was_sealed_again_stays(store: Path, at_point: Callable[..., None], options: dict, left: int, point: str) -> None:
+def test_the_shard_that_was_sealed_again_stays(
+    store: Path, at_point: Callable[..., None], options: dict, left: int, point: str
+) -> None:
     crop(store, left)
     at_point(point, at_time(1, lambda: go_on(store)))
     (array,) = open_store(store).arrays
@@ -100,7 +110,9 @@ def test_compaction_looks_at_it_and_replaces_it_under_the_lock_of_the_record(
     record, held, look = ShardSums(store / "0"), [], SourceShard.is_as_it_was
     if not recorded:
         record.path.unlink()
-    monkeypatch.setattr(SourceShard, "is_as_it_was", lambda source: held.append(is_locked(record.path)) or look(source))
+    monkeypatch.setattr(
+        SourceShard, "is_as_it_was", lambda source: held.append(is_locked(record.path)) or look(source)
+    )
     (array,) = open_store(store).arrays
     assert run_task(task(array, 0, 0, 0, trim=not left))["ok"]
     assert held[-1]
@@ -109,7 +121,9 @@ def test_compaction_looks_at_it_and_replaces_it_under_the_lock_of_the_record(
 
 def test_an_acquisition_replaces_it_under_the_same_lock(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, held, rename = ShardSums(store / "0"), [], open_shard.replace_by_rename
-    monkeypatch.setattr(open_shard, "replace_by_rename", lambda *paths: held.append(is_locked(record.path)) or rename(*paths))
+    monkeypatch.setattr(
+        open_shard, "replace_by_rename", lambda *paths: held.append(is_locked(record.path)) or rename(*paths)
+    )
     go_on(store)
     assert held == [True]
     assert not is_locked(record.path)

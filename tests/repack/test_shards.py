@@ -43,7 +43,9 @@ def test_files_that_are_no_shards_are_named(store_of):
     (array.path / "c/0/0/notes.txt").write_text("x")
     found = sealed_shards(open_store(array.path.parent))
     assert len(found.sealed) == 4
-    assert {path.name: why for path, why in found.unknown.items()} == {"notes.txt": "not a chunk key of this array"}
+    assert {path.name: why for path, why in found.unknown.items()} == {
+        "notes.txt": "not a chunk key of this array"
+    }
 
 
 def test_shards_that_a_crop_has_left_are_sealed(store_of):
@@ -62,11 +64,17 @@ def test_while_an_acquisition_runs_its_sealed_shards_may_be_packed(tmp_path, ope
         for i in range(7):
             writer.append(frame(i))
         writer.flush()
-        while not (path / "0/c/2/1/0").exists() or (path / ".shardwright/2.journal").exists() or open_store(path).arrays[0].shape[0] < 6:
+        while (
+            not (path / "0/c/2/1/0").exists()
+            or (path / ".shardwright/2.journal").exists()
+            or open_store(path).arrays[0].shape[0] < 6
+        ):
             time.sleep(0.01)  # the keeper seals when it gets to it
         store = open_store({"store": path, "array": path / "0", "shard": path / "0/c/1/1/0"}[opened_by])
         found = sealed_shards(store)
-        expected = ["c/1/1/0"] if opened_by == "shard" else [f"c/{t}/{y}/0" for t in range(3) for y in range(2)]
+        expected = (
+            ["c/1/1/0"] if opened_by == "shard" else [f"c/{t}/{y}/0" for t in range(3) for y in range(2)]
+        )
         assert keys(found.sealed) == expected
         assert not found.unknown
         for shard in found.sealed:
@@ -99,7 +107,8 @@ def test_shards_with_a_name_whose_group_has_a_journal_are_open(store_of, tmp_pat
     found = sealed_shards(open_store(path))
     assert keys(found.open) == ["c/0/0/0", "c/0/1/0", "c/1/0/0", "c/1/1/0", "c/2/1/0"]
     assert keys(found.sealed) == ["c/2/0/0"]
-    (path / ".shardwright/acquisition.1.json").unlink()  # the first that the end deletes: what is left then is of no use
+    # the first that the end deletes: what is left then is of no use
+    (path / ".shardwright/acquisition.1.json").unlink()
     assert not sealed_shards(open_store(path)).open
 
 

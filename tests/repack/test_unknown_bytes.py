@@ -1,4 +1,5 @@
-"""A shard may be a file of another format as well: what lies between, before and behind its chunks is kept, or the shard is left alone and named."""
+"""A shard may be a file of another format as well: what lies between, before and behind its chunks is kept,
+or the shard is left alone and named."""
 
 import json
 import os
@@ -23,7 +24,8 @@ SUPERBLOCK = b"\x89HDF\r\n\x1a\n" + bytes(range(256)) * 8  # as HDF5 begins, its
 
 
 def rebuilt(array, key: str, *, before=b"", between=b"", behind=b"", pad=0) -> bytes:
-    """The shard with these bytes before, between and behind its chunks, each of which begins at a multiple of ``pad``."""
+    """The shard with these bytes before, between and behind its chunks, each of which begins at a multiple of
+    ``pad``."""
     with ShardFile(array, array.path / key) as file:
         entries, data = file.read_index().copy(), (array.path / key).read_bytes()
     live = np.flatnonzero(entries["offset"] != EMPTY)
@@ -32,7 +34,9 @@ def rebuilt(array, key: str, *, before=b"", between=b"", behind=b"", pad=0) -> b
     made = bytearray(bytes(array.index_bytes) if at_start else b"") + before
     for number, chunk in enumerate(live):
         offset, nbytes = map(int, entries[chunk].tolist())
-        made += (between if number else b"") + bytes(-len(made + (between if number else b"")) % pad if pad else 0)
+        made += (between if number else b"") + bytes(
+            -len(made + (between if number else b"")) % pad if pad else 0
+        )
         entries["offset"][chunk] = len(made)
         made += data[offset : offset + nbytes]
     made += behind
@@ -86,7 +90,10 @@ KNOWN = {
     "zeros": lambda _: {"before": bytes(9000), "between": bytes(3), "behind": bytes(5000)},
     "an older index right behind a chunk": lambda index: {"between": index + bytes(77)},
     "an older index right before newer chunks": lambda index: {"between": bytes(77) + index},
-    "older indexes at both ends of a gap": lambda index: {"between": index + bytes(9) + index, "behind": index},
+    "older indexes at both ends of a gap": lambda index: {
+        "between": index + bytes(9) + index,
+        "behind": index,
+    },
     "what an encoder left in slots": lambda _: {"between": b"left", "pad": 4096},
 }
 
@@ -172,7 +179,11 @@ def test_on_its_way_to_another_place_it_is_kept_as_it_is_and_named(tmp_path, del
 
 
 @pytest.mark.parametrize("io", ["mmap", "pwrite", "direct"])
-@pytest.mark.parametrize("codec", [sw.Blosc(cname="lz4", clevel=1), sw.Blosc(cname="zstd", clevel=1), sw.Zstd(), sw.Gzip(), None], ids=str)
+@pytest.mark.parametrize(
+    "codec",
+    [sw.Blosc(cname="lz4", clevel=1), sw.Blosc(cname="zstd", clevel=1), sw.Zstd(), sw.Gzip(), None],
+    ids=str,
+)
 def test_whatever_our_writer_leaves_is_known(store_of, io, codec):
     array = store_of(spec(codec), io=io)
     for _, shard in array.shard_files():

@@ -47,7 +47,11 @@ def test_leftovers_are_cleared_on_both_sides(store_of, tmp_path):
     for key in ("c/0/0/0", "c/0/0/1"):
         file = file_of_shard(array, key)
         name = working_path(file, key)
-        assert name.parent.parent == side_of(file, key) == (tmp_path / "second/0.ome.zarr/0" if key == "c/0/0/0" else array.path)
+        assert (
+            name.parent.parent
+            == side_of(file, key)
+            == (tmp_path / "second/0.ome.zarr/0" if key == "c/0/0/0" else array.path)
+        )
         assert name.name.startswith(key.replace("/", ".") + ".")
         name.write_bytes(b"half a shard")
     with WorkFolder.take(array.path) as work:

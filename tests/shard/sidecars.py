@@ -1,4 +1,5 @@
-"""Journals and staging areas for tests: one small layout, and the bytes of entries and records, put together here independently of the kernels."""
+"""Journals and staging areas for tests: one small layout, and the bytes of entries and records, put together
+here independently of the kernels."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def sealed(body: bytes, seed: int) -> bytes:
     return body + struct.pack("<I", crc32c.crc32c(body, seed))
 
 
-def chunk_entry(slot: int, nbytes: int, seed: int, *, offset: int | None = None, data_crc: int = 77, writer_epoch: int = 3) -> bytes:
+def chunk_entry(
+    slot: int, nbytes: int, seed: int, *, offset: int | None = None, data_crc: int = 77, writer_epoch: int = 3
+) -> bytes:
     """An entry as a worker writes it; ``nbytes`` 0: all fill."""
     where = LAYOUT.data_start + slot * LAYOUT.slot_bytes if offset is None else offset
     fields = (where, nbytes, data_crc) if nbytes else (2**64 - 1, 2**64 - 1, 0)

@@ -1,4 +1,5 @@
-"""The frame log: what was appended comes back; torn, flipped and foreign bytes end it or are refused; a full disk changes nothing."""
+"""The frame log: what was appended comes back; torn, flipped and foreign bytes end it or are refused; a full
+disk changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from hypothesis import strategies as st
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.shard import frame_log
-from shardwright.shard.frame_log import BLOCK_HEADER_BYTES, EXTENT_BYTES, HEADER_PAGE_BYTES, BlockKind, FrameLog
+from shardwright.shard.frame_log import (
+    BLOCK_HEADER_BYTES,
+    EXTENT_BYTES,
+    HEADER_PAGE_BYTES,
+    BlockKind,
+    FrameLog,
+)
 from shardwright.shard.frame_record import record_dtype
 from shardwright.storage import failpoints
 
@@ -73,7 +80,10 @@ def make(path: Path, *counts: int) -> list[tuple[BlockKind, int, bytes]]:
     log = FrameLog.create(path, RECORD, IDENTITY)
     for i, count in enumerate(counts):
         log.append(GROUP if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i))
-    expected = [(GROUP if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i).tobytes()) for i, count in enumerate(counts)]
+    expected = [
+        (GROUP if i % 2 == 0 else EVENTS, i if i % 2 == 0 else -1, records(count, i).tobytes())
+        for i, count in enumerate(counts)
+    ]
     assert contents(log) == expected
     log.sync()
     log.close()
@@ -133,7 +143,8 @@ def test_every_truncation_leaves_the_blocks_before_it(path):
 
 
 def test_every_flipped_bit_is_found(path):
-    """One in the header page is refused; one in a block ends the log before it, and the bytes that are left over tell."""
+    """One in the header page is refused; one in a block ends the log before it, and the bytes that are left
+    over tell."""
     expected = make(path, 1, 1)
     second = HEADER_PAGE_BYTES + BLOCK_HEADER_BYTES + RECORD.itemsize
     end = second + BLOCK_HEADER_BYTES + RECORD.itemsize
@@ -215,7 +226,9 @@ def test_blocks_of_another_acquisition_are_none(path, tmp_path):
     other = FrameLog.create(tmp_path / "other", RECORD, bytes(16))
     other.append(GROUP, 0, records(1))
     other.close()
-    path.write_bytes(path.read_bytes()[:HEADER_PAGE_BYTES] + (tmp_path / "other").read_bytes()[HEADER_PAGE_BYTES:])
+    path.write_bytes(
+        path.read_bytes()[:HEADER_PAGE_BYTES] + (tmp_path / "other").read_bytes()[HEADER_PAGE_BYTES:]
+    )
     for log in reopened(path):
         assert contents(log) == []
         assert log.torn_bytes > 0
@@ -256,7 +269,9 @@ def test_bytes_far_behind_the_end_are_seen_and_cleared(path):
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
 def test_what_is_no_file(path, tmp_path, kind):
-    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda p: p.symlink_to(tmp_path / "elsewhere")}[kind](path)
+    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda p: p.symlink_to(tmp_path / "elsewhere")}[kind](
+        path
+    )
     make(tmp_path / "elsewhere", 1)
     with pytest.raises((ShardFormatError, StorageError)):
         FrameLog.open(path, RECORD, IDENTITY)
@@ -278,7 +293,9 @@ def test_room_is_taken_ahead(path):
         before = log.preallocated_bytes
         log.append(GROUP, i, records(500))
         assert path.stat().st_size == log.preallocated_bytes
-        assert before >= HEADER_PAGE_BYTES + EXTENT_BYTES + i * (64 + 500 * RECORD.itemsize), "an extent ahead of every block"
+        assert before >= HEADER_PAGE_BYTES + EXTENT_BYTES + i * (64 + 500 * RECORD.itemsize), (
+            "an extent ahead of every block"
+        )
     assert path.stat().st_blocks * 512 >= log.preallocated_bytes
     log.close()
 
@@ -320,7 +337,11 @@ def test_a_write_that_finds_no_room_can_be_tried_again(path, failing, point):
     log.close()
     for log in reopened(path):
         assert log.torn_bytes == 0
-        assert contents(log) == [(GROUP, 0, records(10).tobytes()), (EVENTS, -1, records(2).tobytes()), (GROUP, 1, records(3).tobytes())]
+        assert contents(log) == [
+            (GROUP, 0, records(10).tobytes()),
+            (EVENTS, -1, records(2).tobytes()),
+            (GROUP, 1, records(3).tobytes()),
+        ]
 
 
 @pytest.mark.parametrize("point", ["log.before_sync", "log.before_clear_sync"])
@@ -391,4 +412,7 @@ def test_what_was_appended_survives_the_kill_of_its_writer(path):
     for log in reopened(path):
         assert log.groups >= set(range(acknowledged[-1] + 1))
         assert [group for _, group, _ in log.blocks()] == list(range(len(log.groups)))
-        assert all((piece["sequence"] == group).all() and piece.size == 1 + group % 50 for _, group, piece in log.blocks())
+        assert all(
+            (piece["sequence"] == group).all() and piece.size == 1 + group % 50
+            for _, group, piece in log.blocks()
+        )

@@ -1,4 +1,5 @@
-"""The files of one group as a whole: nothing leaks or goes missing when the making or the replacing of them fails half-way."""
+"""The files of one group as a whole: nothing leaks or goes missing when the making or the replacing of them
+fails half-way."""
 
 from __future__ import annotations
 
@@ -20,15 +21,30 @@ from shardwright.shard.open_shard import OpenShard
 
 def layout_of(shard: int) -> ArrayLayout:
     frame = [Dimension(name=n, count=8, chunk_size=4) for n in "yx"]
-    spec = ArraySpec(dtype="uint16", dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=shard), *frame])
+    spec = ArraySpec(
+        dtype="uint16",
+        dimensions=[Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=shard), *frame],
+    )
     return ArrayLayout.of(Grid.of(spec), 4096, index_at_start=False)
 
 
 LAYOUT, DEEP = layout_of(1), layout_of(4)
 
 
-def create(store: Path, suffix: str = "", *, layout: ArrayLayout = LAYOUT, packed: bool | None = None) -> GroupFiles:
-    return GroupFiles.create(Placement(store), layout, 0, "pwrite", bytes(16), 1, record_dtype(0).itemsize, packed=packed, suffix=suffix)
+def create(
+    store: Path, suffix: str = "", *, layout: ArrayLayout = LAYOUT, packed: bool | None = None
+) -> GroupFiles:
+    return GroupFiles.create(
+        Placement(store),
+        layout,
+        0,
+        "pwrite",
+        bytes(16),
+        1,
+        record_dtype(0).itemsize,
+        packed=packed,
+        suffix=suffix,
+    )
 
 
 def descriptors_below(folder: Path) -> list[str]:
@@ -84,7 +100,8 @@ def test_a_rewrite_that_takes_only_some_names_leaves_every_shard_in_its_place(st
 
 
 def test_packed_shards_go_on_behind_what_is_kept_with_room_for_all_that_may_come(store):
-    """What a crash left of chunks that are not believed lies between the kept ones and is not used again: at worst the file must become longer."""
+    """What a crash left of chunks that are not believed lies between the kept ones and is not used again: at
+    worst the file must become longer."""
     files = create(store, layout=DEEP)
     shard = files.slots[0]
     assert files.journal.packed
@@ -134,7 +151,8 @@ def test_slotted_shards_keep_their_places(store):
 
 
 def test_a_shard_without_a_chunk_stays_until_the_journal_is_synced(store, failing):
-    """That it is gone tells recovery that sealing has begun, and the journal must know every frame by then: none is looked for elsewhere."""
+    """That it is gone tells recovery that sealing has begun, and the journal must know every frame by then:
+    none is looked for elsewhere."""
     files = create(store)
     working = [shard.working_path for shard in files.slots]
     failing("journal.before_sync", at=1)
@@ -192,7 +210,8 @@ def test_names_are_taken_only_by_who_may(store):
 
 
 def test_a_rewrite_whose_names_are_not_durable_keeps_its_journal(store, failing):
-    """The last thing that fails is the sync of the folder: the journal has the old one's name by then, and is the only one."""
+    """The last thing that fails is the sync of the folder: the journal has the old one's name by then, and is
+    the only one."""
     old, new = create(store), create(store, REWRITE_SUFFIX)
     failing("directory.before_sync", at=1)
     with pytest.raises(StorageError, match="Input/output"):

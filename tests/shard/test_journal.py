@@ -1,4 +1,5 @@
-"""The journal: where its tables lie, what it believes, and that nothing torn, stale or strange passes for an entry."""
+"""The journal: where its tables lie, what it believes, and that nothing torn, stale or strange passes for an
+entry."""
 
 from __future__ import annotations
 
@@ -17,7 +18,18 @@ from shardwright.model.errors import ShardFormatError, StorageError, StorageFull
 from shardwright.shard.journal import EMPTY, TORN, VALID, GroupJournal, JournalLayout
 from shardwright.shard.layout import PAGE_BYTES, ArrayLayout
 
-from .sidecars import ARRAY, GRID, IDENTITY, LAST_GROUP, LAYOUT, RECORD, chunk_entry, frame_record, put, seed_of
+from .sidecars import (
+    ARRAY,
+    GRID,
+    IDENTITY,
+    LAST_GROUP,
+    LAYOUT,
+    RECORD,
+    chunk_entry,
+    frame_record,
+    put,
+    seed_of,
+)
 from .test_layout import grids, slabs_of_group
 
 SEED = seed_of()
@@ -37,7 +49,8 @@ def journal(path):
 
 @given(grid=grids(), group=st.integers(0, 3), further=st.integers(0, 2))
 def test_places_never_overlap_and_fill_the_file(grid, group, further):
-    """Every frame of every slab and every slot of every file has a place of its own, none in the header, all inside the file."""
+    """Every frame of every slab and every slot of every file has a place of its own, none in the header, all
+    inside the file."""
     layout = ArrayLayout.of(grid, 100, index_at_start=False)
     slabs = slabs_of_group(grid, group)
     if not slabs:
@@ -146,7 +159,11 @@ def test_any_flipped_bit_of_an_entry_or_record_is_found(journal):
         assert believed()
 
 
-@pytest.mark.parametrize("stranger", [seed_of(group=1), seed_of(identity=bytes(16)), 0], ids=["another group", "another acquisition", "no seed"])
+@pytest.mark.parametrize(
+    "stranger",
+    [seed_of(group=1), seed_of(identity=bytes(16)), 0],
+    ids=["another group", "another acquisition", "no seed"],
+)
 def test_entries_of_another_file_are_refused(journal, stranger):
     put(journal, LAYOUT.chunk_place(0, 1), chunk_entry(1, 66, stranger))
     put(journal, LAYOUT.frames_place(0), frame_record(stranger, sequence=2))
@@ -184,13 +201,17 @@ def test_an_entry_that_checks_but_does_not_fit_its_slot_is_refused(journal, wron
         (2**64 - 1, 5, TORN),
     ],
 )
-def test_a_packed_chunk_lies_anywhere_among_the_data_and_is_no_longer_than_a_slot(tmp_path, offset, nbytes, state):
+def test_a_packed_chunk_lies_anywhere_among_the_data_and_is_no_longer_than_a_slot(
+    tmp_path, offset, nbytes, state
+):
     path = tmp_path / "0.journal"
     made = GroupJournal.create(path, LAYOUT, IDENTITY, 0, writer_epoch=3, packed=True)
     body = struct.pack("<QQIII", offset, nbytes, 0, 3, 0)
     put(made, LAYOUT.chunk_place(0, 1), body + struct.pack("<I", crc32c.crc32c(body, SEED)))
     made.close()
-    assert struct.unpack_from("<I", path.read_bytes(), 8) == (2,), "an older release must not take these places for damage"
+    assert struct.unpack_from("<I", path.read_bytes(), 8) == (2,), (
+        "an older release must not take these places for damage"
+    )
     opened = GroupJournal.open(path, LAYOUT, IDENTITY, 0)
     assert opened.packed
     assert opened.read_chunks(0)[1][1] == state
@@ -200,9 +221,17 @@ def test_a_packed_chunk_lies_anywhere_among_the_data_and_is_no_longer_than_a_slo
 def fill_all(journal) -> None:
     layout = journal.layout
     for layer in range(layout.slabs):
-        put(journal, layout.frames_place(layer), frame_record(journal.seed, sequence=layer) * layout.frames_per_slab)
+        put(
+            journal,
+            layout.frames_place(layer),
+            frame_record(journal.seed, sequence=layer) * layout.frames_per_slab,
+        )
     for file, slots in enumerate(layout.slots):
-        put(journal, layout.chunk_place(file, 0), b"".join(chunk_entry(slot, 9, journal.seed) for slot in range(slots)))
+        put(
+            journal,
+            layout.chunk_place(file, 0),
+            b"".join(chunk_entry(slot, 9, journal.seed) for slot in range(slots)),
+        )
 
 
 def test_clear_slabs_forgets_those_slabs_only(journal):
@@ -220,7 +249,11 @@ def test_a_slab_copied_into_another_journal_of_the_group_is_believed_there(journ
     records, _ = journal.read_frames()
     other = GroupJournal.create(tmp_path / "0.journal.new", LAYOUT, IDENTITY, 0, writer_epoch=4, packed=False)
     layer_slots = ARRAY.plane.layer_slots.tolist()
-    other.copy_slab(2, records[2], [journal.read_chunks(file)[0][2 * slots : 3 * slots] for file, slots in enumerate(layer_slots)])
+    other.copy_slab(
+        2,
+        records[2],
+        [journal.read_chunks(file)[0][2 * slots : 3 * slots] for file, slots in enumerate(layer_slots)],
+    )
     other.rename(journal.path)
     assert other.path == journal.path
     other.close()
@@ -303,7 +336,10 @@ def test_delete_closes_and_removes(journal, path):
     assert open_descriptors() == before - 1
 
 
-@pytest.mark.parametrize("point", ["journal.before_create", "journal.before_preallocate", "journal.before_header", "journal.before_sync"])
+@pytest.mark.parametrize(
+    "point",
+    ["journal.before_create", "journal.before_preallocate", "journal.before_header", "journal.before_sync"],
+)
 def test_a_journal_that_cannot_be_created_leaves_nothing(path, failing, point):
     before = open_descriptors()
     failing(point, errno.ENOSPC)

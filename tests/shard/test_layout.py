@@ -34,14 +34,20 @@ def grids(draw, limited=False):
 
 def slabs_of_group(grid: Grid, group: int) -> list[int]:
     """Brute force: every slab of a few whose group this is."""
-    most = math.prod(grid.slab_counts) if not grid.unlimited else 4 * max(1, math.prod(grid.slab_counts[1:])) * grid.shard_chunks[0]
+    most = (
+        math.prod(grid.slab_counts)
+        if not grid.unlimited
+        else 4 * max(1, math.prod(grid.slab_counts[1:])) * grid.shard_chunks[0]
+    )
     return [slab for slab in range(most) if grid.group_of_slab(slab) == group]
 
 
 @given(grid=grids(), max_encoded=st.integers(1, 3 * PAGE_BYTES), at_start=st.booleans(), data=st.data())
 def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
     layout = ArrayLayout.of(grid, max_encoded, at_start)
-    groups = math.prod(grid.group_counts) if not grid.unlimited else 3 * max(1, math.prod(grid.group_counts[1:]))
+    groups = (
+        math.prod(grid.group_counts) if not grid.unlimited else 3 * max(1, math.prod(grid.group_counts[1:]))
+    )
     group = data.draw(st.integers(0, groups - 1))
     plane = layout.plane
     for file in range(layout.files_per_group):
@@ -54,8 +60,12 @@ def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
             entries += (index_layer * plane.layer_entries + plane.entry[mine]).tolist()
         assert sorted(slots) == list(range(shard.slots)), "every slot belongs to exactly one chunk"
         assert len(set(entries)) == len(entries) == shard.slots
-        assert max(entries) < shard.chunks == math.prod(grid.shard_chunks) * math.prod(grid.plane_shard_chunks)
-        assert [e for _, e in sorted(zip(slots, entries, strict=True))] == sorted(entries), "slots lie in the order of the index"
+        assert (
+            max(entries) < shard.chunks == math.prod(grid.shard_chunks) * math.prod(grid.plane_shard_chunks)
+        )
+        assert [e for _, e in sorted(zip(slots, entries, strict=True))] == sorted(entries), (
+            "slots lie in the order of the index"
+        )
         assert shard.slot_bytes % PAGE_BYTES == 0
         assert max_encoded <= shard.slot_bytes < max_encoded + PAGE_BYTES
         assert shard.data_start % PAGE_BYTES == 0
@@ -70,7 +80,8 @@ def test_slots_of_a_shard_tile_it(grid, max_encoded, at_start, data):
 
 @given(grid=grids(limited=True))
 def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
-    """Each chunk's shard key and index entry against plain arithmetic on the chunk's coordinates in storage order."""
+    """Each chunk's shard key and index entry against plain arithmetic on the chunk's coordinates in storage
+    order."""
     layout = ArrayLayout.of(grid, 1, False)
     plane = layout.plane
     stored_shard = (*grid.stored(grid.shard_chunks), *grid.plane_shard_chunks)
@@ -80,13 +91,16 @@ def test_keys_and_entries_are_those_of_the_zarr_grid(grid):
         index_layer, _ = layout.layer_of_slab(slab)
         places = list(itertools.product(range(chunks_y), range(chunks_x)))
         shards_y, shards_x = grid.plane_shard_chunks
-        places.sort(key=lambda place: (place[0] // shards_y, place[1] // shards_x))  # file by file, row-major within one
+        # file by file, row-major within one
+        places.sort(key=lambda place: (place[0] // shards_y, place[1] // shards_x))
         for i, (y, x) in enumerate(places):
             chunk = (*frame_chunk, y, x)
             key = "/".join(["c", *(str(c // s) for c, s in zip(chunk, stored_shard, strict=True))])
             inside = tuple(c % s for c, s in zip(chunk, stored_shard, strict=True))
             assert layout.shard_key(grid.group_of_slab(slab), int(plane.file[i])) == key
-            assert index_layer * plane.layer_entries + plane.entry[i] == np.ravel_multi_index(inside, stored_shard)
+            assert index_layer * plane.layer_entries + plane.entry[i] == np.ravel_multi_index(
+                inside, stored_shard
+            )
 
 
 @given(grid=grids())
@@ -107,6 +121,10 @@ def test_plane_geometry_covers_each_pixel_once(grid):
 def test_edge_shards_are_smaller():
     grid = Grid((5,), (2,), (2,), (0,), (5, 4), (2, 2), (2, 1), 1)
     layout = ArrayLayout.of(grid, 100, False)
-    # 3 slabs in groups of 2; 3 x 2 chunks a frame in files of 2 x 1: group 0 and group 1, upper and lower files
-    assert [[layout.shard(group, file).slots for file in range(4)] for group in range(2)] == [[4, 4, 2, 2], [2, 2, 1, 1]]
+    # 3 slabs in groups of 2; 3 x 2 chunks a frame in files of 2 x 1: group 0 and group 1, upper and lower
+    # files
+    assert [[layout.shard(group, file).slots for file in range(4)] for group in range(2)] == [
+        [4, 4, 2, 2],
+        [2, 2, 1, 1],
+    ]
     assert {layout.shard(group, file).chunks for file in range(4) for group in range(2)} == {4}

@@ -9,9 +9,21 @@ import crc32c
 import pytest
 
 from shardwright.model.errors import FencedError, ShardFormatError, StorageError
-from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, read_manifest, write_manifest
+from shardwright.shard.manifest import (
+    Manifest,
+    check_writer_epoch,
+    delete_manifests,
+    has_manifest,
+    read_manifest,
+    write_manifest,
+)
 
-SPEC = {"dtype": "uint16", "dimensions": [{"name": "t", "count": None}], "fill_value": "NaN", "attributes": {"µ": [1, 2.5, None, 10]}}
+SPEC = {
+    "dtype": "uint16",
+    "dimensions": [{"name": "t", "count": None}],
+    "fill_value": "NaN",
+    "attributes": {"µ": [1, 2.5, None, 10]},
+}
 MANIFEST_NAME = "acquisition.1.json"
 MANIFEST = Manifest("0123456789abcdef" * 2, 1, 3, SPEC, "mmap", 1_700_000_000_000_000_000)
 
@@ -22,16 +34,23 @@ def rewrite(workspace, change):
     del facts["crc32c"]
     change(facts)
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    (workspace / MANIFEST_NAME).write_text(json.dumps({**facts, "crc32c": crc32c.crc32c(text.encode())}, indent=2))
+    (workspace / MANIFEST_NAME).write_text(
+        json.dumps({**facts, "crc32c": crc32c.crc32c(text.encode())}, indent=2)
+    )
 
 
-@pytest.mark.parametrize("manifest", [MANIFEST, dataclasses.replace(MANIFEST, spill_root="/data/second", writer_epoch=2)])
+@pytest.mark.parametrize(
+    "manifest", [MANIFEST, dataclasses.replace(MANIFEST, spill_root="/data/second", writer_epoch=2)]
+)
 def test_round_trip(tmp_path, manifest):
     write_manifest(tmp_path, MANIFEST)
     write_manifest(tmp_path, manifest)
     assert read_manifest(tmp_path) == manifest
     assert manifest.identity_bytes.hex() == manifest.identity
-    assert {p.name for p in tmp_path.iterdir()} == {MANIFEST_NAME, f"acquisition.{manifest.writer_epoch}.json"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        MANIFEST_NAME,
+        f"acquisition.{manifest.writer_epoch}.json",
+    }
 
 
 def test_the_checksum_covers_what_json_makes_of_the_spec(tmp_path):
@@ -101,7 +120,8 @@ def test_the_writer_epoch_fences(tmp_path):
 
 
 def test_what_an_older_writer_does_late_is_not_done_to_its_successor(tmp_path):
-    """It was stopped between its last look and the call that replaces or deletes: the call comes, to a name of its own."""
+    """It was stopped between its last look and the call that replaces or deletes: the call comes, to a name
+    of its own."""
     successor = dataclasses.replace(MANIFEST, writer_epoch=2, client_epoch=7)
     write_manifest(tmp_path, MANIFEST)
     write_manifest(tmp_path, successor)

@@ -1,4 +1,5 @@
-"""One shard file from preallocation to its final name: the bytes, the blocks, the order of steps, and each way to fail."""
+"""One shard file from preallocation to its final name: the bytes, the blocks, the order of steps, and each
+way to fail."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from shardwright.shard.layout import PAGE_BYTES, ShardLayout
 from shardwright.shard.open_shard import OpenShard
 from shardwright.storage.choose_io import resolve_io
 
-MODES = ["mmap", "pwrite"]  # direct is the same but for O_DIRECT, and tmpfs has none: test_seal_direct asks for it
+# direct is the same but for O_DIRECT, and tmpfs has none: test_seal_direct asks for it
+MODES = ["mmap", "pwrite"]
 SLOT_BYTES = 4 * PAGE_BYTES
 
 
@@ -85,7 +87,9 @@ def test_seal_byte_for_byte(paths, mode, at_start):
     assert not working.exists()
     assert sealed.path == final
     assert sealed.stored_bytes == sum(map(len, CHUNKS.values())) + layout.index_bytes
-    assert final.stat().st_size == layout.data_start + 3 * SLOT_BYTES + 17 + (0 if at_start else layout.index_bytes)
+    assert final.stat().st_size == layout.data_start + 3 * SLOT_BYTES + 17 + (
+        0 if at_start else layout.index_bytes
+    )
     live_pages = 2 + 4 + 1 + (1 if at_start else 0)
     assert final.stat().st_blocks * 512 <= live_pages * PAGE_BYTES, "gaps and tail are given back"
     check_sealed(final, at_start)
@@ -134,7 +138,16 @@ def test_an_existing_final_file_is_not_touched(paths, mode):
     shard.abandon()
 
 
-@pytest.mark.parametrize("point", ["shard.before_index", "shard.before_write", "shard.before_truncate", "shard.before_sync", "shard.before_rename"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "shard.before_index",
+        "shard.before_write",
+        "shard.before_truncate",
+        "shard.before_sync",
+        "shard.before_rename",
+    ],
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_seal_that_fails_leaves_no_final_name(paths, failing, mode, point):
     if (point, mode) == ("shard.before_write", "mmap"):
@@ -151,7 +164,8 @@ def test_a_seal_that_fails_leaves_no_final_name(paths, failing, mode, point):
 
 
 def test_a_folder_that_cannot_be_synced_fails_the_seal_of_a_complete_shard(paths, failing):
-    """The rename has happened then: the name is there, the shard behind it whole, and the error says that its name may not be durable."""
+    """The rename has happened then: the name is there, the shard behind it whole, and the error says that its
+    name may not be durable."""
     working, final = paths
     final.parent.mkdir(parents=True)
     shard = OpenShard(ShardLayout(5, 4, SLOT_BYTES, False), working, final, "mmap")

@@ -27,7 +27,11 @@ class Memory:
 
 
 @given(
-    chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5000), st.sampled_from(["good", "absent", "rotten"])), max_size=12), data=st.data()
+    chunks=st.lists(
+        st.tuples(st.integers(1, 3000), st.integers(0, 5000), st.sampled_from(["good", "absent", "rotten"])),
+        max_size=12,
+    ),
+    data=st.data(),
 )
 def test_chunks_in_any_order_with_any_gaps(chunks, data):
     order = data.draw(st.permutations(range(len(chunks))))
@@ -39,11 +43,17 @@ def test_chunks_in_any_order_with_any_gaps(chunks, data):
             table[slot]["offset"] = table[slot]["nbytes"] = ABSENT
             continue
         chunk = rng.bytes(nbytes)
-        table[slot]["offset"], table[slot]["nbytes"], table[slot]["data_crc"] = len(content), nbytes, crc32c.crc32c(chunk)
+        table[slot]["offset"], table[slot]["nbytes"], table[slot]["data_crc"] = (
+            len(content),
+            nbytes,
+            crc32c.crc32c(chunk),
+        )
         content += (chunk if state == "good" else bytes([chunk[0] ^ 1]) + chunk[1:]) + bytes(gap)
     believed, shard = np.ones(len(chunks), np.bool_), Memory(content)
     with ThreadPoolExecutor(1) as pool:
         checked_bytes = _check_chunks(pool, shard, table, believed, None)
     assert believed.tolist() == [state != "rotten" for _, _, state in chunks]
     live = sum(nbytes for nbytes, _, state in chunks if state != "absent")
-    assert live <= checked_bytes == shard.read_bytes <= 2 * live, "each chunk once, and no gap that is longer than the chunk behind it"
+    assert live <= checked_bytes == shard.read_bytes <= 2 * live, (
+        "each chunk once, and no gap that is longer than the chunk behind it"
+    )

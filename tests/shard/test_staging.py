@@ -60,7 +60,15 @@ def test_places_never_overlap_and_fill_the_file(staging, path):
 
 def test_the_header_is_as_format_md_draws_it(staging, path):
     data = path.read_bytes()[:PAGE_BYTES]
-    assert struct.unpack_from("<8s2I16s3q", data) == (b"SWSTAGNG", 1, RECORD.itemsize, IDENTITY, SLOTS, FRAME_BYTES, path.stat().st_size)
+    assert struct.unpack_from("<8s2I16s3q", data) == (
+        b"SWSTAGNG",
+        1,
+        RECORD.itemsize,
+        IDENTITY,
+        SLOTS,
+        FRAME_BYTES,
+        path.stat().st_size,
+    )
     assert not any(data[56:4092])
     assert struct.unpack_from("<I", data, 4092) == (crc32c.crc32c(data[:4092]),)
 
@@ -118,7 +126,9 @@ def test_any_flipped_bit_of_pixels_or_record_is_found(path):
 
 
 @pytest.mark.parametrize(
-    "stranger", [seed_of(group=0), seed_of(identity=bytes(16), group=-1), 0], ids=["a journal", "another acquisition", "no seed"]
+    "stranger",
+    [seed_of(group=0), seed_of(identity=bytes(16), group=-1), 0],
+    ids=["a journal", "another acquisition", "no seed"],
 )
 def test_records_of_another_file_are_refused(staging, stranger):
     stage(staging, 0, pixels_of(0), stranger)
@@ -127,7 +137,12 @@ def test_records_of_another_file_are_refused(staging, stranger):
 
 @pytest.mark.parametrize(
     "shape",
-    [(SLOTS + 1, *SHAPE[1:]), (SLOTS, FRAME_BYTES + 1, *SHAPE[2:]), (SLOTS, 9000, *SHAPE[2:]), (*SHAPE[:3], bytes(16))],
+    [
+        (SLOTS + 1, *SHAPE[1:]),
+        (SLOTS, FRAME_BYTES + 1, *SHAPE[2:]),
+        (SLOTS, 9000, *SHAPE[2:]),
+        (*SHAPE[:3], bytes(16)),
+    ],
     ids=["slots", "bytes of a frame", "bytes of a file", "identity"],
 )
 def test_another_staging_area_is_refused(staging, path, shape):
@@ -144,7 +159,10 @@ def test_any_flipped_bit_of_the_header_page_is_found(staging, path):
         put(staging, bit // 8, data[bit // 8 : bit // 8 + 1])
 
 
-@pytest.mark.parametrize("point", ["staging.before_create", "staging.before_preallocate", "staging.before_header", "staging.before_sync"])
+@pytest.mark.parametrize(
+    "point",
+    ["staging.before_create", "staging.before_preallocate", "staging.before_header", "staging.before_sync"],
+)
 def test_a_staging_area_that_cannot_be_created_leaves_nothing(path, failing, point):
     failing(point, errno.ENOSPC)
     with pytest.raises(StorageFullError):
@@ -153,7 +171,12 @@ def test_a_staging_area_that_cannot_be_created_leaves_nothing(path, failing, poi
 
 
 @pytest.mark.parametrize(
-    ("point", "call"), [("before_sync", StagingArea.sync), ("before_read", StagingArea.read), ("before_delete", StagingArea.delete)]
+    ("point", "call"),
+    [
+        ("before_sync", StagingArea.sync),
+        ("before_read", StagingArea.read),
+        ("before_delete", StagingArea.delete),
+    ],
 )
 def test_io_errors_are_typed(staging, failing, point, call):
     failing(f"staging.{point}")

@@ -1,4 +1,5 @@
-"""The loop of a simulated camera against a target that only takes notes, on a clock that only the test moves."""
+"""The loop of a simulated camera against a target that only takes notes, on a clock that only the test
+moves."""
 
 from __future__ import annotations
 
@@ -35,7 +36,14 @@ class Notes:
         self.metadata: list[Any] = []
         self.hold_up_s = hold_up_s or {}
 
-    def append(self, frame: np.ndarray[Any, Any], *, index: Any = None, frame_id: int | None = None, metadata: Any = None) -> None:
+    def append(
+        self,
+        frame: np.ndarray[Any, Any],
+        *,
+        index: Any = None,
+        frame_id: int | None = None,
+        metadata: Any = None,
+    ) -> None:
         self.clock.now_s += self.hold_up_s.get(len(self.ids), 0)
         self.frames.append(frame.copy())
         self.ids.append(frame_id)
@@ -73,5 +81,7 @@ def test_frames_that_the_target_held_up_are_counted_and_caught_up_on(clock: Cloc
     notes = Notes(clock, hold_up_s={2: 0.055})
     run = run_camera(notes, PhotonFrames((8, 8)), 12, fps=100)
     assert notes.ids == list(range(12))
-    assert run.frames_behind == 4, "frames 3 to 6 came 45, 35, 25 and 15 ms late, frame 7 less than a frame time"
+    assert run.frames_behind == 4, (
+        "frames 3 to 6 came 45, 35, 25 and 15 ms late, frame 7 less than a frame time"
+    )
     assert run.seconds == pytest.approx(0.11), "the schedule is kept"

@@ -44,7 +44,8 @@ def test_a_given_buffer_is_filled() -> None:
 
 
 def test_the_noise_is_photon_noise() -> None:
-    """Two exposures of one sample differ by a variance of twice the mean count, which is what Poisson noise means."""
+    """Two exposures of one sample differ by a variance of twice the mean count, which is what Poisson noise
+    means."""
     source = PhotonFrames((128, 128), seed=3)
     a, b = (source._pool[k, : 128 * 128].astype(float) for k in (0, 1))
     photons = (a + b).mean() / 2 - 100

@@ -1,7 +1,10 @@
-"""A simulated world around the real core, recovery table and accounts of an acquisition: seeded, without files, threads or time.
+"""A simulated world around the real core, recovery table and accounts of an acquisition: seeded, without
+files, threads or time.
 
-story     drawn from a seed: array, settings, limits, frames, and the lives of the acquisition with their faults; data, so that it can be shrunk
-world     plays a story: lets camera, workers, keeper and clock act in an order that the seed says, and kills whoever the story kills
+story     drawn from a seed: array, settings, limits, frames, and the lives of the acquisition with their
+          faults; data, so that it can be shrunk
+world     plays a story: lets camera, workers, keeper and clock act in an order that the seed says, and kills
+          whoever the story kills
 process   one life: the core, its ring, and who carries out what it asks for
 camera    the client: in order or not, resends what was not released, flushes, ends
 keeper    the shard keeper's commands, in steps between which the process may die
@@ -14,7 +17,7 @@ oracle    knows what was sent and what was acknowledged, and judges
 shrink    makes a story that fails smaller
 mends     defects that were mended, put back into the core: the simulation must find them
 
-What is not simulated: the second root of ``on_full`` spill, compaction beside the writer,
-damaged journals and headers, bits that rot by themselves, a store that is moved or deleted, two threads within one step of keeper or worker.
-Time never goes back, and pixels are numbers: codecs are not run.
+What is not simulated: the second root of ``on_full`` spill, compaction beside the writer, damaged journals
+and headers, bits that rot by themselves, a store that is moved or deleted, two threads within one step of
+keeper or worker. Time never goes back, and pixels are numbers: codecs are not run.
 """

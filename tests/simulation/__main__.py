@@ -1,6 +1,8 @@
-"""``./tools/prove simulation --seeds 100000``: simulated acquisitions with crashes. Exit code 0 when no promise was broken.
+"""``./tools/prove simulation --seeds 100000``: simulated acquisitions with crashes. Exit code 0 when no
+promise was broken.
 
-``--seed S`` plays one and tells everything that happens; where it fails it is made smaller, and the smaller one told as well.
+``--seed S`` plays one and tells everything that happens; where it fails it is made smaller, and the smaller
+one told as well.
 """
 
 from __future__ import annotations
@@ -20,12 +22,22 @@ PROGRESS_EVERY_S = 20.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tools/prove simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="tools/prove simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, default=10_000, help="stories to play")
     parser.add_argument("--first", type=int, default=0, help="seed of the first one")
     parser.add_argument("--seed", type=int, help="play this one alone, and tell what happens")
-    parser.add_argument("--until-violation", action="store_true", help="stop after the first story that broke a promise")
-    parser.add_argument("--mends", action="store_true", help="take each mend of a known defect out, and look for it in so many seeds")
+    parser.add_argument(
+        "--until-violation", action="store_true", help="stop after the first story that broke a promise"
+    )
+    parser.add_argument(
+        "--mends",
+        action="store_true",
+        help="take each mend of a known defect out, and look for it in so many seeds",
+    )
     options = parser.parse_args()
     if options.seed is not None:
         return _replay(options.seed)
@@ -36,7 +48,16 @@ def main() -> int:
 
 def _run(first: int, seeds: int, *, until_violation: bool) -> int:
     started = shown = time.monotonic()
-    summary: dict[str, Any] = {"first": first, "stories": 0, "lives": 0, "creations": 0, "crashes": 0, "steps": 0, "seconds": 0.0, "violations": []}
+    summary: dict[str, Any] = {
+        "first": first,
+        "stories": 0,
+        "lives": 0,
+        "creations": 0,
+        "crashes": 0,
+        "steps": 0,
+        "seconds": 0.0,
+        "violations": [],
+    }
     for seed in range(first, first + seeds):
         story = draw(seed)
         world, violation = play(story)
@@ -54,7 +75,10 @@ def _run(first: int, seeds: int, *, until_violation: bool) -> int:
                 break
         if time.monotonic() - shown > PROGRESS_EVERY_S:
             shown = time.monotonic()
-            done = f"{summary['stories']} stories, {summary['lives']} lives, {summary['crashes']} crashes, {len(summary['violations'])} violations"
+            done = (
+                f"{summary['stories']} stories, {summary['lives']} lives, {summary['crashes']} crashes, "
+                f"{len(summary['violations'])} violations"
+            )
             print(f"{shown - started:8.1f} s  {done}", file=sys.stderr, flush=True)
     seconds = time.monotonic() - started
     summary["seconds"] = round(seconds, 1)
@@ -91,7 +115,10 @@ def _prove_itself(seeds: int, first: int) -> int:
     for mend in MENDS.values():
         found = find(mend, seeds, first)
         missed += found is None
-        print(f"{mend.name:24} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}", flush=True)
+        print(
+            f"{mend.name:24} {'NOT FOUND' if found is None else f'seed {found[0]}: {found[1][:110]}'}",
+            flush=True,
+        )
     return 1 if missed else 0
 
 

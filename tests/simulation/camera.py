@@ -1,4 +1,5 @@
-"""The camera's side: one acquisition's client through all its lives. It sends frames as the story says, resends what was not released, and ends."""
+"""The camera's side: one acquisition's client through all its lives. It sends frames as the story says,
+resends what was not released, and ends."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 class Camera:
     """``next``: the sequence that it sends next. A frame that was released is not held any more."""
 
-    def __init__(self, story: Story, oracle: Oracle, rng: random.Random, trace: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, story: Story, oracle: Oracle, rng: random.Random, trace: Callable[[str], None] | None
+    ) -> None:
         self.next = 0
         self.finished = False
         self._released: set[int] = set()
@@ -50,7 +53,9 @@ class Camera:
         self._again = []
         if life.client == "resends":
             self.next = max(self.next, accounts.seen.stop)
-            self._again = [n for first, last in accounts.seen.missing(self.next) for n in range(first, last + 1)]
+            self._again = [
+                n for first, last in accounts.seen.missing(self.next) for n in range(first, last + 1)
+            ]
         else:
             self.next = accounts.seen.stop
             process.settle_missing()
@@ -99,7 +104,16 @@ class Camera:
             process.core.client_epoch += 1
             process.settle_missing()
         else:
-            stops = [s for s in (*self._flushes, *self._pauses, life.frames, *(() if self._new_client is None else (self._new_client,))) if s > n]
+            stops = [
+                s
+                for s in (
+                    *self._flushes,
+                    *self._pauses,
+                    life.frames,
+                    *(() if self._new_client is None else (self._new_client,)),
+                )
+                if s > n
+            ]
             count = min(self._rng.randint(1, BATCH), min(stops) - n)
             free = process.ring.free
             if free:
@@ -139,17 +153,22 @@ class Camera:
             self._dropped.difference_update(sequences)
         oracle.sent.update(sequences)
         oracle.sent_now.update(sequences)
-        self._say(f"frames {sequences} at {descriptors['position'].tolist()}" + (f", flags {flag}" if flag else ""))
+        self._say(
+            f"frames {sequences} at {descriptors['position'].tolist()}" + (f", flags {flag}" if flag else "")
+        )
         process.submit(descriptors, addresses)
 
     def look(self, *, quiet: bool) -> None:
-        """Whether the flush that it waits for has come to an end. ``quiet``: nothing more will happen by itself."""
+        """Whether the flush that it waits for has come to an end. ``quiet``: nothing more will happen by
+        itself."""
         if self._goal is None:
             return
         core = self._process.core
         if core.accounts.durable.value >= self._goal:
             if self._stuck and not self._disk.faulty:
-                raise ViolationError(f"a flush up to {self._goal} was told that it is stuck, and then everything was durable")
+                raise ViolationError(
+                    f"a flush up to {self._goal} was told that it is stuck, and then everything was durable"
+                )
             self._goal, self._stuck = None, False
         elif core.why is not None or (self._stuck and quiet):
             self._goal, self._stuck = None, False

@@ -1,6 +1,7 @@
-"""How a store is made, simulated: processes that want one name, one after the other, each killed, failing or without power at some step, around the
-real table of what a folder tells (``recovery.leftovers``). No death may burn the name, take a frame that was acknowledged, or leave anything behind
-once a creation goes well. As ``acquire.new_store`` and ``acquire.store_folder`` do; each ``yield`` is a call of the disk."""
+"""How a store is made, simulated: processes that want one name, one after the other, each killed, failing or
+without power at some step, around the real table of what a folder tells (``recovery.leftovers``). No death
+may burn the name, take a frame that was acknowledged, or leave anything behind once a creation goes well. As
+``acquire.new_store`` and ``acquire.store_folder`` do; each ``yield`` is a call of the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 NAME = "run-1"
 MOST_LIVES = 6
-FILES = ("frames.log", "staging", "ballast", "0/zarr.json", "zarr.json", "boot", "manifest")  # as they are made
+# as they are made
+FILES = ("frames.log", "staging", "ballast", "0/zarr.json", "zarr.json", "boot", "manifest")
 FIRST_GROUP = ("c.0.partial", "0.journal")
 
 
@@ -32,7 +34,8 @@ class DiskError(Exception):
 
 @dataclass(eq=False)
 class Store:
-    """``frames`` were acknowledged. ``powered``: no power cut since it was made, so that empty tables tell that no frame came."""
+    """``frames`` were acknowledged. ``powered``: no power cut since it was made, so that empty tables tell
+    that no frame came."""
 
     files: set[str] = field(default_factory=set)
     frames: int = 0
@@ -42,7 +45,9 @@ class Store:
     def facts(self) -> FolderFacts:
         manifest = "manifest" in self.files
         unbegun = manifest and self.powered and not self.frames
-        return FolderFacts(making=False, manifest=manifest, bare=not manifest and not self.frames, unbegun=unbegun)
+        return FolderFacts(
+            making=False, manifest=manifest, bare=not manifest and not self.frames, unbegun=unbegun
+        )
 
 
 @dataclass(eq=False)
@@ -60,7 +65,8 @@ class Root:
         self.rng = rng
         self.store: Store | None = None  # under its name
         self.making: list[Making] = []
-        self._unsynced: tuple[Store | None, Making] | None = None  # what the name stood for, and the folder that was renamed from or to
+        # what the name stood for, and the folder that was renamed from or to
+        self._unsynced: tuple[Store | None, Making] | None = None
 
     def rename(self, making: Making, *, publish: bool) -> None:
         before = self.store
@@ -88,7 +94,8 @@ class Root:
 
 
 def create(root: Root) -> Steps:
-    """Until the client hears that it may send. Raises ``NameTakenError``; what ``DiskError`` finds is taken back."""
+    """Until the client hears that it may send. Raises ``NameTakenError``; what ``DiskError`` finds is taken
+    back."""
     yield from _free_name(root)
     if root.store is not None:
         raise NameTakenError
@@ -140,7 +147,8 @@ def _withdraw(root: Root) -> None:
 
 
 def play(seed: int) -> tuple[int, str | None]:
-    """(deaths and failures, what was wrong). The last creation goes well, unless a frame was acknowledged before."""
+    """(deaths and failures, what was wrong). The last creation goes well, unless a frame was acknowledged
+    before."""
     rng = random.Random(seed)
     root = Root(rng)
     crashes = 0

@@ -1,5 +1,5 @@
-"""The simulated disk: files with their contents, names, and for both what was synced. A kill leaves it as it is; a power cut keeps what was synced
-and any part of the rest."""
+"""The simulated disk: files with their contents, names, and for both what was synced. A kill leaves it as it
+is; a power cut keeps what was synced and any part of the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def final(group: int, file: int) -> Name:
 
 @dataclass(frozen=True)
 class Place:
-    """Where groups in progress lie: in the workspace or (``epoch``) in the folder that a take-over has made."""
+    """Where groups in progress lie: in the workspace or (``epoch``) in the folder that a take-over has
+    made."""
 
     epoch: int = 0
 
@@ -55,8 +56,9 @@ def folder_of(name: Name) -> str:
 
 @dataclass(eq=False)
 class File:
-    """``data``: what a reader finds; ``durable``: what is on the medium for sure. ``unsynced`` since the last sync, in order; ``doubtful``: what a
-    sync that failed has left in the page cache, so that no later one writes it. ``bad``: keys that cannot be read any more."""
+    """``data``: what a reader finds; ``durable``: what is on the medium for sure. ``unsynced`` since the last
+    sync, in order; ``doubtful``: what a sync that failed has left in the page cache, so that no later one
+    writes it. ``bad``: keys that cannot be read any more."""
 
     data: dict[Any, Any] = field(default_factory=dict)
     durable: dict[Any, Any] = field(default_factory=dict)
@@ -148,15 +150,17 @@ class Manifest:
 
 
 class Disk:
-    """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: slabs that rot may have taken. ``looked``: writers
-    that were stopped after a look at the fence and before the act that follows it. ``cleared``: documents that writers before this one were about to
-    put in place are gone."""
+    """``manifest`` None: the acquisition is finished, or was removed (``removed``). ``spoiled``: slabs that
+    rot may have taken. ``looked``: writers that were stopped after a look at the fence and before the act
+    that follows it. ``cleared``: documents that writers before this one were about to put in place are
+    gone."""
 
     def __init__(self, rng: random.Random, staging: File | None) -> None:
         self.rng = rng
         self.names: dict[Name, File] = {}
         self._durable_names: dict[Name, File] = {}
-        self._unsynced: list[tuple[Name | None, Name | None, File]] = []  # a file moved from one name to another; None: made, deleted
+        # a file moved from one name to another; None: made, deleted
+        self._unsynced: list[tuple[Name | None, Name | None, File]] = []
         self.staging = staging
         self.log = Log()
         self.manifest: Manifest | None = Manifest()
@@ -206,11 +210,16 @@ class Disk:
     @property
     def full(self) -> bool:
         number = self._calls.get("full", 0)
-        return any(fault.kind == "full" and fault.after <= number < fault.after + fault.times for fault in self._faults)
+        return any(
+            fault.kind == "full" and fault.after <= number < fault.after + fault.times
+            for fault in self._faults
+        )
 
     def make_room(self) -> None:
         """Somebody frees some space, on a disk that is not full for ever."""
-        self._faults = tuple(fault for fault in self._faults if fault.kind != "full" or fault.times == FOREVER)
+        self._faults = tuple(
+            fault for fault in self._faults if fault.kind != "full" or fault.times == FOREVER
+        )
 
     def take_room(self, kind: str) -> None:
         """For whole files. Raises ``StorageFullError``."""
@@ -270,13 +279,15 @@ class Disk:
         for move in self._unsynced:
             if any(name is not None and folder_of(name) == folder for name in move[:2]):
                 _carry_out(self._durable_names, *move)
-                left = [earlier for earlier in left if earlier[2] is not move[2]]  # of this very file: done with
+                # of this very file: done with
+                left = [earlier for earlier in left if earlier[2] is not move[2]]
             else:
                 left.append(move)
         self._unsynced = left
 
     def sync_groups_file(self, file: File, kind: str) -> None:
-        """Raises ``StorageError``: what is not durable yet never will be, and this one will not be synced again by whoever has it open."""
+        """Raises ``StorageError``: what is not durable yet never will be, and this one will not be synced
+        again by whoever has it open."""
         try:
             self.call(kind, file)
             if file.sync_failed:
@@ -293,7 +304,9 @@ class Disk:
         if epoch in self.looked:
             self.looked.discard(epoch)
         elif self.lock != epoch or self.manifest is None or self.manifest.writer_epoch != epoch:
-            raise FencedError("another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest)
+            raise FencedError(
+                "another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest
+            )
 
     def check_document(self, epoch: int) -> None:
         """Before a document is put in place. Raises ``StorageError``: it is not there any more."""
@@ -303,7 +316,9 @@ class Disk:
     def drop_manifest(self, epoch: int) -> None:
         """A writer deletes its own, and only that one. Raises ``FencedError``: there is another's."""
         if self.lock != epoch or self.manifest is None or self.manifest.writer_epoch != epoch:
-            raise FencedError("another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest)
+            raise FencedError(
+                "another writer has taken over", expected=f"writer epoch {epoch}", got=self.manifest
+            )
         self.manifest = None
 
     def end_intact(self) -> None:

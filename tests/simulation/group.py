@@ -1,5 +1,6 @@
-"""The files of one group as the keeper, workers and recovery have them open, and what each of them does to all of them. As ``shard.group_files``,
-``shard.read_back`` and ``shard.rewrite`` do; a generator yields wherever its process may die."""
+"""The files of one group as the keeper, workers and recovery have them open, and what each of them does to
+all of them. As ``shard.group_files``, ``shard.read_back`` and ``shard.rewrite`` do; a generator yields
+wherever its process may die."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ NO_RECORDS = np.zeros(0, record_dtype(0))
 
 @dataclass(eq=False)
 class Shard:
-    """``entries``: slabs in it and their chunk. ``ready``: complete under its working name; ``empty``: and all fill, so that it is deleted."""
+    """``entries``: slabs in it and their chunk. ``ready``: complete under its working name; ``empty``: and
+    all fill, so that it is deleted."""
 
     file: File
     name: Name
@@ -73,14 +75,28 @@ class Files:
 
     def records(self) -> np.ndarray:
         """Of all frames that the journal has, in order of their sequence."""
-        tables = [value for key, value in self.journal.file.data.items() if key[0] == "frames" and isinstance(value, np.ndarray)]
+        tables = [
+            value
+            for key, value in self.journal.file.data.items()
+            if key[0] == "frames" and isinstance(value, np.ndarray)
+        ]
         records = np.concatenate([NO_RECORDS, *tables])
         ordered: np.ndarray = records[np.argsort(records["sequence"], kind="stable")]
         return ordered
 
 
-def make_files(disk: Disk, place: Place, group: int, files: int, check_writer: Callable[[], None], *, reopened: bool, suffix: str = "") -> Steps:
-    """Shard files, then the journal, durable with its name. Raises ``StorageError``; nothing is left behind then."""
+def make_files(
+    disk: Disk,
+    place: Place,
+    group: int,
+    files: int,
+    check_writer: Callable[[], None],
+    *,
+    reopened: bool,
+    suffix: str = "",
+) -> Steps:
+    """Shard files, then the journal, durable with its name. Raises ``StorageError``; nothing is left behind
+    then."""
     check_writer()
     made: list[Shard] = []
     try:
@@ -140,7 +156,8 @@ def sync_files(disk: Disk, files: Files) -> Steps:
 
 
 def seal_files(disk: Disk, files: Files, check_writer: Callable[[], None]) -> Steps:
-    """Complete every file, sync the journal, then give them their final names one after another. Returns how many shards there are."""
+    """Complete every file, sync the journal, then give them their final names one after another. Returns how
+    many shards there are."""
     for shard in files.slots:
         if shard.ready:
             continue
@@ -201,8 +218,8 @@ def sealed_content(file: File) -> dict[int, Any]:
 
 @dataclass
 class Found:
-    """What the files of a group hold: slabs that are ``whole`` and the others that were begun, with the records of their frames; ``stored``: of the
-    latter those all of whose chunks are journaled."""
+    """What the files of a group hold: slabs that are ``whole`` and the others that were begun, with the
+    records of their frames; ``stored``: of the latter those all of whose chunks are journaled."""
 
     whole: dict[int, np.ndarray] = field(default_factory=dict)
     torn: dict[int, np.ndarray] = field(default_factory=dict)
@@ -217,7 +234,10 @@ def read_back(disk: Disk, layout: ArrayLayout, files: Files, lost: frozenset[int
         records = table.data.get(("frames", slab), NO_RECORDS)
         records = records if isinstance(records, np.ndarray) else NO_RECORDS
         chunks = [table.data.get(("chunk", f, slab)) for f in range(len(files.shards))]
-        good = [f not in lost and _is_good(shard, slab, chunk) for f, (shard, chunk) in enumerate(zip(files.shards, chunks, strict=True))]
+        good = [
+            f not in lost and _is_good(shard, slab, chunk)
+            for f, (shard, chunk) in enumerate(zip(files.shards, chunks, strict=True))
+        ]
         complete = records.size > 0 and bool((records["slab_frames"] == records.size).all())
         if all(good) and complete:
             found.whole[slab] = records
@@ -240,11 +260,25 @@ def _is_good(shard: Shard | None, slab: int, chunk: Any) -> bool:
 
 
 def rewrite_files(
-    disk: Disk, layout: ArrayLayout, old: Files, stored: frozenset[int], held: frozenset[int], check_writer: Callable[[], None]
+    disk: Disk,
+    layout: ArrayLayout,
+    old: Files,
+    stored: frozenset[int],
+    held: frozenset[int],
+    check_writer: Callable[[], None],
 ) -> Steps:
-    """(new files, slabs saved in them, records of the frames that are lost), as ``shard.rewrite.rewrite_group``."""
+    """(new files, slabs saved in them, records of the frames that are lost), as
+    ``shard.rewrite.rewrite_group``."""
     found = read_back(disk, layout, old)
-    new = yield from make_files(disk, old.place, old.group, layout.files_per_group, check_writer, reopened=old.journal.reopened, suffix=REWRITE)
+    new = yield from make_files(
+        disk,
+        old.place,
+        old.group,
+        layout.files_per_group,
+        check_writer,
+        reopened=old.journal.reopened,
+        suffix=REWRITE,
+    )
     saved = sorted(found.whole.keys() & stored)
     try:
         for slab in saved:

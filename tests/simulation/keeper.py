@@ -1,4 +1,5 @@
-"""The shard keeper's commands on the simulated disk, step by step, as ``acquire.keeper`` carries them out; and whether each is legal."""
+"""The shard keeper's commands on the simulated disk, step by step, as ``acquire.keeper`` carries them out;
+and whether each is legal."""
 
 from __future__ import annotations
 
@@ -9,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
+from shardwright.acquire.commands import (
+    Abandon,
+    Commit,
+    Discard,
+    Finish,
+    Grow,
+    Prepare,
+    Record,
+    RemoveStore,
+    Reopen,
+    Rewrite,
+    Seal,
+)
 from shardwright.acquire.commit_ledger import LOGGED, STAGED
 from shardwright.acquire.earlier_row import split_by_slab
 from shardwright.acquire.reopen import ReopenedRow
@@ -25,7 +38,14 @@ from shardwright.acquire.reports import (
     StoreFinished,
 )
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import FencedError, ShardFormatError, ShardwrightError, StorageError, StorageFullError, WorkerError
+from shardwright.model.errors import (
+    FencedError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageError,
+    StorageFullError,
+    WorkerError,
+)
 from shardwright.model.fates import Fate, Reason
 
 from .disk import ABSENT, REWRITE, Block, Place, final
@@ -59,7 +79,8 @@ if TYPE_CHECKING:
 
 
 class Keeper:
-    """``epoch``: of the writer that it belongs to. ``at_files``: how many tasks of workers are at the files of a group."""
+    """``epoch``: of the writer that it belongs to. ``at_files``: how many tasks of workers are at the files
+    of a group."""
 
     def __init__(self, disk: Disk, layout: ArrayLayout, epoch: int, at_files: Callable[[Files], int]) -> None:
         self.files: dict[int, Files] = {}
@@ -69,7 +90,8 @@ class Keeper:
         self.command: KeeperCommand | None = None  # that is being carried out
         self._steps: Generator[None, None, KeeperReport | None] | None = None
         self._disk = disk
-        self._log, self._staging = disk.log, disk.staging  # a take-over leaves these to us, and goes on with copies
+        # a take-over leaves these to us, and goes on with copies
+        self._log, self._staging = disk.log, disk.staging
         self._log_failed = False
         self._layout = layout
         self._epoch = epoch
@@ -97,7 +119,9 @@ class Keeper:
                 self._disk.call("keeper")
             except StorageError as error:
                 self.dead = True
-                return KeeperFailed(ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True)
+                return KeeperFailed(
+                    ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True
+                )
             self._steps = self._carried_out(self.command)
         try:
             next(self._steps)
@@ -150,12 +174,20 @@ class Keeper:
             return
         if isinstance(command, Rewrite | Seal) and files is None:
             raise ViolationError(f"illegal command: {_named(command)} of a group without files")
-        if isinstance(command, Rewrite | Seal | Discard | Abandon) and files is not None and self._at_files(files):
+        if (
+            isinstance(command, Rewrite | Seal | Discard | Abandon)
+            and files is not None
+            and self._at_files(files)
+        ):
             raise ViolationError(f"illegal command: {_named(command)} while workers are at its files")
-        if isinstance(command, Commit) and (without := [key for key in command.keys if key >= 0 and key not in self.files]):
+        if isinstance(command, Commit) and (
+            without := [key for key in command.keys if key >= 0 and key not in self.files]
+        ):
             raise ViolationError(f"illegal command: commit of groups {without} without files")
         if isinstance(command, Finish) and self.files and not command.keep_workspace:
-            raise ViolationError(f"illegal command: finish while groups {sorted(self.files)} have files in progress")
+            raise ViolationError(
+                f"illegal command: finish while groups {sorted(self.files)} have files in progress"
+            )
 
     # ------------------------------------------------------------------ commands
 
@@ -241,7 +273,17 @@ class Keeper:
         used = np.concatenate([command.taking.slots[:0], *(used for _, used in staged)])
         shards = sum(file is not None for file in sealed)
         found = np.concatenate([records[:0], *(found for found, _ in staged)])
-        return ReopenedRow(new, frozenset(taken), found, used, STAGING + used, slots, shards, shards, len(by_slab) - len(taken))  # type: ignore[arg-type]
+        return ReopenedRow(
+            new,
+            frozenset(taken),
+            found,
+            used,
+            STAGING + used,
+            slots,
+            shards,
+            shards,
+            len(by_slab) - len(taken),
+        )  # type: ignore[arg-type]
 
     def _rewrite(self, command: Rewrite) -> Steps:
         self._check_begun(command)
@@ -253,7 +295,9 @@ class Keeper:
             self._disk.end_intact()
             if old.renamed:
                 raise StorageError(f"group {group} cannot be rewritten: some of its shards are sealed")
-            files, saved, lost = yield from rewrite_files(self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer)
+            files, saved, lost = yield from rewrite_files(
+                self._disk, self._layout, old, command.stored_slabs, command.held_slabs, self._check_writer
+            )
             self.files[group] = files
             lost["fate"], lost["reason"] = Fate.LOST, Reason.IO_ERROR
             if lost.size:
@@ -351,8 +395,13 @@ class Keeper:
         yield
         self._check_writer()
         blocks = self._log.counted()
-        stored = np.concatenate([NO_RECORDS, *(block.records for block in blocks if block.group is not None)])["sequence"]
-        found_again = [(block.records["fate"] == Fate.LOST) & np.isin(block.records["sequence"], stored) for block in blocks]  # stored wins
+        stored = np.concatenate(
+            [NO_RECORDS, *(block.records for block in blocks if block.group is not None)]
+        )["sequence"]
+        found_again = [
+            (block.records["fate"] == Fate.LOST) & np.isin(block.records["sequence"], stored)
+            for block in blocks
+        ]  # stored wins
         disk.check_document(self._epoch)
         disk.table = [block.records[~again] for block, again in zip(blocks, found_again, strict=True)]
         yield
@@ -379,7 +428,11 @@ class Keeper:
         self._disk.check_writer(self._epoch)
 
     def _explained(self, error: Exception, *, in_sync: bool = False) -> ErrorText:
-        if isinstance(error, StorageError) and (in_sync or not isinstance(error, StorageFullError)) and self._disk.lock == self._epoch:
+        if (
+            isinstance(error, StorageError)
+            and (in_sync or not isinstance(error, StorageFullError))
+            and self._disk.lock == self._epoch
+        ):
             self._disk.end_intact()
         if isinstance(error, StorageError):
             try:
@@ -391,7 +444,15 @@ class Keeper:
         return ErrorText.of(error)
 
     def _make(self, group: int, *, reopened: bool = False, suffix: str = "") -> Steps:
-        return make_files(self._disk, self._place, group, self._layout.files_per_group, self._check_writer, reopened=reopened, suffix=suffix)
+        return make_files(
+            self._disk,
+            self._place,
+            group,
+            self._layout.files_per_group,
+            self._check_writer,
+            reopened=reopened,
+            suffix=suffix,
+        )
 
     def _append(self, group: int | None, records: np.ndarray) -> Steps:
         def append() -> Steps:

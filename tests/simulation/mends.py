@@ -1,4 +1,5 @@
-"""The simulation proves itself: each of these puts a known defect, or a mistake like one, back into the real core, and must be found."""
+"""The simulation proves itself: each of these puts a known defect, or a mistake like one, back into the real
+core, and must be found."""
 
 from __future__ import annotations
 
@@ -60,7 +61,10 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _rows_stay_closed() -> list[Patch]:
     restore = Groups.restore_closed
-    return [(Groups, "restore_closed", lambda self, numbers, holes, earlier: restore(self, numbers, holes, {})), (Groups, "opens_again", _nothing)]
+    return [
+        (Groups, "restore_closed", lambda self, numbers, holes, earlier: restore(self, numbers, holes, {})),
+        (Groups, "opens_again", _nothing),
+    ]
 
 
 def _slabs_stay_closed() -> list[Patch]:
@@ -69,7 +73,9 @@ def _slabs_stay_closed() -> list[Patch]:
         (
             Core,
             "_restore_group",
-            lambda self, found: restore(self, replace(found, standing=replace(found.standing, takes_back={}, sealing_begun=False))),
+            lambda self, found: restore(
+                self, replace(found, standing=replace(found.standing, takes_back={}, sealing_begun=False))
+            ),
         )
     ]
 
@@ -197,7 +203,9 @@ def _believes(journal: JournalFact, working: bool, final: bool, action: Action) 
 
 
 def _unbegun_stores_are_taken_up() -> list[Patch]:
-    rows = [replace(row, action=FolderAction.TAKE_UP) if row.unbegun else row for row in leftovers.FOLDER_TABLE]
+    rows = [
+        replace(row, action=FolderAction.TAKE_UP) if row.unbegun else row for row in leftovers.FOLDER_TABLE
+    ]
     return [(leftovers, "FOLDER_TABLE", tuple(rows))]
 
 
@@ -227,32 +235,102 @@ def _split(row: table.Row, working: bool, final: bool, action: Action) -> Iterat
 MENDS = {
     mend.name: mend
     for mend in (
-        Mend("rows-stay-closed", "frames after a kill while sealing: a row that was closed early is opened again", _rows_stay_closed),
+        Mend(
+            "rows-stay-closed",
+            "frames after a kill while sealing: a row that was closed early is opened again",
+            _rows_stay_closed,
+        ),
         Mend("slabs-stay-closed", "likewise of a slab whose row is still open", _slabs_stay_closed),
-        Mend("not-opened-again", "likewise of a row whose sealing had begun", lambda: [(Groups, "opens_again", _nothing)]),
+        Mend(
+            "not-opened-again",
+            "likewise of a row whose sealing had begun",
+            lambda: [(Groups, "opens_again", _nothing)],
+        ),
         Mend("all-passed-over", "an end that comes early passes nothing over", _everything_is_passed_over),
-        Mend("flush-while-making", "a flush is not stuck while files are made", lambda: [(Groups, "making_files", property(lambda _: False))]),
+        Mend(
+            "flush-while-making",
+            "a flush is not stuck while files are made",
+            lambda: [(Groups, "making_files", property(lambda _: False))],
+        ),
         Mend("nothing-copied", "frames that a rewrite lost: what was stored is copied", _nothing_is_copied),
-        Mend("held-rows-dropped", "frames that a rewrite lost: what cannot be read back is encoded again", _held_rows_are_dropped),
-        Mend("failed-slab-forgotten", "a slab whose write failed is encoded again", _failed_slabs_are_forgotten),
-        Mend("holes-forgotten", "a duplicate told for a late frame: holes are remembered", lambda: [(HoleMemory, "remember", _nothing)]),
-        Mend("released-while-staged", "pixels come back once staged frames were read", _pixels_come_back_while_staged),
-        Mend("released-at-workers", "pixels come back once the slab is stored", _pixels_come_back_at_the_workers),
-        Mend("waits-for-stage", "a slab that waits for a stage is stored once that is done", _staged_slabs_wait_for_ever),
+        Mend(
+            "held-rows-dropped",
+            "frames that a rewrite lost: what cannot be read back is encoded again",
+            _held_rows_are_dropped,
+        ),
+        Mend(
+            "failed-slab-forgotten", "a slab whose write failed is encoded again", _failed_slabs_are_forgotten
+        ),
+        Mend(
+            "holes-forgotten",
+            "a duplicate told for a late frame: holes are remembered",
+            lambda: [(HoleMemory, "remember", _nothing)],
+        ),
+        Mend(
+            "released-while-staged",
+            "pixels come back once staged frames were read",
+            _pixels_come_back_while_staged,
+        ),
+        Mend(
+            "released-at-workers",
+            "pixels come back once the slab is stored",
+            _pixels_come_back_at_the_workers,
+        ),
+        Mend(
+            "waits-for-stage",
+            "a slab that waits for a stage is stored once that is done",
+            _staged_slabs_wait_for_ever,
+        ),
         Mend("durable-when-asked", "durable comes with the report of the commit", _durable_when_asked),
         Mend("failed-syncs-count", "what failed to sync is not durable", _failed_syncs_count),
         Mend("commit-of-sealed", "a group that is being sealed is not committed", _commits_of_sealed_groups),
-        Mend("slots-never", "slots of the staging area come back", lambda: [(StagingDesk, "give_back", _nothing)]),
+        Mend(
+            "slots-never",
+            "slots of the staging area come back",
+            lambda: [(StagingDesk, "give_back", _nothing)],
+        ),
         Mend("staged-not-taken-up", "staged frames are taken up", _staged_frames_are_not_taken_up),
-        Mend("settled-before-recorded", "a settled frame is acknowledged once the log has it", _acknowledged_before_recorded),
+        Mend(
+            "settled-before-recorded",
+            "a settled frame is acknowledged once the log has it",
+            _acknowledged_before_recorded,
+        ),
         Mend("no-retry", "a full disk is tried again", lambda: [(Groups, "retry_full_disk", _nothing)]),
-        Mend("old-shard-believed", "the successor of a sealed shard is gone on with", _believes(JournalFact.REOPENED, True, True, Action.SEALED)),
-        Mend("shard-in-progress-lost", "a shard in progress is gone on with", _believes(JournalFact.VALID, True, False, Action.ALL_FILL)),
-        Mend("name-burned", "a store that never got a frame keeps no name from the next one", _unbegun_stores_are_taken_up),
-        Mend("written-once", "what a failed sync may have left in the page cache is written again", lambda: [(take_up, "_write_again", _nothing)]),
-        Mend("same-names", "groups that were taken over have names that their old writer does not know", _taken_files_keep_their_names),
-        Mend("cut-short-forgotten", "a take-over that was cut short is finished by whoever comes next", _cut_short_is_forgotten),
-        Mend("final-name-ignored", "a shard that has its final name is complete", _believes(JournalFact.VALID, False, True, Action.LOST)),
+        Mend(
+            "old-shard-believed",
+            "the successor of a sealed shard is gone on with",
+            _believes(JournalFact.REOPENED, True, True, Action.SEALED),
+        ),
+        Mend(
+            "shard-in-progress-lost",
+            "a shard in progress is gone on with",
+            _believes(JournalFact.VALID, True, False, Action.ALL_FILL),
+        ),
+        Mend(
+            "name-burned",
+            "a store that never got a frame keeps no name from the next one",
+            _unbegun_stores_are_taken_up,
+        ),
+        Mend(
+            "written-once",
+            "what a failed sync may have left in the page cache is written again",
+            lambda: [(take_up, "_write_again", _nothing)],
+        ),
+        Mend(
+            "same-names",
+            "groups that were taken over have names that their old writer does not know",
+            _taken_files_keep_their_names,
+        ),
+        Mend(
+            "cut-short-forgotten",
+            "a take-over that was cut short is finished by whoever comes next",
+            _cut_short_is_forgotten,
+        ),
+        Mend(
+            "final-name-ignored",
+            "a shard that has its final name is complete",
+            _believes(JournalFact.VALID, False, True, Action.LOST),
+        ),
     )
 }
 

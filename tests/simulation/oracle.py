@@ -1,4 +1,5 @@
-"""The oracle: knows what was sent and what was acknowledged, nothing of how. Whatever breaks a promise is raised as a ``ViolationError``."""
+"""The oracle: knows what was sent and what was acknowledged, nothing of how. Whatever breaks a promise is
+raised as a ``ViolationError``."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class ViolationError(AssertionError):
 
 
 class Oracle:
-    """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order of time. ``excused``: that were
-    acknowledged, and that a power cut or rot may have taken all the same."""
+    """``stored``, ``durable``: bool[frames], acknowledged to the client. ``sends``: sequences, in the order
+    of time. ``excused``: that were acknowledged, and that a power cut or rot may have taken all the same."""
 
     def __init__(self, grid: Grid, frames: tuple[Frame, ...]) -> None:
         self._grid = grid
@@ -73,12 +74,24 @@ class Oracle:
         """After a kill everything that was acknowledged is there; after a power cut all that was durable."""
         promised = self.durable if power else self.stored
         lost = promised & ~accounts.stored.holds(self._all)
-        gone = [n for n in np.flatnonzero(lost).tolist() if not self._is_spoiled(disk, n) and n not in self.excused]
+        gone = [
+            n
+            for n in np.flatnonzero(lost).tolist()
+            if not self._is_spoiled(disk, n) and n not in self.excused
+        ]
         if gone:
-            how = "durable, but gone after a power cut" if power else "acknowledged as stored, but gone after a kill"
+            how = (
+                "durable, but gone after a power cut"
+                if power
+                else ("acknowledged as stored, but gone after a kill")
+            )
             raise ViolationError(f"{how}: {gone}")
         self.excused.update(self._list(self.stored & ~accounts.stored.holds(self._all)))
-        losses = [block.records["sequence"][block.records["fate"] == Fate.LOST] for block in disk.log.blocks if block.group is None]
+        losses = [
+            block.records["sequence"][block.records["fate"] == Fate.LOST]
+            for block in disk.log.blocks
+            if block.group is None
+        ]
         self.written_off.update(n for table in losses for n in table.tolist() if not self.stored[n])
         self.stored &= accounts.stored.holds(self._all)
         self.durable &= self.stored
@@ -107,7 +120,9 @@ class Oracle:
         """The store that is left, once it is sealed."""
         if disk.removed:
             if self.stored.any() or self.sent_now:
-                raise ViolationError(f"the store was removed, though frames were sent: {sorted(self.sent_now)}")
+                raise ViolationError(
+                    f"the store was removed, though frames were sent: {sorted(self.sent_now)}"
+                )
             return
         if disk.table is None:
             raise ViolationError("the store is finished without a frame table")
@@ -126,28 +141,40 @@ class Oracle:
 
     def sealed(self, core: Core, ring_frames: int) -> None:
         """Nothing is kept once everything is sealed."""
-        kept = {"rows": core.table.rows_used, "slots": core.desk.slots - core.desk.free_slots, "ring": ring_frames, "in flight": core.in_flight}
+        kept = {
+            "rows": core.table.rows_used,
+            "slots": core.desk.slots - core.desk.free_slots,
+            "ring": ring_frames,
+            "in flight": core.in_flight,
+        }
         if any(kept.values()):
             raise ViolationError(f"sealed, but still kept: {kept}")
         if core.accounts.durable.value < core.accounts.seen.stop:
-            raise ViolationError(f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}")
+            raise ViolationError(
+                f"sealed, but durable only up to {core.accounts.durable.value} of {core.accounts.seen.stop}"
+            )
 
     def _rows(self, disk: Disk) -> dict[int, tuple[Fate, Reason]]:
         assert disk.table is not None
         records = np.concatenate([NO_RECORDS, *disk.table])
         rows: dict[int, tuple[Fate, Reason]] = {}
-        for n, fate, reason, position in zip(*(records[name].tolist() for name in ("sequence", "fate", "reason", "position")), strict=True):
+        for n, fate, reason, position in zip(
+            *(records[name].tolist() for name in ("sequence", "fate", "reason", "position")), strict=True
+        ):
             if n in rows:
                 raise ViolationError(f"sequence {n} has two statuses: {rows[n]} and {Fate(fate).name}")
             if n >= len(self._frames) or n not in self.sent:
                 raise ViolationError(f"sequence {n} has a status, but nobody sent it")
             if position != self._frames[n].position and position != -1:
-                raise ViolationError(f"sequence {n} is recorded at {position} instead of {self._frames[n].position}")
+                raise ViolationError(
+                    f"sequence {n} is recorded at {position} instead of {self._frames[n].position}"
+                )
             rows[n] = Fate(fate), Reason(reason)
         return rows
 
     def _judge_pixels(self, disk: Disk, stored: set[int]) -> None:
-        """Every place of every sealed shard holds the pixels of the frame that is stored there, and no others."""
+        """Every place of every sealed shard holds the pixels of the frame that is stored there, and no
+        others."""
         expected: dict[tuple[int, int], dict[int, int]] = {}
         shards = {name: sealed_content(file) for name, file in disk.names.items() if name[0] == FINAL}
         for n in sorted(stored):
@@ -164,9 +191,16 @@ class Oracle:
                 for place, token in tokens.items():
                     found = FILL if chunk is NOTHING else chunk[place] if isinstance(chunk, tuple) else chunk
                     if found != token:
-                        raise ViolationError(f"sequence {token - 1} is told stored in slab {slab}, place {place}, where file {f} has {found}")
+                        raise ViolationError(
+                            f"sequence {token - 1} is told stored in slab {slab}, place "
+                            f"{place}, where file {f} has {found}"
+                        )
                 if isinstance(chunk, tuple):
-                    strange = [chunk[place] for place in range(len(chunk)) if place not in tokens and chunk[place] != 0]
+                    strange = [
+                        chunk[place]
+                        for place in range(len(chunk))
+                        if place not in tokens and chunk[place] != 0
+                    ]
                     if strange:
                         raise ViolationError(f"slab {slab} has pixels that no status tells of: {strange}")
         for name, shard in shards.items():
@@ -175,7 +209,10 @@ class Oracle:
 
     def _place(self, position: int) -> tuple[int, int]:
         grid = self._grid
-        place = sum((i % c) * stride for i, c, stride in zip(grid.index_of(position), grid.chunk, grid.slab_strides, strict=True))
+        place = sum(
+            (i % c) * stride
+            for i, c, stride in zip(grid.index_of(position), grid.chunk, grid.slab_strides, strict=True)
+        )
         return grid.slab_of_position(position), place
 
     def _is_spoiled(self, disk: Disk, n: int) -> bool:
@@ -188,20 +225,31 @@ class Oracle:
             if other != n:
                 raise ViolationError(f"place {self._frames[n].position} is stored twice: by {other} and {n}")
 
-    def _judge_fate(self, n: int, fate: Fate, reason: Reason, rows: dict[int, tuple[Fate, Reason]], disk: Disk) -> None:
-        position, what = self._frames[n].position, f"sequence {n} at {self._frames[n].position} is {fate.name} ({reason.name})"
+    def _judge_fate(
+        self, n: int, fate: Fate, reason: Reason, rows: dict[int, tuple[Fate, Reason]], disk: Disk
+    ) -> None:
+        position, what = (
+            self._frames[n].position,
+            (f"sequence {n} at {self._frames[n].position} is {fate.name} ({reason.name})"),
+        )
         others = [m for m in self.sent if m != n and self._frames[m].position == position]
         before = [m for m in others if m < n]
         if fate is Fate.DUPLICATE and not others:
             raise ViolationError(f"{what}, but no other frame came for its place")
-        in_order = self._is_in_order(n) and n not in self.written_off  # what nobody held any more, and newer frames passed, is late when it comes
+        # what nobody held any more, and newer frames passed, is late when it comes
+        in_order = self._is_in_order(n) and n not in self.written_off
         if fate in (Fate.DUPLICATE, Fate.LATE) and not others and in_order and not self.closed_for_good:
             raise ViolationError(f"{what}, though it came in order")
         taken = [m for m in others if rows.get(m, (None,))[0] is Fate.STORED]
         never_kept = self.kills and any(rows.get(m, (Fate.LOST,))[0] is Fate.LOST for m in others)
         if fate is Fate.DUPLICATE and not taken and not never_kept and not self._may_be_lost(others, disk):
             raise ViolationError(f"{what}, but its place is empty")
-        if fate is Fate.LATE and any(m in before and self.stored[m] for m in taken) and not self.power_cuts and not self.kills:
+        if (
+            fate is Fate.LATE
+            and any(m in before and self.stored[m] for m in taken)
+            and not self.power_cuts
+            and not self.kills
+        ):
             raise ViolationError(f"{what}, but its place has sequence {taken}")
         if fate is Fate.DROPPED and n not in self.told:
             raise ViolationError(f"{what}, but it was sent with its pixels")
@@ -210,7 +258,11 @@ class Oracle:
 
     def _may_be_lost(self, sequences: list[int], disk: Disk) -> bool:
         """Whether a frame that once had a place may be gone since."""
-        return bool(self.power_cuts) or self.failures > 0 or any(self._is_spoiled(disk, m) or m in self.excused for m in sequences)
+        return (
+            bool(self.power_cuts)
+            or self.failures > 0
+            or any(self._is_spoiled(disk, m) or m in self.excused for m in sequences)
+        )
 
     def _is_in_order(self, n: int) -> bool:
         """Whether every frame up to this one came in order, with gaps perhaps."""
@@ -242,4 +294,6 @@ class Oracle:
         }
         for name, expected in told.items():
             if getattr(receipt, name) != expected:
-                raise ViolationError(f"the receipt says {name} {getattr(receipt, name)}, the store {expected}")
+                raise ViolationError(
+                    f"the receipt says {name} {getattr(receipt, name)}, the store {expected}"
+                )

@@ -1,4 +1,5 @@
-"""One life of an acquisition: the real core, driven as ``acquire.acquisition`` does, with a simulated ring, keeper and workers."""
+"""One life of an acquisition: the real core, driven as ``acquire.acquisition`` does, with a simulated ring,
+keeper and workers."""
 
 from __future__ import annotations
 
@@ -159,17 +160,24 @@ class Process:
         """Whether what it says and keeps is right."""
         core, oracle = self.core, self._oracle
         if len(core.groups.by_number) > core.limits.open_groups:
-            raise ViolationError(f"{len(core.groups.by_number)} groups are open, more than {core.limits.open_groups}")
+            raise ViolationError(
+                f"{len(core.groups.by_number)} groups are open, more than {core.limits.open_groups}"
+            )
         events = core.telling.take_events(core.accounts)
         losses = core.telling.take_losses()
         if self._trace is not None:
             for name, facts in events:
-                self._trace(f"  event {name} { ({key: value for key, value in facts.items() if key not in ('hint', 'then')}) }")
+                self._trace(
+                    f"  event {name} "
+                    f"{ ({key: value for key, value in facts.items() if key not in ('hint', 'then')}) }"
+                )
             if released.size:
                 self._trace(f"  released {released.tolist()}")
         if self.fenced:
             return
-        oracle.closed_for_good = oracle.closed_for_good or any(name == "row_reopening_failed" for name, _ in events)
+        oracle.closed_for_good = oracle.closed_for_good or any(
+            name == "row_reopening_failed" for name, _ in events
+        )
         if core.why is None or core.why.code != "fenced":
             oracle.hear_losses(losses, self._disk)
         if changed:
@@ -188,8 +196,14 @@ class Process:
                 case Stage():
                     self.workers.stage(command)
                 case _:
-                    if isinstance(command, Discard) and self.core.why is None and self.keeper.has_frames(command.group):
-                        raise ViolationError(f"illegal command: Discard of group {command.group}, which has frames")
+                    if (
+                        isinstance(command, Discard)
+                        and self.core.why is None
+                        and self.keeper.has_frames(command.group)
+                    ):
+                        raise ViolationError(
+                            f"illegal command: Discard of group {command.group}, which has frames"
+                        )
                     self.keeper.put(command)
 
     def _check_files(self, command: Encode) -> None:
@@ -197,10 +211,20 @@ class Process:
         group = command.files.group
         files: object = self.keeper.files.get(group)
         if files is not command.files:
-            raise ViolationError(f"illegal command: slab {command.slab} to files of group {group} that are sealed, rewritten or given up")
+            raise ViolationError(
+                f"illegal command: slab {command.slab} to files of group {group} that are "
+                f"sealed, rewritten or given up"
+            )
         for other in (self.keeper.command, *self.keeper.queue):
-            if other is not None and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon") and other.group == group:  # type: ignore[union-attr]
-                raise ViolationError(f"illegal command: slab {command.slab} to files of group {group}, which has a {type(other).__name__}")
+            if (
+                other is not None
+                and type(other).__name__ in ("Seal", "Rewrite", "Discard", "Abandon")
+                and other.group == group
+            ):  # type: ignore[union-attr]
+                raise ViolationError(
+                    f"illegal command: slab {command.slab} to files of group {group}, "
+                    f"which has a {type(other).__name__}"
+                )
         if not command.frames.any():
             raise ViolationError(f"illegal command: slab {command.slab} without a frame")
 
@@ -217,15 +241,20 @@ class Process:
         """For people: what everybody waits for."""
         core = self.core
         groups = {
-            n: f"{g.state.value}, left {g.slabs_left}, in flight {g.in_flight}, waiting {g.waiting}, retry {g.retry_s}, files {g.files is not None}"
+            n: f"{g.state.value}, left {g.slabs_left}, in flight {g.in_flight}, waiting {g.waiting}, retry "
+            f"{g.retry_s}, files {g.files is not None}"
             for n, g in core.groups.by_number.items()
         }
         return (
-            f"core {core.state.value}, why {core.why}, pending {[b.positions[b.first :].tolist() for b in core._pending]}, groups {groups}, "
+            f"core {core.state.value}, why {core.why}, pending "
+            f"{[b.positions[b.first :].tolist() for b in core._pending]}, groups {groups}, "
             f"incomplete {core.table.incomplete()}, "
-            f"rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of {len(self.ring.tokens)}, "
-            f"slots free {core.desk.free_slots} of {core.desk.slots}, committing {core._ledger.committing}, unrecorded {core.unrecorded_frames}, "
-            f"waits for stage {sorted(core._waits_for_stage)}, keeper {self.keeper.command} {list(self.keeper.queue)}"
+            f"rows {core.table.rows_used} of {core.limits.rows}, ring {self.ring.used} of "
+            f"{len(self.ring.tokens)}, "
+            f"slots free {core.desk.free_slots} of {core.desk.slots}, committing {core._ledger.committing}, "
+            f"unrecorded {core.unrecorded_frames}, "
+            f"waits for stage {sorted(core._waits_for_stage)}, keeper {self.keeper.command} "
+            f"{list(self.keeper.queue)}"
         )
 
 
@@ -233,7 +262,17 @@ def told(what: Any) -> str:
     """A command or a report in short."""
     facts = []
     for name, value in (what._asdict() if isinstance(what, tuple) else vars(what)).items():
-        if name in ("records", "tasks", "seal_ns", "open_ns", "commit_ns", "free_bytes", "stored_bytes", "release", "settled"):
+        if name in (
+            "records",
+            "tasks",
+            "seal_ns",
+            "open_ns",
+            "commit_ns",
+            "free_bytes",
+            "stored_bytes",
+            "release",
+            "settled",
+        ):
             if name == "records" and value is not None and value.dtype.names:
                 facts.append(f"sequences {value['sequence'].tolist()}")
             continue

@@ -1,4 +1,5 @@
-"""Makes a story that fails smaller, while it still fails in the same way: lives, faults, frames and whatever else can go."""
+"""Makes a story that fails smaller, while it still fails in the same way: lives, faults, frames and whatever
+else can go."""
 
 from __future__ import annotations
 
@@ -19,10 +20,14 @@ ROUNDS = 6
 
 def kind_of(violation: str) -> str:
     """What is wrong, without its numbers."""
-    return re.sub(r"[^a-z]+", " ", violation.split("{", maxsplit=1)[0].split("(", maxsplit=1)[0].lower())[:60].strip()
+    return re.sub(r"[^a-z]+", " ", violation.split("{", maxsplit=1)[0].split("(", maxsplit=1)[0].lower())[
+        :60
+    ].strip()
 
 
-def shrink(story: Story, violation: str, tries: int = 1500, play_it: Callable[[Story], str | None] | None = None) -> Story:
+def shrink(
+    story: Story, violation: str, tries: int = 1500, play_it: Callable[[Story], str | None] | None = None
+) -> Story:
     """The smallest that was found in so many tries."""
     fails_as = kind_of(violation)
     run = play_it or (lambda candidate: play(candidate)[1])
@@ -61,11 +66,15 @@ def _smaller(story: Story) -> Iterator[Story]:
         yield replace(story, workers=1)
     for i, frame in enumerate(story.frames):
         if frame.fill:
-            yield replace(story, frames=(*story.frames[:i], replace(frame, fill=False), *story.frames[i + 1 :]))
+            yield replace(
+                story, frames=(*story.frames[:i], replace(frame, fill=False), *story.frames[i + 1 :])
+            )
 
 
 def _as_last(story: Story) -> Story:
-    return replace(story, lives=(*story.lives[:-1], replace(story.lives[-1], ends="finish", faults=(), worker_dies=None)))
+    return replace(
+        story, lives=(*story.lives[:-1], replace(story.lives[-1], ends="finish", faults=(), worker_dies=None))
+    )
 
 
 def _with_frames(story: Story, count: int) -> Story:

@@ -1,5 +1,5 @@
-"""A story: everything that a simulated acquisition will meet, drawn from one seed before it begins. What is left to chance while it runs (who acts
-next, what a power cut keeps) comes from ``Story.schedule``."""
+"""A story: everything that a simulated acquisition will meet, drawn from one seed before it begins. What is
+left to chance while it runs (who acts next, what a power cut keeps) comes from ``Story.schedule``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Ending = Literal["finish", "kill", "power", "take over"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a group; ``tasks`` that a slab is encoded by, 1 or one for each file."""
+    """Frame axes as (count or None, chunk, shard in chunks); ``files`` of a group; ``tasks`` that a slab is
+    encoded by, 1 or one for each file."""
 
     axes: tuple[tuple[int | None, int, int], ...]
     files: int
@@ -42,8 +43,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Fault:
-    """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full`` meanwhile. ``rot``: some of what is in
-    the file can never be read again."""
+    """The disk fails at calls ``after`` to ``after + times`` of this ``kind`` in one life, or is ``full``
+    meanwhile. ``rot``: some of what is in the file can never be read again."""
 
     kind: str
     after: int
@@ -53,9 +54,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Life:
-    """One process that has the acquisition. ``ends``: how, ``at`` so many steps after it begins or (``ending``) after it was asked to finish.
-    ``frames``: how many of the story's the client sends, then it finishes. ``flushes``, ``pauses_ms``: before the frame of that number.
-    ``deaths``: recovery is killed at these calls of the disk, and begun again. ``pace``: weights of camera, keeper, workers, clock."""
+    """One process that has the acquisition. ``ends``: how, ``at`` so many steps after it begins or
+    (``ending``) after it was asked to finish. ``frames``: how many of the story's the client sends, then it
+    finishes. ``flushes``, ``pauses_ms``: before the frame of that number. ``deaths``: recovery is killed at
+    these calls of the disk, and begun again. ``pace``: weights of camera, keeper, workers, clock."""
 
     client: Client
     ends: Ending
@@ -98,8 +100,14 @@ class Plan:
 @lru_cache(maxsize=4096)
 def plan_of(shape: Shape) -> Plan:
     names = "tz"
-    dimensions = [sw.Dimension(name=names[i], count=n, chunk_size=c, shard_size_chunks=s) for i, (n, c, s) in enumerate(shape.axes)]
-    dimensions += [sw.Dimension(name="y", count=1, chunk_size=1), sw.Dimension(name="x", count=shape.files, chunk_size=1)]
+    dimensions = [
+        sw.Dimension(name=names[i], count=n, chunk_size=c, shard_size_chunks=s)
+        for i, (n, c, s) in enumerate(shape.axes)
+    ]
+    dimensions += [
+        sw.Dimension(name="y", count=1, chunk_size=1),
+        sw.Dimension(name="x", count=shape.files, chunk_size=1),
+    ]
     spec = sw.ArraySpec(dtype="uint16", dimensions=tuple(dimensions))
     grid = Grid.of(spec)
     return Plan(spec, grid, SlabEncoder(spec, grid))
@@ -127,7 +135,9 @@ def draw(seed: int) -> Story:
         ring=ring,
         rows=grid.open_slabs + rng.choice((1, 1, 2, 3, 8)),
         groups=grid.open_groups + rng.choice((2, 2, 3, 5)),
-        staging=0 if grid.frames_per_slab == 1 else min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames))),
+        staging=0
+        if grid.frames_per_slab == 1
+        else min(ring, rng.choice((grid.held_frames, 2 * grid.held_frames, 4 * grid.held_frames))),
         workers=rng.choice((1, 2, 3)),
         frames=(frames := _frames(rng, grid)),
         lives=_lives(rng, len(frames)),
@@ -136,7 +146,9 @@ def draw(seed: int) -> Story:
 
 
 def _shape(rng: random.Random) -> Shape:
-    axes: list[tuple[int | None, int, int]] = [(None if rng.random() < 0.5 else rng.randint(1, 10), rng.randint(1, 4), rng.randint(1, 4))]
+    axes: list[tuple[int | None, int, int]] = [
+        (None if rng.random() < 0.5 else rng.randint(1, 10), rng.randint(1, 4), rng.randint(1, 4))
+    ]
     if rng.random() < 0.4:
         axes[0] = (axes[0][0] and min(axes[0][0], 5), rng.randint(1, 3), rng.randint(1, 2))
         axes.append((rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 2)))
@@ -189,7 +201,10 @@ def _life(rng: random.Random, frames: int, *, last: bool) -> Life:
         ending=early,
         frames=rng.randint(0, frames) if early else frames,
         flushes=frozenset(rng.randrange(frames + 1) for _ in range(rng.choice((0, 0, 1, 2)))),
-        pauses_ms=tuple((rng.randrange(frames + 1), rng.choice((1, 30, 600, 3000))) for _ in range(rng.choice((0, 0, 1, 3)))),
+        pauses_ms=tuple(
+            (rng.randrange(frames + 1), rng.choice((1, 30, 600, 3000)))
+            for _ in range(rng.choice((0, 0, 1, 3)))
+        ),
         deaths=deaths,
         pace=(rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 4, 16)), rng.choice((1, 1, 4))),
         new_client_at=rng.randrange(frames + 1) if rng.random() < 0.2 else None,

@@ -1,5 +1,5 @@
-"""Recovery on the simulated disk: its own scan and its own executor around the real tables and the real ``recovery.decide``. Each call of the disk
-is a place where recovery may be killed."""
+"""Recovery on the simulated disk: its own scan and its own executor around the real tables and the real
+``recovery.decide``. Each call of the disk is a place where recovery may be killed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def take_up(disk: Disk, plan: Plan, limits: Limits, *, take_over: bool) -> Resto
 
 
 def _take_files(disk: Disk, manifest: Manifest) -> Manifest:
-    """The old writer may still write through its descriptors, and act on the names that it knows: go on with copies in a folder of their own."""
+    """The old writer may still write through its descriptors, and act on the names that it knows: go on with
+    copies in a folder of their own."""
     source, target = Place(manifest.files_epoch), Place(manifest.writer_epoch)
     disk.call("take up")
     staging = None if disk.staging is None else disk.staging.copy()
@@ -144,19 +145,34 @@ class _Scan:
         fact = JournalFact.REOPENED if reopened else JournalFact.VALID
         count = self._layout.files_per_group
         files = tuple(
-            FileFacts(fact, working=self._place.working(number, f) in disk.names, final=final(number, f) in disk.names, holds=_holds(table, f))
+            FileFacts(
+                fact,
+                working=self._place.working(number, f) in disk.names,
+                final=final(number, f) in disk.names,
+                holds=_holds(table, f),
+            )
             for f in range(count)
         )
         if number in logged and not reopened:
             return GroupFacts(number, fact, files)
         actions = [action_for(file) for file in files]
         names = [self._place.working(number, f) for f in range(count)]
-        shards = [Shard(disk.names[name], name) if action is Action.CONTINUE else None for name, action in zip(names, actions, strict=True)]
+        shards = [
+            Shard(disk.names[name], name) if action is Action.CONTINUE else None
+            for name, action in zip(names, actions, strict=True)
+        ]
         lost = frozenset(f for f, action in enumerate(actions) if action is Action.LOST)
-        found = self.read_back[number] = read_back(disk, self._layout, Files(self._place, number, shards, Journal(table, reopened)), lost)
-        whole = [self._slab(slab, records, whole=True, stored=True, told=True) for slab, records in found.whole.items()]
+        found = self.read_back[number] = read_back(
+            disk, self._layout, Files(self._place, number, shards, Journal(table, reopened)), lost
+        )
+        whole = [
+            self._slab(slab, records, whole=True, stored=True, told=True)
+            for slab, records in found.whole.items()
+        ]
         torn = [
-            self._slab(slab, records, whole=False, stored=slab in found.stored, told=slab in found.tells_frames)
+            self._slab(
+                slab, records, whole=False, stored=slab in found.stored, told=slab in found.tells_frames
+            )
             for slab, records in found.torn.items()
         ]
         present = tuple(int(file.final) for file in files)
@@ -169,12 +185,18 @@ class _Scan:
 
 
 def _holds(table: File, file: int) -> bool:
-    return any(key != HEADER and key[0] == "chunk" and key[1] == file and isinstance(value, tuple) for key, value in table.data.items())
+    return any(
+        key != HEADER and key[0] == "chunk" and key[1] == file and isinstance(value, tuple)
+        for key, value in table.data.items()
+    )
 
 
 def _staged(staging: File) -> StagedFacts:
     slots, sound, spoiled, unreadable = [], [], [], False
-    for key, value in sorted(((key, value) for key, value in staging.data.items() if key[0] == "record"), key=lambda item: item[0][1]):
+    for key, value in sorted(
+        ((key, value) for key, value in staging.data.items() if key[0] == "record"),
+        key=lambda item: item[0][1],
+    ):
         if not isinstance(value, tuple):
             unreadable = True
         elif staging.data.get(("pixels", key[1])) != value[1]:
@@ -210,7 +232,9 @@ class _Executor:
         if decisions.remember_seen:
             disk.call("take up")
             assert disk.manifest is not None
-            disk.manifest = replace(disk.manifest, seen_stop=accounts.seen.stop, seen_extent=accounts.received_extent)
+            disk.manifest = replace(
+                disk.manifest, seen_stop=accounts.seen.stop, seen_extent=accounts.received_extent
+            )
         for name in self._scan.useless:
             self._delete(name)
         restored = Restored(None, decisions.standing)  # type: ignore[arg-type]
@@ -242,7 +266,10 @@ class _Executor:
         disk, found = self._disk, self._scan.read_back[group.number]
         table = disk.names[self._place.journal(group.number)]
         files = Files(
-            self._place, group.number, [self._open(group.number, f, action) for f, action in enumerate(group.actions)], Journal(table, group.reopened)
+            self._place,
+            group.number,
+            [self._open(group.number, f, action) for f, action in enumerate(group.actions)],
+            Journal(table, group.reopened),
         )
         for slab in found.whole:
             for f, shard in enumerate(files.shards):

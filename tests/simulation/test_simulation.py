@@ -21,7 +21,9 @@ def test_every_promise_is_kept() -> None:
     assert not violations, "./tools/prove simulation --seed N tells what happened"
 
 
-@pytest.mark.parametrize("seed", [128632, 362193], ids=["given up and found again", "rows held while their group is rewritten"])
+@pytest.mark.parametrize(
+    "seed", [128632, 362193], ids=["given up and found again", "rows held while their group is rewritten"]
+)
 def test_what_was_found_once_is_found_no_more(seed: int) -> None:
     assert play(draw(seed))[1] is None
 

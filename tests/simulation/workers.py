@@ -1,4 +1,5 @@
-"""The workers: they take tasks in order, and carry them out in steps that interleave in any way. They read pixels at the moment they act."""
+"""The workers: they take tasks in order, and carry them out in steps that interleave in any way. They read
+pixels at the moment they act."""
 
 from __future__ import annotations
 
@@ -55,9 +56,12 @@ class Task:
 
 
 class Workers:
-    """``dies``: (number of a task, whether it is told of) at which one of them dies. ``read(addresses, records)``: tokens of the pixels there."""
+    """``dies``: (number of a task, whether it is told of) at which one of them dies. ``read(addresses,
+    records)``: tokens of the pixels there."""
 
-    def __init__(self, count: int, disk: Disk, files: int, tasks: int, read: Read, dies: tuple[int, bool] | None) -> None:
+    def __init__(
+        self, count: int, disk: Disk, files: int, tasks: int, read: Read, dies: tuple[int, bool] | None
+    ) -> None:
         self.queue: deque[Task] = deque()
         self.at: list[Task | None] = [None] * count
         self.failure: str | None = None
@@ -74,7 +78,11 @@ class Workers:
 
     def at_files(self, files: Files) -> int:
         """Tasks that write to them, or will; once nobody is left, none."""
-        return not self.ended() and sum(getattr(task.job.command, "files", None) is files for task in (*self.queue, *self.at) if task is not None)
+        return not self.ended() and sum(
+            getattr(task.job.command, "files", None) is files
+            for task in (*self.queue, *self.at)
+            if task is not None
+        )
 
     def alive(self) -> bool:
         return self.failure is None
@@ -87,7 +95,9 @@ class Workers:
         """Workers that can go on."""
         if not any(self.at) and not self.queue:
             return []
-        return [i for i, task in enumerate(self.at) if i not in self._gone and (task is not None or self.queue)]
+        return [
+            i for i, task in enumerate(self.at) if i not in self._gone and (task is not None or self.queue)
+        ]
 
     def encode(self, command: Encode) -> None:
         job = Job(command, len(self._ranges))
@@ -185,15 +195,31 @@ class Workers:
         return None
 
 
-def tokens_at(addresses: np.ndarray, records: np.ndarray, ring: list[int], staging: File | None, expected: Callable[[int], int]) -> list[int]:
-    """Of the pixels at each address, 0 where there is none. Raises ``ViolationError`` when they are no longer those of the frame."""
+def tokens_at(
+    addresses: np.ndarray,
+    records: np.ndarray,
+    ring: list[int],
+    staging: File | None,
+    expected: Callable[[int], int],
+) -> list[int]:
+    """Of the pixels at each address, 0 where there is none. Raises ``ViolationError`` when they are no longer
+    those of the frame."""
     tokens = []
     for address, sequence in zip(addresses.tolist(), records["sequence"].tolist(), strict=True):
         if address == 0:
             tokens.append(0)
             continue
-        token = ring[address - 1] if address < STAGING else staging.data.get(("pixels", address - STAGING)) if staging is not None else None
+        token = (
+            ring[address - 1]
+            if address < STAGING
+            else staging.data.get(("pixels", address - STAGING))
+            if staging is not None
+            else None
+        )
         if token != expected(sequence):
-            raise ViolationError(f"pixels that were released are read: of sequence {sequence}, at {address}, where {token} is now")
+            raise ViolationError(
+                f"pixels that were released are read: of sequence {sequence}, at "
+                f"{address}, where {token} is now"
+            )
         tokens.append(token)
     return tokens

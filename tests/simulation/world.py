@@ -1,4 +1,5 @@
-"""The world: lets everybody act in an order that the seed says, ends lives as the story says, and has the oracle judge what is left."""
+"""The world: lets everybody act in an order that the seed says, ends lives as the story says, and has the
+oracle judge what is left."""
 
 from __future__ import annotations
 
@@ -61,7 +62,17 @@ class World:
                 self.oracle.taken_up(restored.standing.accounts, self.disk, power=power)
             self.disk.begin_life(())
             limits = limits_of(self._story) if restored is None else restored.standing.limits
-            process = Process(self._story, self._plan, life, self.disk, self.oracle, limits, self._now, self._trace, restored)
+            process = Process(
+                self._story,
+                self._plan,
+                life,
+                self.disk,
+                self.oracle,
+                limits,
+                self._now,
+                self._trace,
+                restored,
+            )
             self.disk.begin_life(life.faults)
             self._camera.begin(process, life, self.disk)
             ended = self._live(process, life)
@@ -81,7 +92,8 @@ class World:
                 take_over = process.fenced = True
                 if self._rng.random() < 0.5:
                     self.disk.looked.add(self.disk.lock)
-                self.oracle.failures += 1  # it will fail, and may say so in the log before the other has a copy of that
+                # it will fail, and may say so in the log before the other has a copy of that
+                self.oracle.failures += 1
                 self._zombies.append((process, self._rng.randint(1, ZOMBIE_STEPS)))
         assert process is not None
         sealed = process.core.state is AcquisitionState.SEALED
@@ -186,7 +198,9 @@ class World:
             camera.look(quiet=idle > QUIET_STEPS)
             self.steps += 1
 
-    def _actors(self, process: Process, camera: Camera | None, pace: tuple[int, int, int, int]) -> list[tuple[int, str, int]]:
+    def _actors(
+        self, process: Process, camera: Camera | None, pace: tuple[int, int, int, int]
+    ) -> list[tuple[int, str, int]]:
         """Who can act: (weight, who, number)."""
         actors = [(pace[3], "clock", 0)]
         if camera is not None and camera.can_act(self._ns):
@@ -199,7 +213,9 @@ class World:
         return actors
 
     def _act(self, process: Process, actors: list[tuple[int, str, int]]) -> None:
-        ((_, who, number),) = self._rng.choices(actors, [weight for weight, _, _ in actors]) if len(actors) > 1 else actors
+        ((_, who, number),) = (
+            self._rng.choices(actors, [weight for weight, _, _ in actors]) if len(actors) > 1 else actors
+        )
         if who == "camera":
             self._camera.act(self._ns)
         elif who == "keeper":
@@ -227,5 +243,7 @@ def play(story: Story, trace: Callable[[str], None] | None = None) -> tuple[Worl
         import traceback
 
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return world, f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
+        return world, (
+            f"a defect: {error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno} in {last.name}"
+        )
     return world, None

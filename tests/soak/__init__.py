@@ -1,4 +1,5 @@
-"""tools/soak: two cameras near the sustainable rate for hours, a fault every minute, and at the end an exact balance of frames.
+"""tools/soak: two cameras near the sustainable rate for hours, a fault every minute, and at the end an exact
+balance of frames.
 
 soak.py       the run: measures the rate, breaks something every minute, ends in order
 settings.py   what the command line chooses, and the configuration of the daemon
@@ -14,5 +15,6 @@ balance.py    holds what cameras sent and were told against it: each frame exact
 watch.py      memory and descriptors of every process, and whether they are flat
 report.py     what all that came to
 
-Works on its own as ``python -m tests.soak``. Disks are those of ``tests.faults``, damage to messages that of ``tests.fuzz``.
+Works on its own as ``python -m tests.soak``. Disks are those of ``tests.faults``, damage to messages that of
+``tests.fuzz``.
 """

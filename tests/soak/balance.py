@@ -1,15 +1,17 @@
-"""Holds what a camera sent and was told against what is on disk, for one acquisition. No clock and no files in here: plain facts in, faults out.
+"""Holds what a camera sent and was told against what is on disk, for one acquisition. No clock and no files
+in here: plain facts in, faults out.
 
     sent   every call of append, also the one in which the camera was killed
       = stored      its place holds it, bit for bit
       + duplicate   its place was taken: only of frames that were sent again
       + late        its place was closed: only of frames that were sent again
       + dropped     the camera's side had no room, and its policy is to drop
-      + lost        the daemon had heard of it and died; so did the camera, which had not been told that the frame is safe
+      + lost        the daemon had heard of it and died; so did the camera, which had not been told that the
+      frame is safe
       + gone        died with the camera before the daemon heard of it
 
-Each is a row of the frame table, but for those that are gone: and each row is exactly one frame that was sent. What was acknowledged, as stored or as
-durable, is never lost and never gone.
+Each is a row of the frame table, but for those that are gone: and each row is exactly one frame that was
+sent. What was acknowledged, as stored or as durable, is never lost and never gone.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ MOST_TOLD = 20  # faults of one acquisition that are kept
 
 @dataclass
 class Life:
-    """What one process of the camera sent: ``numbers.begun`` frames, from ``first_frame`` on. ``epoch`` 0: it never got that far."""
+    """What one process of the camera sent: ``numbers.begun`` frames, from ``first_frame`` on. ``epoch`` 0: it
+    never got that far."""
 
     first_frame: int
     epoch: int = 0
@@ -45,7 +48,8 @@ class Life:
 
 @dataclass
 class Claims:
-    """All that was sent to one acquisition, and all that its cameras were told. ``receipt`` None: no camera got one (killed, or the daemon was)."""
+    """All that was sent to one acquisition, and all that its cameras were told. ``receipt`` None: no camera
+    got one (killed, or the daemon was)."""
 
     name: str
     number: int
@@ -81,7 +85,8 @@ def judge(claims: Claims, evidence: Evidence | None) -> tuple[Balance, list[str]
     if evidence is None:
         sent = sum(life.numbers.begun for life in claims.lives)
         told = max((life.numbers.stored for life in claims.lives), default=0)
-        told = max(told, claims.receipt["frames_received"] if claims.receipt is not None else 0)  # one that got no frame is removed
+        # one that got no frame is removed
+        told = max(told, claims.receipt["frames_received"] if claims.receipt is not None else 0)
         faults = [f"{claims.name}: nothing is there of {sent} frames"] if told else []
         return Balance(1, sent=sent, gone=sent), faults
     trial = _Trial(claims, evidence)
@@ -95,8 +100,13 @@ def judge(claims: Claims, evidence: Evidence | None) -> tuple[Balance, list[str]
         **{fate.name.lower(): fates[fate] for fate in Fate},
     )
     if balance.difference:
-        faults.append(f"{claims.name}: {balance.difference} of {balance.sent} frames that were sent are not accounted for")
-    return balance, faults[:MOST_TOLD] + ([f"{claims.name}: and {len(faults) - MOST_TOLD} faults more"] if len(faults) > MOST_TOLD else [])
+        faults.append(
+            f"{claims.name}: {balance.difference} of {balance.sent} frames that were sent are not "
+            f"accounted for"
+        )
+    return balance, faults[:MOST_TOLD] + (
+        [f"{claims.name}: and {len(faults) - MOST_TOLD} faults more"] if len(faults) > MOST_TOLD else []
+    )
 
 
 class _Trial:
@@ -108,7 +118,9 @@ class _Trial:
         self.sent = sum(life.numbers.begun for life in self.lives)
         self.rows = {row.sequence: row for row in evidence.rows}
         ends = [*(life.first_sequence for life in self.lives[1:]), len(self.rows)]
-        self.spans = [(life, range(life.first_sequence, end)) for life, end in zip(self.lives, ends, strict=False)]  # what was heard of each
+        self.spans = [
+            (life, range(life.first_sequence, end)) for life, end in zip(self.lives, ends, strict=False)
+        ]  # what was heard of each
         self.heard = sum(len(span) for _, span in self.spans)
         self.stored = {row.place for row in evidence.rows if row.fate == Fate.STORED}
 
@@ -122,7 +134,10 @@ def _each_frame_has_one_row(trial: _Trial) -> Iterator[str]:
         yield f"no row for sequences {_few(absent)}"
     for life, span in trial.spans:
         if not 0 <= span.stop - span.start <= life.numbers.begun:
-            yield f"client {life.epoch} sent {life.numbers.begun} frames, and sequences {span.start} to {span.stop - 1} are said to be its own"
+            yield (
+                f"client {life.epoch} sent {life.numbers.begun} frames, and sequences {span.start} to "
+                f"{span.stop - 1} are said to be its own"
+            )
         for sequence in span:
             row = trial.rows.get(sequence)
             if row is not None and (fault := _not_as_sent(row, life)):
@@ -135,7 +150,10 @@ def _not_as_sent(row: Row, life: Life) -> str | None:
         return None  # nothing but its sequence was known any more
     if (row.frame_id, row.place, row.epoch) != (frame_id, frame_id, life.epoch):
         sent = f"frame {frame_id} of client {life.epoch}"
-        return f"sequence {row.sequence} was {sent}, and its row says frame {row.frame_id} of client {row.epoch} at place {row.place}"
+        return (
+            f"sequence {row.sequence} was {sent}, and its row says frame {row.frame_id} of client "
+            f"{row.epoch} at place {row.place}"
+        )
     return None
 
 
@@ -152,11 +170,14 @@ def _what_is_stored_is_there(trial: _Trial) -> Iterator[str]:
 
 
 def _what_was_acknowledged_is_safe(trial: _Trial) -> Iterator[str]:
-    """A later client's watermark also passes over what is settled: what a client was told counts for its own frames and those before."""
+    """A later client's watermark also passes over what is settled: what a client was told counts for its own
+    frames and those before."""
     for life, span in trial.spans:
         for level, told in (("durable", life.numbers.durable), ("stored", life.numbers.stored)):
             if told > span.stop:
-                yield f"client {life.epoch} was told that {told} frames are {level}, and {span.stop} were heard"
+                yield (
+                    f"client {life.epoch} was told that {told} frames are {level}, and {span.stop} were heard"
+                )
             for sequence in range(span.start, min(told, span.stop)):
                 row = trial.rows.get(sequence)
                 if row is None or row.fate == Fate.LOST:
@@ -180,9 +201,14 @@ def _every_other_fate_has_its_reason(trial: _Trial) -> Iterator[str]:
             yield f"client {life.epoch} dropped {fates[Fate.DROPPED]} frames, and is one that waits"
         last = number == len(trial.spans) - 1
         if last and not life.killed and fates[Fate.DROPPED] != life.numbers.dropped:
-            yield f"client {life.epoch} dropped {life.numbers.dropped} frames, and the table says {fates[Fate.DROPPED]}"
+            yield (
+                f"client {life.epoch} dropped {life.numbers.dropped} frames, and the table says "
+                f"{fates[Fate.DROPPED]}"
+            )
         if not life.killed and len(span) != life.numbers.begun:
-            yield f"client {life.epoch} sent {life.numbers.begun} frames, {len(span)} were heard, and it lived"
+            yield (
+                f"client {life.epoch} sent {life.numbers.begun} frames, {len(span)} were heard, and it lived"
+            )
         sent_before = max(sent_before, life.first_frame + life.numbers.begun)
 
 

@@ -1,12 +1,16 @@
-"""A camera in a process of its own: takes orders, sends frames at its pace, keeps a ledger of what it sent and what it was told.
+"""A camera in a process of its own: takes orders, sends frames at its pace, keeps a ledger of what it sent
+and what it was told.
 
-    python -m tests.soak.camera ENDPOINT SEED     orders as lines of JSON on standard input, events as lines of JSON on standard output
+    python -m tests.soak.camera ENDPOINT SEED     orders as lines of JSON on standard input, events as lines
+    of JSON on standard output
 
-    {"do": "acquire", ...}    the fields of ``Order``; answered by "refused" any number of times, "opened", and then "closed" or "failed"
-    {"do": "pace", "fps": F}  from now on; 0 is as fast as the stream takes frames
+    {"do": "acquire", ...}    the fields of ``Order``; answered by "refused" any number of times, "opened",
+    and then "closed" or "failed" {"do": "pace", "fps": F}  from now on; 0 is as fast as the stream takes
+    frames
     {"do": "finish"}          close what is open; later orders are closed before their first frame
 
-Whatever the daemon or the link does to it, it behaves as a camera's program should: what may be tried again is tried again, the rest is told.
+Whatever the daemon or the link does to it, it behaves as a camera's program should: what may be tried again
+is tried again, the rest is told.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ NUMBERS_OF_AN_ACQUISITION = 1 << 20  # no two acquisitions of a camera draw the 
 
 @dataclass(frozen=True)
 class Order:
-    """Send frames ``first`` to ``frames`` - 1 of acquisition ``number``. ``reopen``: an earlier process began it."""
+    """Send frames ``first`` to ``frames`` - 1 of acquisition ``number``. ``reopen``: an earlier process began
+    it."""
 
     name: str
     number: int
@@ -114,7 +119,11 @@ class Camera:
             doing = "acquire"
             try:
                 stream = self._acquire(order)
-                say(opened=stream.path, epoch=stream._link.opened.client_epoch, first_sequence=stream._link.opened.next_sequence)
+                say(
+                    opened=stream.path,
+                    epoch=stream._link.opened.client_epoch,
+                    first_sequence=stream._link.opened.next_sequence,
+                )
                 doing = "append"
                 ledger = Ledger(Path(order.ledger))
                 self._send(stream, order, ledger)
@@ -126,7 +135,8 @@ class Camera:
                 say(failed=error.to_dict(), doing=doing)
 
     def _acquire(self, order: Order) -> Stream:
-        """Until the daemon is back, the disk has room, and it has noticed that the process before this one is gone."""
+        """Until the daemon is back, the disk has room, and it has noticed that the process before this one is
+        gone."""
         reopen, give_up_s = order.reopen, time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -159,7 +169,12 @@ class Camera:
 
 def note(stream: Stream, ledger: Ledger) -> None:
     watermark = stream.watermark
-    ledger.write(dropped=stream.frames_dropped, stored=watermark.stored, durable=watermark.durable, reconnects=stream.reconnects)
+    ledger.write(
+        dropped=stream.frames_dropped,
+        stored=watermark.stored,
+        durable=watermark.durable,
+        reconnects=stream.reconnects,
+    )
 
 
 def main() -> None:

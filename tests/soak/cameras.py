@@ -1,10 +1,12 @@
-"""The cameras as the soak sees them: each has one process after another, sends one acquisition after another, and all that it claims is kept.
+"""The cameras as the soak sees them: each has one process after another, sends one acquisition after another,
+and all that it claims is kept.
 
-A ``CameraSide`` runs in a thread of its own. ``kill`` may come from another thread at any moment; what the camera's program does after its death is
-drawn by whoever kills it:
+A ``CameraSide`` runs in a thread of its own. ``kill`` may come from another thread at any moment; what the
+camera's program does after its death is drawn by whoever kills it:
 
     go_on        a new process opens the acquisition again and goes on with the next frame
-    send_again   the same, but it has kept every frame that it was not told to be stored, and sends these again
+    send_again   the same, but it has kept every frame that it was not told to be stored, and sends these
+                 again
     start_anew   a new process starts the next acquisition; the daemon has to seal the old one by itself
 """
 
@@ -42,7 +44,13 @@ class CameraProcess:
         command = [sys.executable, "-m", "tests.soak.camera", places.endpoint, str(seed)]
         with (places.work / f"{name}.errors").open("ab") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(), start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
+                start_new_session=True,
             )
         self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -81,20 +89,29 @@ class CameraProcess:
 
 
 class CameraSide:
-    """``on_ended`` gets the claims of each acquisition that no camera sends to any more; ``on_trouble`` every fault that needs no judge.
+    """``on_ended`` gets the claims of each acquisition that no camera sends to any more; ``on_trouble`` every
+    fault that needs no judge.
 
     ``room`` is taken for each acquisition, and given back by whoever has judged and removed it.
     """
 
     def __init__(
-        self, places: Places, name: str, seed: int, *, room: int, on_ended: Callable[[Claims], None], on_trouble: Callable[[str], None]
+        self,
+        places: Places,
+        name: str,
+        seed: int,
+        *,
+        room: int,
+        on_ended: Callable[[Claims], None],
+        on_trouble: Callable[[str], None],
     ) -> None:
         self.name = name
         self.seed = seed
         self.room = threading.Semaphore(room)
         self.refusals = 0
         self.deaths = 0
-        self.daemon_deaths = 0  # how many the soak has caused; an acquisition that ended during one may have no receipt
+        # how many the soak has caused; an acquisition that ended during one may have no receipt
+        self.daemon_deaths = 0
         self._places = places
         self._on_ended = on_ended
         self._on_trouble = on_trouble
@@ -109,7 +126,8 @@ class CameraSide:
         self._over = False  # its process has been ended for good
         self._thread = threading.Thread(target=self._run, name=f"camera {name}", daemon=True)
 
-    # The soak's side ------------------------------------------------------------------------------------------------------------------------
+    # The soak's side
+    # ----------------------------------------------------------------------------------------------------
 
     def begin(self, stream: str, frames: int, fps: float) -> None:
         self.set(stream, fps, frames)
@@ -175,7 +193,8 @@ class CameraSide:
         if self._thread.ident is not None:
             self._thread.join()
 
-    # Its thread -----------------------------------------------------------------------------------------------------------------------------
+    # Its thread
+    # ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -198,7 +217,11 @@ class CameraSide:
         while True:
             life = self._live(claims, order)
             if not life.killed:
-                if claims.receipt is None and self.daemon_deaths == deaths_before and not any(earlier.killed for earlier in claims.lives):
+                if (
+                    claims.receipt is None
+                    and self.daemon_deaths == deaths_before
+                    and not any(earlier.killed for earlier in claims.lives)
+                ):
                     self._on_trouble(f"{claims.name} has no receipt, and nobody died")
                 return claims
             with self._lock:
@@ -212,7 +235,9 @@ class CameraSide:
                 return claims
             first = life.first_frame + life.numbers.begun
             if afterwards == "send_again":
-                first = max(life.first_frame, min(first, life.first_frame + life.numbers.stored - life.first_sequence))
+                first = max(
+                    life.first_frame, min(first, life.first_frame + life.numbers.stored - life.first_sequence)
+                )
             order = Order(order.name, order.number, order.stream, order.frames, "", first, reopen=True)
 
     def _live(self, claims: Claims, order: Order) -> Life:
@@ -242,12 +267,15 @@ class CameraSide:
                 break
         life.numbers = numbers = ledger.read(path)
         self._ledger = None
-        self._before = Numbers(begun=self._before.begun + numbers.begun, reconnects=self._before.reconnects + numbers.reconnects)
+        self._before = Numbers(
+            begun=self._before.begun + numbers.begun, reconnects=self._before.reconnects + numbers.reconnects
+        )
         path.unlink()
         return life
 
     def _take_failure(self, claims: Claims, event: dict[str, Any]) -> None:
-        """The errors that a camera of this soak may meet when somebody has died: what it wants to open or to close was sealed while it was away."""
+        """The errors that a camera of this soak may meet when somebody has died: what it wants to open or to
+        close was sealed while it was away."""
         allowed = {"acquire": ("resume", "output_exists"), "append": (), "close": ("resume",)}[event["doing"]]
         if event["failed"]["code"] not in allowed:
             self._on_trouble(f"{claims.name}: {event['doing']} failed: {event['failed']}")

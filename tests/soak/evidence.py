@@ -1,6 +1,8 @@
-"""What lies on disk of one acquisition: what each place of the image holds, the frame table, the holes that the commands list, files left behind.
+"""What lies on disk of one acquisition: what each place of the image holds, the frame table, the holes that
+the commands list, files left behind.
 
-The image is read with tensorstore and the table with zarr-python, which know nothing of how shardwright writes. Memory is a slab of frames.
+The image is read with tensorstore and the table with zarr-python, which know nothing of how shardwright
+writes. Memory is a slab of frames.
 """
 
 from __future__ import annotations
@@ -25,9 +27,14 @@ if TYPE_CHECKING:
 
     from shardwright.simulate.photons import PhotonFrames
 
-EMPTY, RIGHT, WRONG = 0, 1, 2  # what a place of the image holds: fill value, the frame that was sent there, or anything else
+# what a place of the image holds: fill value, the frame that was sent there, or anything else
+EMPTY, RIGHT, WRONG = 0, 1, 2
 FRAMES_AT_ONCE = 16
-MODEST = {"cache_pool": {"total_bytes_limit": 0}, "data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
+MODEST = {
+    "cache_pool": {"total_bytes_limit": 0},
+    "data_copy_concurrency": {"limit": 1},
+    "file_io_concurrency": {"limit": 1},
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,8 @@ class Row:
 
 @dataclass
 class Evidence:
-    """``holds``: for each place of the image. ``listed``: places that ``shardwright inspect --missing`` names."""
+    """``holds``: for each place of the image. ``listed``: places that ``shardwright inspect --missing``
+    names."""
 
     holds: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -58,12 +66,18 @@ def read_evidence(store: Path, source: PhotonFrames, number: int) -> Evidence | 
     opened = open_store(store)
     table = open_frame_table(opened)
     assert table is not None, f"{store} has no frame table"
-    listed = [place for gap in MissingFrames(table, opened.arrays[0]).ranges() for place in range(gap.first, gap.last + 1)]
+    listed = [
+        place
+        for gap in MissingFrames(table, opened.arrays[0]).ranges()
+        for place in range(gap.first, gap.last + 1)
+    ]
     return Evidence(list(_holdings(store, source, number)), list(_rows(store)), listed, leftovers(store))
 
 
 def _holdings(store: Path, source: PhotonFrames, number: int) -> Iterator[int]:
-    image = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}, "context": MODEST}, read=True).result()
+    image = tensorstore.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}, "context": MODEST}, read=True
+    ).result()
     sent = np.empty(source.shape, source.dtype)
     for start in range(0, image.shape[0], FRAMES_AT_ONCE):
         frames = image[start : min(start + FRAMES_AT_ONCE, image.shape[0])].read().result()
@@ -76,5 +90,8 @@ def _holdings(store: Path, source: PhotonFrames, number: int) -> Iterator[int]:
 
 def _rows(store: Path) -> Iterator[Row]:
     group = zarr.open_group(store / "frames", mode="r")
-    columns = [np.asarray(group[name]).tolist() for name in ("sequence", "frame_id", "index_t", "client_epoch", "fate")]
+    columns = [
+        np.asarray(group[name]).tolist()
+        for name in ("sequence", "frame_id", "index_t", "client_epoch", "fate")
+    ]
     return (Row(*values) for values in zip(*columns, strict=True))

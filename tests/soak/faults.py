@@ -1,7 +1,8 @@
-"""What a soak breaks, by name. Each fault sees to it that it has had an effect, and says in one line what it was.
+"""What a soak breaks, by name. Each fault sees to it that it has had an effect, and says in one line what it
+was.
 
-While the soak breaks one thing, the rest must hold: only where ``FAULTS`` says so may the daemon be another one afterwards, and may cameras have had
-to connect again.
+While the soak breaks one thing, the rest must hold: only where ``FAULTS`` says so may the daemon be another
+one afterwards, and may cameras have had to connect again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,16 @@ if TYPE_CHECKING:
     from .settings import Places, Settings
 
 STUCK_S = 1.0  # a call that takes so long shows that the disk is stuck
-# Not acquisition_recovery_failed: asking for an acquisition that was never begun ends in that as well. What really is not recovered is not sealed
-# either, and found by that.
-NEVER = ("thread_died", "web_died", "control_died", "acquisition_failed", "acquisition_open_failed", "events_lost")
+# Not acquisition_recovery_failed: asking for an acquisition that was never begun ends in that as well. What
+# really is not recovered is not sealed either, and found by that.
+NEVER = (
+    "thread_died",
+    "web_died",
+    "control_died",
+    "acquisition_failed",
+    "acquisition_open_failed",
+    "events_lost",
+)
 
 
 @dataclass
@@ -56,7 +64,9 @@ def client_kill(scene: Scene) -> str:
 def daemon_kill(scene: Scene) -> str:
     for camera in scene.cameras:
         camera.daemon_deaths += 1
-    acquiring = wait_for(lambda: len(scene.rig.status()["acquisitions"]), "an acquisition that a kill can interrupt")
+    acquiring = wait_for(
+        lambda: len(scene.rig.status()["acquisitions"]), "an acquisition that a kill can interrupt"
+    )
     scene.rig.kill()
     began_s = time.monotonic()
     scene.rig.start()
@@ -66,7 +76,10 @@ def daemon_kill(scene: Scene) -> str:
 def disk_stall(scene: Scene) -> str:
     assert scene.disk is not None
     with scene.disk.frozen():
-        longest_s = wait_for(lambda: (stall_s := scene.rig.status()["stall_s"]) > STUCK_S and stall_s, "a call to be stuck in the disk")
+        longest_s = wait_for(
+            lambda: (stall_s := scene.rig.status()["stall_s"]) > STUCK_S and stall_s,
+            "a call to be stuck in the disk",
+        )
         scene.hold()
         longest_s = max(longest_s, scene.rig.status()["stall_s"])
     return f"a call was stuck for {longest_s:.1f} s"
@@ -80,7 +93,8 @@ def disk_full(scene: Scene) -> str:
     end_s = time.monotonic() + scene.settings.hold_s
     try:
         wait_for(
-            lambda: filler.fill() and scene.rig.count(*noticed) > before and time.monotonic() > end_s, "the daemon to notice that the disk is full"
+            lambda: filler.fill() and scene.rig.count(*noticed) > before and time.monotonic() > end_s,
+            "the daemon to notice that the disk is full",
         )
         taken, times = filler.path.stat().st_size, scene.rig.count(*noticed) - before
     finally:
@@ -115,7 +129,11 @@ class Fault:
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("client-kill", "SIGKILL to a camera; its program goes on, sends again, or starts anew", client_kill),
+        Fault(
+            "client-kill",
+            "SIGKILL to a camera; its program goes on, sends again, or starts anew",
+            client_kill,
+        ),
         Fault("daemon-kill", "SIGKILL to the daemon, which is started again", daemon_kill, daemon_dies=True),
         Fault("disk-stall", "the filesystem is frozen: whoever writes waits", disk_stall, needs_disk=True),
         Fault("disk-full", "a file takes all the room there is", disk_full, needs_disk=True),
@@ -132,13 +150,20 @@ def carry_out(fault: Fault, scene: Scene) -> tuple[str, list[str]]:
     faults = what_must_not_be(scene.rig) if fault.daemon_dies else []  # nobody could ask that daemon any more
     done = fault.do(scene)
     for camera, before in sent:
-        wait_for(lambda camera=camera, before=before: camera.sent > before, f"camera {camera.name} to go on after {fault.name}")
+        wait_for(
+            lambda camera=camera, before=before: camera.sent > before,
+            f"camera {camera.name} to go on after {fault.name}",
+        )
     if scene.rig.dead:
         faults.append(f"the daemon died of {fault.name}")
     if not fault.daemon_dies:
         if scene.rig.pid != pid:
             faults.append(f"the daemon is another one after {fault.name}")
-        faults += [f"{camera.name} had to connect again during {fault.name}" for camera, before in reconnects if camera.reconnects > before]
+        faults += [
+            f"{camera.name} had to connect again during {fault.name}"
+            for camera, before in reconnects
+            if camera.reconnects > before
+        ]
     return done, faults + what_must_not_be(scene.rig)
 
 

@@ -1,7 +1,8 @@
-"""What strangers do to a daemon: garbage on all of its sockets, browsers that reload without end, ask for everything, and hang.
+"""What strangers do to a daemon: garbage on all of its sockets, browsers that reload without end, ask for
+everything, and hang.
 
-Each flood goes on for some seconds in a few threads and returns what it did. How the daemon answers strangers is its own business; what the cameras
-notice of it is the soak's.
+Each flood goes on for some seconds in a few threads and returns what it did. How the daemon answers strangers
+is its own business; what the cameras notice of it is the soak's.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ TIMEOUT_S = 5.0
 
 
 def bad_messages(places: Places, seconds: float, seed: int) -> Counter[str]:
-    """On the sockets of ingest (as a stranger, and as a client that talks nonsense), of the rings, and of control."""
+    """On the sockets of ingest (as a stranger, and as a client that talks nonsense), of the rings, and of
+    control."""
     ingest, rings, control = (places.sockets / name for name in ("in.sock", "in.sock.ring", "control.sock"))
     context = zmq.Context()
     try:
@@ -63,11 +65,16 @@ def page_reload(url: str, seconds: float, seed: int) -> Counter[str]:
         for number in range(HANGING):
             with contextlib.suppress(OSError):  # as many as it lets in
                 hanging = open_ones.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
-                hanging.sendall(b"GET /api/status HTTP/1.1\r\nHost: localhost\r\n" + (b"\r\n" * 20 if number % 2 else b"X-Slow: "))
+                hanging.sendall(
+                    b"GET /api/status HTTP/1.1\r\nHost: localhost\r\n"
+                    + (b"\r\n" * 20 if number % 2 else b"X-Slow: ")
+                )
         return _all_at_once([lambda random, done: _reload(url, random, done)] * 3, seconds, seed)
 
 
-def _all_at_once(deeds: list[Callable[[Random, Counter[str]], None]], seconds: float, seed: int) -> Counter[str]:
+def _all_at_once(
+    deeds: list[Callable[[Random, Counter[str]], None]], seconds: float, seed: int
+) -> Counter[str]:
     end_s, counts = time.monotonic() + seconds, [Counter[str]() for _ in deeds]
 
     def go_on(number: int) -> None:
@@ -100,18 +107,27 @@ def _connected(path: Path) -> socket.socket:
 
 def _garbage(path: Path, random: Random, done: Counter[str], *, greeting: bool = False) -> None:
     with _connected(path) as connection:
-        connection.sendall((GREETING if greeting else b"") + random.randbytes(random.choice((1, 64, 300, 5000, 70_000))))
+        connection.sendall(
+            (GREETING if greeting else b"") + random.randbytes(random.choice((1, 64, 300, 5000, 70_000)))
+        )
     done["garbage"] += 1
 
 
-def _nonsense(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, random: Random, done: Counter[str]) -> None:
-    """A client that says hello, more or less, and then sends damaged messages for sessions that it does not have."""
+def _nonsense(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, random: Random, done: Counter[str]
+) -> None:
+    """A client that says hello, more or less, and then sends damaged messages for sessions that it does not
+    have."""
     client = context.socket(zmq.DEALER)
     try:
         client.connect(endpoint)
         channel, stranger = MessageCounter(CONNECTION), MessageCounter(random.getrandbits(48))
         hello = channel.control(Kind.HELLO, Hello("soak", "nowhere", 1).to_body())
-        others = [channel.control(Kind.HEARTBEAT), stranger.message(Kind.FRAMES, [random.randbytes(200)], count=2), stranger.message(Kind.FLUSH, [])]
+        others = [
+            channel.control(Kind.HEARTBEAT),
+            stranger.message(Kind.FRAMES, [random.randbytes(200)], count=2),
+            stranger.message(Kind.FLUSH, []),
+        ]
         client.send_multipart(hello if random.random() < 0.7 else damaged(hello, random), zmq.NOBLOCK)
         for message in others:
             client.send_multipart(damaged(message, random), zmq.NOBLOCK)
@@ -124,7 +140,14 @@ def _nonsense(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, random: Ra
 
 def _requests(path: Path, random: Random, done: Counter[str]) -> None:
     """Lines that are no requests, or none that control knows; some are never ended."""
-    lines = (b"{}", b"[" * 40_000, b'{"version": 1, "do": "status"', b'{"version": 99, "do": "status"}', b"\xff\xfe", b'{"version": 1, "do": "stop"}')
+    lines = (
+        b"{}",
+        b"[" * 40_000,
+        b'{"version": 1, "do": "status"',
+        b'{"version": 99, "do": "status"}',
+        b"\xff\xfe",
+        b'{"version": 1, "do": "stop"}',
+    )
     with _connected(path) as connection:
         for _ in range(random.randrange(1, 20)):
             connection.sendall(random.choice(lines) + random.choice((b"\n", b"\n", b"\n", b"")))
@@ -133,7 +156,8 @@ def _requests(path: Path, random: Random, done: Counter[str]) -> None:
 
 def _reload(url: str, random: Random, done: Counter[str]) -> None:
     """All that the page asks for, and what a scraper asks."""
-    store = f"stores/{random.choice(('patient', 'live'))}-1.ome.zarr/zarr.json"  # there at first, deleted later
+    # there at first, deleted later
+    store = f"stores/{random.choice(('patient', 'live'))}-1.ome.zarr/zarr.json"
     for path in ("", "api/status", "api/events", "metrics", "api/stores", store, "nothing"):
         try:
             with urllib.request.urlopen(url + path, timeout=TIMEOUT_S) as answer:

@@ -1,4 +1,5 @@
-"""Judges every acquisition that has ended as soon as it is sealed, in a process of its own, and makes room for the next one.
+"""Judges every acquisition that has ended as soon as it is sealed, in a process of its own, and makes room
+for the next one.
 
 A thread: whatever goes on in the soak, cameras that wait for room get it, unless a judgement is against them.
 """
@@ -42,9 +43,12 @@ def _be_modest() -> None:
 
 
 class Judge:
-    """``hand_over`` may be called from any thread. ``cameras`` by name; ``on_fault`` gets everything that is wrong."""
+    """``hand_over`` may be called from any thread. ``cameras`` by name; ``on_fault`` gets everything that is
+    wrong."""
 
-    def __init__(self, places: Places, cameras: Mapping[str, CameraSide], on_fault: Callable[[str], None]) -> None:
+    def __init__(
+        self, places: Places, cameras: Mapping[str, CameraSide], on_fault: Callable[[str], None]
+    ) -> None:
         self.balances: dict[str, Balance] = {}
         self._places = places
         self._cameras = cameras
@@ -68,7 +72,11 @@ class Judge:
 
     def wait_for_all(self) -> None:
         """What was handed over so far. No more may come meanwhile."""
-        wait_for(lambda: self._taken == self._handed_over, "the last acquisitions to be judged", 2 * SEALED_WITHIN_S)
+        wait_for(
+            lambda: self._taken == self._handed_over,
+            "the last acquisitions to be judged",
+            2 * SEALED_WITHIN_S,
+        )
 
     def _run(self) -> None:
         while not self._over.wait(POLL_S):
@@ -84,7 +92,9 @@ class Judge:
             if time.monotonic() - since_s < SEALED_WITHIN_S:
                 return False
             self._on_fault(f"{claims.name} was left behind, and is not sealed after {SEALED_WITHIN_S:.0f} s")
-        self._judging.append((claims, self._pool.submit(judge_store, store, self._cameras[claims.camera].seed, claims)))
+        self._judging.append(
+            (claims, self._pool.submit(judge_store, store, self._cameras[claims.camera].seed, claims))
+        )
         return True
 
     def _take(self, claims: Claims, judgement: Judgement) -> bool:
@@ -98,7 +108,10 @@ class Judge:
         if faults:
             faults.append(f"what was claimed: {claims}")
         else:
-            for store in (self._places.store(claims.name), self._places.spill / self._places.store(claims.name).name):
+            for store in (
+                self._places.store(claims.name),
+                self._places.spill / self._places.store(claims.name).name,
+            ):
                 shutil.rmtree(store, ignore_errors=True)
             self._cameras[claims.camera].room.release()
         for fault in faults:

@@ -1,4 +1,5 @@
-"""Numbers that a camera keeps in a file which it maps: whoever kills the camera can still read how far it was. Costs it no system call."""
+"""Numbers that a camera keeps in a file which it maps: whoever kills the camera can still read how far it
+was. Costs it no system call."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Numbers:
-    """``begun``, ``returned``: calls of append. ``stored``, ``durable``: the watermarks that the camera was told, counted over the acquisition."""
+    """``begun``, ``returned``: calls of append. ``stored``, ``durable``: the watermarks that the camera was
+    told, counted over the acquisition."""
 
     begun: int = 0
     returned: int = 0
@@ -29,7 +31,8 @@ BYTES = 8 * len(NAMES)
 
 
 class Ledger:
-    """The camera's end. Each number is one aligned word, so that a reader sees it before or after, never in between."""
+    """The camera's end. Each number is one aligned word, so that a reader sees it before or after, never in
+    between."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:

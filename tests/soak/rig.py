@@ -1,4 +1,5 @@
-"""The daemon of a soak: started, killed, asked over its control socket. Its events are kept in one file a life."""
+"""The daemon of a soak: started, killed, asked over its control socket. Its events are kept in one file a
+life."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ POLL_S = 0.05
 
 def environment() -> dict[str, str]:
     """Processes that a soak starts import this checkout."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
@@ -62,9 +66,19 @@ class Rig:
 
     def start(self) -> None:
         self.lives += 1
-        command = [sys.executable, "-m", "shardwright.cli", "serve", str(self._places.config), "--log-format", "json"]
+        command = [
+            sys.executable,
+            "-m",
+            "shardwright.cli",
+            "serve",
+            str(self._places.config),
+            "--log-format",
+            "json",
+        ]
         with self._file("events").open("wb") as events, self._file("errors").open("wb") as errors:
-            self._process = subprocess.Popen(command, stdout=events, stderr=errors, env=environment(), start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=events, stderr=errors, env=environment(), start_new_session=True
+            )
         facts = wait_for(self._ready, "the daemon to serve")
         self.plan_bytes = facts["ready"]["memory_peak_bytes"]
         self.url, self.web_pid = facts["web_ready"]["url"], facts["web_ready"]["pid"]

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 SHAPE = (512, 512)
 FRAME_BYTES = SHAPE[0] * SHAPE[1] * 2
 PATIENT, LIVE = "patient", "live"  # the cameras, and their streams
-ACQUISITIONS_AT_A_TIME = 3  # of one camera that lie on the disk: the one it sends, and those that are being judged
+# of one camera that lie on the disk: the one it sends, and those that are being judged
+ACQUISITIONS_AT_A_TIME = 3
 DISK_SHARE = 16  # one acquisition takes at most this part of the disk, encoded badly
 
-# One camera waits for a slow or full disk and loses nothing. The other cannot wait: it drops what it cannot hand over, and its shards may spill.
+# One camera waits for a slow or full disk and loses nothing. The other cannot wait: it drops what it cannot
+# hand over, and its shards may spill.
 CONFIG = """\
 output: {{root: {root}, spill_root: {spill}, create: true, in_memory: true, ballast: 8MiB, low_water: 4KiB}}
 ingest: {{endpoints: ["ipc://{sockets}/in.sock"]}}
@@ -41,7 +43,8 @@ streams:
 
 @dataclass(frozen=True)
 class Settings:
-    """``faults`` are taken in turn, each round in another order that ``seed`` draws. ``load``: the cameras' rate; a part of what can be kept up."""
+    """``faults`` are taken in turn, each round in another order that ``seed`` draws. ``load``: the cameras'
+    rate; a part of what can be kept up."""
 
     seconds: float
     faults: tuple[str, ...]
@@ -54,7 +57,8 @@ class Settings:
 
     @property
     def faults_in_all(self) -> int:
-        """As many as fit into the time after the measurement, the last one followed by some time; at least one of each."""
+        """As many as fit into the time after the measurement, the last one followed by some time; at least
+        one of each."""
         return max(len(self.faults), int((self.seconds - self.measure_s) / self.fault_every_s))
 
     @property
@@ -65,7 +69,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Places:
-    """``work``: evidence, kept when something is wrong. ``sockets``: a folder with a short name. ``root``: where stores are written."""
+    """``work``: evidence, kept when something is wrong. ``sockets``: a folder with a short name. ``root``:
+    where stores are written."""
 
     work: Path
     sockets: Path
@@ -87,5 +92,7 @@ class Places:
         return self.root / f"{name}.ome.zarr"
 
     def write_config(self) -> None:
-        text = CONFIG.format(root=self.root, spill=self.spill, sockets=self.sockets, height=SHAPE[0], width=SHAPE[1])
+        text = CONFIG.format(
+            root=self.root, spill=self.spill, sockets=self.sockets, height=SHAPE[0], width=SHAPE[1]
+        )
         self.config.write_text(text, encoding="utf-8")

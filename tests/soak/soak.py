@@ -1,7 +1,8 @@
 """The run of a soak, in the main thread: measure the rate, break something every minute, end in order.
 
     cameras, each in a thread    send; claims of acquisitions that ended ──▶ judge
-    judge, a thread              a process of its own reads every pixel back; then the store is deleted, and its camera has room for another
+    judge, a thread              a process of its own reads every pixel back; then the store is deleted, and
+    its camera has room for another
     watch, a thread              samples memory and descriptors
     main thread                  breaks things, and ends it all
 
@@ -38,7 +39,8 @@ SAMPLES_BETWEEN_FAULTS = 60
 
 @dataclass
 class Result:
-    """All that a soak came to. ``faults_done``: (seconds since the start, name, what was done). Rates are those of both cameras together."""
+    """All that a soak came to. ``faults_done``: (seconds since the start, name, what was done). Rates are
+    those of both cameras together."""
 
     seconds: float = 0.0
     rate_hz: float = 0.0  # that can be kept up, as measured
@@ -57,14 +59,18 @@ class Result:
 def stored_nothing(balances: Mapping[str, Balance]) -> list[str]:
     """A camera may drop, and the account is right: but one that dropped all was not served."""
     return [
-        f"camera {name}: not one of {balance.sent} frames was stored" for name, balance in balances.items() if balance.sent and not balance.stored
+        f"camera {name}: not one of {balance.sent} frames was stored"
+        for name, balance in balances.items()
+        if balance.sent and not balance.stored
     ]
 
 
 class Soak:
     """``say`` gets a line now and then. ``stop`` ends it in order, from any thread or signal handler."""
 
-    def __init__(self, settings: Settings, places: Places, disk: LoopDisk | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings, places: Places, disk: LoopDisk | None, say: Callable[[str], None]
+    ) -> None:
         self.settings = settings
         self.places = places
         self.result = Result()
@@ -115,7 +121,14 @@ class Soak:
 
     def _camera(self, name: str, number: int) -> CameraSide:
         seed = 1000 * self.settings.seed + number
-        made = CameraSide(self.places, name, seed, room=ACQUISITIONS_AT_A_TIME, on_ended=self._judge.hand_over, on_trouble=self._violate)
+        made = CameraSide(
+            self.places,
+            name,
+            seed,
+            room=ACQUISITIONS_AT_A_TIME,
+            on_ended=self._judge.hand_over,
+            on_trouble=self._violate,
+        )
         self._cameras[name] = made
         return made
 
@@ -135,15 +148,21 @@ class Soak:
 
     def _wait(self, seconds: float) -> None:
         end_s = time.monotonic() + seconds
-        while not self._stop.wait(min(POLL_S, max(0.0, end_s - time.monotonic()))) and time.monotonic() < end_s:
+        while (
+            not self._stop.wait(min(POLL_S, max(0.0, end_s - time.monotonic()))) and time.monotonic() < end_s
+        ):
             if self._rig.dead:
                 self._violate("the daemon died by itself")
 
     def _measure(self) -> None:
-        """How fast both go for ever, with every frame read back: both send as fast as they can, and wait for each other and for the judge."""
+        """How fast both go for ever, with every frame read back: both send as fast as they can, and wait for
+        each other and for the judge."""
         for camera in self._cameras.values():
             camera.begin(PATIENT, self.settings.frames, 0.0)
-        wait_for(lambda: self._stop.is_set() or all(camera.sent for camera in self._cameras.values()), "the first frames")
+        wait_for(
+            lambda: self._stop.is_set() or all(camera.sent for camera in self._cameras.values()),
+            "the first frames",
+        )
         self._wait(self.settings.measure_s / 2)
         sent, since_s = self._sent(), time.monotonic()
         self._wait(self.settings.measure_s / 2)
@@ -152,7 +171,10 @@ class Soak:
         for name, camera in self._cameras.items():
             camera.set(name, fps, self.settings.frames)
         megabytes = self.result.rate_hz * FRAME_BYTES / 1e6
-        self._say(f"{self.result.rate_hz:.0f} frames/s ({megabytes:.0f} MB/s) can be kept up here; each camera sends {fps:.0f} frames/s from now on")
+        self._say(
+            f"{self.result.rate_hz:.0f} frames/s ({megabytes:.0f} MB/s) can be kept up here; each "
+            f"camera sends {fps:.0f} frames/s from now on"
+        )
 
     def _break_things(self) -> None:
         random = Random(self.settings.seed)
@@ -174,10 +196,16 @@ class Soak:
 
     def _progress(self, name: str, done: str) -> str:
         sample = self._watch.newest("daemon")
-        memory = f"{sample.memory_bytes >> 20} MiB, {sample.descriptors} descriptors" if sample else "just started"
+        memory = (
+            f"{sample.memory_bytes >> 20} MiB, {sample.descriptors} descriptors"
+            if sample
+            else ("just started")
+        )
         return (
-            f"{_clock(time.monotonic() - self._begun_s)} of {_clock(self.settings.seconds)}  {name:<13} {done}\n"
-            f"                    {self._sent():,} frames sent, {self._judge.judged} acquisitions judged, daemon: {memory}"
+            f"{_clock(time.monotonic() - self._begun_s)} of {_clock(self.settings.seconds)}  {name:<13} "
+            f"{done}\n"
+            f"                    {self._sent():,} frames sent, {self._judge.judged} acquisitions judged, "
+            f"daemon: {memory}"
         )
 
     def _end_daemon(self) -> None:
@@ -195,7 +223,9 @@ class Soak:
         result, lives = self.result, self._watch.lives
         result.plan_bytes, result.peaks = self._rig.plan_bytes, dict(self._watch.peak_bytes)
         result.lives = {name: len(its_lives) for name, its_lives in lives.items()}
-        result.levels = watch.judge(lives, min(LONGEST_WARM_UP_S, WARM_UP_SHARE * self.settings.fault_every_s))
+        result.levels = watch.judge(
+            lives, min(LONGEST_WARM_UP_S, WARM_UP_SHARE * self.settings.fault_every_s)
+        )
         for level in result.levels:
             if not level.flat:
                 self._violate(f"not flat: {level}")

@@ -1,4 +1,5 @@
-"""What judges a soak finds what it is there for: an altered pixel, a removed frame, a lost count, an acknowledgement that was not kept."""
+"""What judges a soak finds what it is there for: an altered pixel, a removed frame, a lost count, an
+acknowledgement that was not kept."""
 
 from __future__ import annotations
 
@@ -29,16 +30,27 @@ if TYPE_CHECKING:
 
 
 def account() -> tuple[Claims, Evidence]:
-    """A camera that was killed after 10 frames, of which 8 were heard, and another process that sent the last two of these again, and 10 more.
+    """A camera that was killed after 10 frames, of which 8 were heard, and another process that sent the last
+    two of these again, and 10 more.
 
-    Frame 9 died with its camera and was sent again; 13 and 14 were dropped; the last two frames stand behind the image's end.
+    Frame 9 died with its camera and was sent again; 13 and 14 were dropped; the last two frames stand behind
+    the image's end.
     """
     first = Life(0, 1, 0, Numbers(10, 9, 0, 6, 5), killed=True)
     second = Life(6, 2, 8, Numbers(14, 14, 4, 22, 22))
     rows = [Row(i, i, i, 1, Fate.STORED) for i in range(8)]
-    fates = {6: Fate.DUPLICATE, 7: Fate.DUPLICATE, 13: Fate.DROPPED, 14: Fate.DROPPED, 18: Fate.DROPPED, 19: Fate.DROPPED}
+    fates = {
+        6: Fate.DUPLICATE,
+        7: Fate.DUPLICATE,
+        13: Fate.DROPPED,
+        14: Fate.DROPPED,
+        18: Fate.DROPPED,
+        19: Fate.DROPPED,
+    }
     rows += [Row(8 + i, 6 + i, 6 + i, 2, fates.get(6 + i, Fate.STORED)) for i in range(14)]
-    evidence = Evidence([EMPTY if place in (13, 14) else RIGHT for place in range(18)], rows, [13, 14, 18, 19])
+    evidence = Evidence(
+        [EMPTY if place in (13, 14) else RIGHT for place in range(18)], rows, [13, 14, 18, 19]
+    )
     receipt = {
         "frames_received": 22,
         "frames_stored": 16,
@@ -60,7 +72,17 @@ def with_row(evidence: Evidence, sequence: int, **changes) -> None:
 def test_a_sound_account_balances():
     balance, faults = judge(*account())
     assert faults == []
-    expected = {"sent": 24, "stored": 16, "duplicate": 2, "late": 0, "dropped": 4, "lost": 0, "gone": 2, "missing": 2, "difference": 0}
+    expected = {
+        "sent": 24,
+        "stored": 16,
+        "duplicate": 2,
+        "late": 0,
+        "dropped": 4,
+        "lost": 0,
+        "gone": 2,
+        "missing": 2,
+        "difference": 0,
+    }
     assert {name: getattr(balance, name) for name in expected} == expected
 
 
@@ -106,7 +128,13 @@ def lost_after_it_was_told_stored(claims, evidence):
     with_row(evidence, 5, fate=Fate.LOST)
     evidence.holds[5] = EMPTY
     evidence.listed = [5, 13, 14, 18, 19]
-    claims.receipt |= {"frames_stored": 15, "frames_durable": 15, "frames_lost": 1, "frames_missing": 3, "bytes_raw": 15 * FRAME_BYTES}
+    claims.receipt |= {
+        "frames_stored": 15,
+        "frames_durable": 15,
+        "frames_lost": 1,
+        "frames_missing": 3,
+        "bytes_raw": 15 * FRAME_BYTES,
+    }
 
 
 def lost_although_its_camera_lived(claims, evidence):
@@ -114,7 +142,13 @@ def lost_although_its_camera_lived(claims, evidence):
     with_row(evidence, 19, fate=Fate.LOST)
     evidence.holds[17] = EMPTY
     evidence.listed = [13, 14, 17, 18, 19]
-    claims.receipt |= {"frames_stored": 15, "frames_durable": 15, "frames_lost": 1, "frames_missing": 3, "bytes_raw": 15 * FRAME_BYTES}
+    claims.receipt |= {
+        "frames_stored": 15,
+        "frames_durable": 15,
+        "frames_lost": 1,
+        "frames_missing": 3,
+        "bytes_raw": 15 * FRAME_BYTES,
+    }
 
 
 def gone_although_its_camera_lived(claims, evidence):
@@ -162,8 +196,18 @@ MUTANTS = (
         repeated_row,
         swapped_frames,
     ),
-    *(row_of_another_client, lost_after_it_was_told_stored, lost_although_its_camera_lived, gone_although_its_camera_lived),
-    *(told_of_more_than_was_heard, duplicate_of_a_frame_that_was_sent_once, drops_that_nobody_counted, drops_of_a_camera_that_waits),
+    *(
+        row_of_another_client,
+        lost_after_it_was_told_stored,
+        lost_although_its_camera_lived,
+        gone_although_its_camera_lived,
+    ),
+    *(
+        told_of_more_than_was_heard,
+        duplicate_of_a_frame_that_was_sent_once,
+        drops_that_nobody_counted,
+        drops_of_a_camera_that_waits,
+    ),
     *(hole_that_is_not_listed, hole_that_is_none),
     something_left_behind,
 )
@@ -202,16 +246,22 @@ def test_a_store_that_is_not_there_held_nothing_that_was_acknowledged():
 @pytest.mark.parametrize("frames", [0, 3])
 def test_only_a_store_that_got_no_frame_is_removed(frames):
     """As when the end comes before the first frame."""
-    claims = Claims("live-4", 4, "live", [Life(0, 1, 0, Numbers(frames, frames))], {"frames_received": frames})
+    claims = Claims(
+        "live-4", 4, "live", [Life(0, 1, 0, Numbers(frames, frames))], {"frames_received": frames}
+    )
     assert bool(judge(claims, None)[1]) == bool(frames)
 
 
-# Evidence ----------------------------------------------------------------------------------------------------------------------------------------
+# Evidence
+# ----------------------------------------------------------------------------------------------------
 
 
 def written(path: Path, number: int, wrong: int, skipped: int) -> None:
     """Nine frames of an acquisition of seed 5: one with a pixel that is not as drawn, one that never came."""
-    dimensions = [sw.Dimension(name=n, count=c, chunk_size=s) for n, c, s in zip("tyx", (None, *SHAPE), (4, *SHAPE), strict=True)]
+    dimensions = [
+        sw.Dimension(name=n, count=c, chunk_size=s)
+        for n, c, s in zip("tyx", (None, *SHAPE), (4, *SHAPE), strict=True)
+    ]
     source = source_of(5)
     with sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions)) as writer:
         for frame_id in range(9):
@@ -227,9 +277,9 @@ def test_evidence_is_what_lies_on_disk(tmp_path):
     evidence = read_evidence(tmp_path / "a.ome.zarr", source_of(5), 3)
     assert evidence.holds == [RIGHT, RIGHT, WRONG, RIGHT, RIGHT, RIGHT, EMPTY, RIGHT, RIGHT]
     assert evidence.listed == [6]
-    assert [(row.frame_id, row.place, row.fate) for row in sorted(evidence.rows, key=lambda row: row.sequence)] == [
-        (i, i, Fate.STORED) for i in range(9) if i != 6
-    ]
+    assert [
+        (row.frame_id, row.place, row.fate) for row in sorted(evidence.rows, key=lambda row: row.sequence)
+    ] == [(i, i, Fate.STORED) for i in range(9) if i != 6]
     assert read_evidence(tmp_path / "b.ome.zarr", source_of(5), 3) is None
     of_another_acquisition = read_evidence(tmp_path / "a.ome.zarr", source_of(5), 4)
     assert of_another_acquisition.holds.count(WRONG) == 8
@@ -256,7 +306,9 @@ def test_a_store_with_a_fault_is_told_of_and_kept(tmp_path, wrong):
     with Judge(places, {"patient": side}, faults.append) as judging:
         judging.hand_over(Claims("patient-3", 3, "patient", [life]))
         judging.wait_for_all()
-    assert [fault.split(": ")[1] for fault in faults[:1]] == ([] if wrong is None else ["place 2 holds pixels that were not sent there"])
+    assert [fault.split(": ")[1] for fault in faults[:1]] == (
+        [] if wrong is None else ["place 2 holds pixels that were not sent there"]
+    )
     assert places.store("patient-3").exists() == (wrong is not None)
     assert side.given == (wrong is None)
 
@@ -287,5 +339,7 @@ def test_what_was_not_judged_is_not_called_flat():
     lines = io.StringIO()
     print_tables(Result(), Console(file=lines, width=200))
     assert "NOT JUDGED" in lines.getvalue()
-    print_tables(Result(levels=[Level("daemon", "threads", "within life 1", 2, 2)]), Console(file=lines, width=200))
+    print_tables(
+        Result(levels=[Level("daemon", "threads", "within life 1", 2, 2)]), Console(file=lines, width=200)
+    )
     assert "memory and descriptors are flat" in lines.getvalue()

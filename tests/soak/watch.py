@@ -1,11 +1,14 @@
-"""Memory and descriptors of every process of a soak, sampled from /proc, and the judgement whether they are flat.
+"""Memory and descriptors of every process of a soak, sampled from /proc, and the judgement whether they are
+flat.
 
-Memory is what a process holds itself and what it shares (``RssAnon`` and ``RssShmem``: rings), not the page cache of files that it maps. A process
-that was killed and started again is another life of the same name, and begins anew. Flat means two things; each level is the upper quartile of its
-samples, so that it does not matter at which moment of an acquisition they fell:
+Memory is what a process holds itself and what it shares (``RssAnon`` and ``RssShmem``: rings), not the page
+cache of files that it maps. A process that was killed and started again is another life of the same name, and
+begins anew. Flat means two things; each level is the upper quartile of its samples, so that it does not
+matter at which moment of an acquisition they fell:
 
     within a life      its last third against its first third, once it has warmed up
-    across lives       the last third of the lives against the first third, all looked at at the same age (from ``LIVES_TO_COMPARE`` lives on)
+    across lives       the last third of the lives against the first third, all looked at at the same age
+                       (from ``LIVES_TO_COMPARE`` lives on)
 
 More than ``TOLERANCES`` is growth. What falls is flat.
 """
@@ -45,7 +48,11 @@ class Tolerance(NamedTuple):
         return level * (1 + self.share) + self.more
 
 
-TOLERANCES = {"memory_bytes": Tolerance(0.10, 32 << 20), "descriptors": Tolerance(0.10, 16), "threads": Tolerance(0.0, 8)}  # pools fill up
+TOLERANCES = {
+    "memory_bytes": Tolerance(0.10, 32 << 20),
+    "descriptors": Tolerance(0.10, 16),
+    "threads": Tolerance(0.0, 8),
+}  # pools fill up
 
 
 @dataclass
@@ -69,7 +76,10 @@ class Level:
         return self.late <= TOLERANCES[self.quantity].of(self.early)
 
     def __str__(self) -> str:
-        early, late = (f"{value / 2**20:.1f} MiB" if self.quantity == "memory_bytes" else f"{value:.0f}" for value in (self.early, self.late))
+        early, late = (
+            f"{value / 2**20:.1f} MiB" if self.quantity == "memory_bytes" else f"{value:.0f}"
+            for value in (self.early, self.late)
+        )
         return f"{self.process}, {self.scope}: {self.quantity.removesuffix('_bytes')} from {early} to {late}"
 
 
@@ -80,10 +90,15 @@ def judge(lives: Mapping[str, Sequence[Life]], warm_up_s: float) -> list[Level]:
         warm = [[sample for sample in life.samples if sample.age_s >= warm_up_s] for life in its_lives]
         warm = [samples for samples in warm if len(samples) >= SAMPLES_TO_JUDGE]
         for quantity in QUANTITIES:
-            within = [Level(process, quantity, f"within life {i}", *_thirds(s, quantity)) for i, s in enumerate(warm, 1)]
+            within = [
+                Level(process, quantity, f"within life {i}", *_thirds(s, quantity))
+                for i, s in enumerate(warm, 1)
+            ]
             found += sorted(within, key=lambda level: level.late - TOLERANCES[quantity].of(level.early))[-1:]
             if len(warm) >= LIVES_TO_COMPARE:
-                found.append(Level(process, quantity, f"across {len(warm)} lives", *_at_equal_age(warm, quantity)))
+                found.append(
+                    Level(process, quantity, f"across {len(warm)} lives", *_at_equal_age(warm, quantity))
+                )
     return found
 
 
@@ -100,13 +115,17 @@ def _thirds(samples: Sequence[Sample], quantity: str) -> tuple[float, float]:
 def _at_equal_age(lives: Sequence[Sequence[Sample]], quantity: str) -> tuple[float, float]:
     """Up to the age that all of them reached."""
     end_s = min(samples[-1].age_s for samples in lives)
-    levels = [_level([sample for sample in samples if sample.age_s <= end_s] or samples[:1], quantity) for samples in lives]
+    levels = [
+        _level([sample for sample in samples if sample.age_s <= end_s] or samples[:1], quantity)
+        for samples in lives
+    ]
     third = len(levels) // 3
     return median(levels[:third]), median(levels[-third:])
 
 
 class Watch:
-    """Samples ``processes()``, pids by name, every ``interval_s`` while its ``with`` block runs. Names keep their lives in order."""
+    """Samples ``processes()``, pids by name, every ``interval_s`` while its ``with`` block runs. Names keep
+    their lives in order."""
 
     def __init__(self, processes: Callable[[], Mapping[str, int]], interval_s: float) -> None:
         self.lives: dict[str, list[Life]] = {}

@@ -1,4 +1,5 @@
-"""What ``io: auto`` means: by filesystem, by a measurement that is told what it finds, and by one that really writes."""
+"""What ``io: auto`` means: by filesystem, by a measurement that is told what it finds, and by one that really
+writes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ BOTH = ("direct", "pwrite")
 
 @pytest.fixture
 def measuring(monkeypatch):
-    """As in a process that nobody told to leave it: ``measuring(rounds)`` is what each measurement finds, and the list that it returns says where."""
+    """As in a process that nobody told to leave it: ``measuring(rounds)`` is what each measurement finds, and
+    the list that it returns says where."""
     monkeypatch.delenv(choose_io.VARIABLE)
     monkeypatch.setattr(choose_io, "LEAST_FREE_BYTES", 0)
     monkeypatch.setattr(choose_io, "memory_filesystem", lambda folder: None)
@@ -98,7 +100,9 @@ def test_every_folder_has_a_say():
 
 def test_rates_are_those_of_all_rounds_together():
     rates = tuple(size / 0.01 for size in ROUND_BYTES)  # each took 10 ms
-    assert decide(BOTH, [dict.fromkeys(BOTH, rates)]).rates == pytest.approx(dict.fromkeys(BOTH, sum(ROUND_BYTES) / 0.04))
+    assert decide(BOTH, [dict.fromkeys(BOTH, rates)]).rates == pytest.approx(
+        dict.fromkeys(BOTH, sum(ROUND_BYTES) / 0.04)
+    )
 
 
 @pytest.mark.usefixtures("takes_direct")
@@ -106,7 +110,11 @@ def test_a_filesystem_is_measured_once(tmp_path, measuring):
     folders = measuring({"direct": (1e9, 1e9), "pwrite": (2e9, 2e9)})
     other = tmp_path / "other"
     other.mkdir()
-    assert [resolve_io("auto", [tmp_path]), resolve_io("auto", [other]), resolve_io("auto", [tmp_path, other])] == ["pwrite"] * 3
+    assert [
+        resolve_io("auto", [tmp_path]),
+        resolve_io("auto", [other]),
+        resolve_io("auto", [tmp_path, other]),
+    ] == ["pwrite"] * 3
     assert folders == [tmp_path]
     choose_io.forget()
     assert resolve_io("auto", [other]) == "pwrite"
@@ -143,13 +151,17 @@ def test_where_measuring_is_pointless_or_takes_room_it_is_left(tmp_path, measuri
 @pytest.mark.usefixtures("takes_direct")
 def test_stores_are_written_in_the_way_that_was_chosen(tmp_path, measuring):
     measuring({"direct": (1e9, 1e9), "pwrite": (2e9, 2e9)})
-    dimensions = [sw.Dimension(name=name, count=count, chunk_size=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=4)
+        for name, count in (("t", None), ("y", 8), ("x", 8))
+    ]
     with sw.create(tmp_path / "a.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions)) as writer:
         assert writer._acquisition.folder.io == "pwrite"
 
 
 def test_it_really_writes_and_leaves_nothing(tmp_path, monkeypatch):
-    """A clock that stands still lets every round be done: each byte of each file is written, once, in its own way."""
+    """A clock that stands still lets every round be done: each byte of each file is written, once, in its own
+    way."""
     written, synced = {}, []
     pwrite, fdatasync = os.pwrite, os.fdatasync
 
@@ -161,7 +173,9 @@ def test_it_really_writes_and_leaves_nothing(tmp_path, monkeypatch):
     modes = offered_io(tmp_path)
     before = set(Path("/proc/self/fd").iterdir())
     monkeypatch.setattr(os, "pwrite", counted)
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (synced.append(descriptor), fdatasync(descriptor)))
+    monkeypatch.setattr(
+        os, "fdatasync", lambda descriptor: (synced.append(descriptor), fdatasync(descriptor))
+    )
     rounds = measure_io(tmp_path, modes, clock=lambda: 0.0)
     assert list(tmp_path.iterdir()) == []
     assert set(Path("/proc/self/fd").iterdir()) == before

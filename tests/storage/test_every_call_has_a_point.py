@@ -1,4 +1,5 @@
-"""Every call of the writer that changes a filesystem stands behind a failpoint, so that tests can kill, fail or stall it. Read from the source."""
+"""Every call of the writer that changes a filesystem stands behind a failpoint, so that tests can kill, fail
+or stall it. Read from the source."""
 
 from __future__ import annotations
 
@@ -14,8 +15,28 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).parents[2] / "src" / "shardwright"
 ROOMS = ("storage", "shard", "acquire", "recovery", "repack")
 
-CHANGES = {"fsync", "fdatasync", "pwrite", "write", "ftruncate", "posix_fallocate", "copy_file_range", "preallocate", "punch_hole"}
-CHANGES |= {"unlink", "rmdir", "mkdir", "rmtree", "symlink_to", "hardlink_to", "rename", "replace", "rename_without_replacing"}
+CHANGES = {
+    "fsync",
+    "fdatasync",
+    "pwrite",
+    "write",
+    "ftruncate",
+    "posix_fallocate",
+    "copy_file_range",
+    "preallocate",
+    "punch_hole",
+}
+CHANGES |= {
+    "unlink",
+    "rmdir",
+    "mkdir",
+    "rmtree",
+    "symlink_to",
+    "hardlink_to",
+    "rename",
+    "replace",
+    "rename_without_replacing",
+}
 EXCEPTIONS = {
     "storage/files.py:preallocate": "its callers have the point",
     "storage/files.py:punch_hole": "its callers have the point",
@@ -24,10 +45,14 @@ EXCEPTIONS = {
     "storage/ring.py:Ring.__init__": "memory, no filesystem",
     "storage/ring.py:_allocate": "memory, no filesystem",
     "storage/working_file.py:WorkingFile._write_all": "its callers have the point",
-    "storage/choose_io.py:_takes_direct_writes": "a probe before the store holds anything; its failure is an answer",
-    "storage/measured_file.py:MeasuredFile.__init__": "a file without a name, to measure with; its failure is an answer",
-    "storage/measured_file.py:MeasuredFile.put": "a file without a name, to measure with; its failure is an answer",
-    "storage/measured_file.py:MeasuredFile.sync": "a file without a name, to measure with; its failure is an answer",
+    "storage/choose_io.py:_takes_direct_writes": "a probe before the store holds anything; its failure is "
+    "an answer",
+    "storage/measured_file.py:MeasuredFile.__init__": "a file without a name, to measure with; its failure "
+    "is an answer",
+    "storage/measured_file.py:MeasuredFile.put": "a file without a name, to measure with; its failure is an "
+    "answer",
+    "storage/measured_file.py:MeasuredFile.sync": "a file without a name, to measure with; its failure is "
+    "an answer",
     "shard/frame_log.py:FrameLog._write": "its callers have the point",
     "shard/rewrite.py:rewrite_group": "replace is GroupFiles.replace",
     "repack/pack_shard.py:_pack": "replace is WorkingFile.replace",
@@ -37,7 +62,8 @@ EXCEPTIONS = {
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
     "acquire/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
-    "recovery/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a point",
+    "recovery/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a "
+    "point",
 }
 
 
@@ -61,16 +87,23 @@ def called(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 def cleanup(function: ast.FunctionDef) -> set[ast.Call]:
     """Calls that tidy up after an error."""
-    handlers = [handler for node in ast.walk(function) if isinstance(node, ast.Try) for handler in node.handlers]
+    handlers = [
+        handler for node in ast.walk(function) if isinstance(node, ast.Try) for handler in node.handlers
+    ]
     return {call for handler in handlers for _, call in called(handler)}
 
 
 def is_file_call(name: str, call: ast.Call) -> bool:
-    """``replace`` is also a method of strings (two arguments) and a function of dataclasses (keywords); ``write`` of a shard in progress is ours."""
+    """``replace`` is also a method of strings (two arguments) and a function of dataclasses (keywords);
+    ``write`` of a shard in progress is ours."""
     if name == "replace":
         return len(call.args) == 1 and not call.keywords
     if name in ("write", "rename"):
-        return isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and call.func.value.id in ("os", "source", "path")
+        return (
+            isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Name)
+            and call.func.value.id in ("os", "source", "path")
+        )
     return True
 
 
@@ -80,7 +113,10 @@ CASES = [
     for path in sorted((SOURCE / room).glob("*.py"))
     for name, function in functions(ast.parse(path.read_text(encoding="utf-8")))
     if (where := f"{room}/{path.name}:{name}") not in EXCEPTIONS
-    and any(name in CHANGES and is_file_call(name, call) and call not in cleanup(function) for name, call in called(function))
+    and any(
+        name in CHANGES and is_file_call(name, call) and call not in cleanup(function)
+        for name, call in called(function)
+    )
 ]
 
 
@@ -90,7 +126,11 @@ def test_there_is_something_to_look_at() -> None:
 
 @pytest.mark.parametrize("function", CASES)
 def test_a_call_that_changes_files_stands_behind_a_point(function: ast.FunctionDef) -> None:
-    changes = [call.lineno for name, call in called(function) if name in CHANGES and is_file_call(name, call) and call not in cleanup(function)]
+    changes = [
+        call.lineno
+        for name, call in called(function)
+        if name in CHANGES and is_file_call(name, call) and call not in cleanup(function)
+    ]
     points = [call.lineno for name, call in called(function) if name in ("reach", "_reach")]
     assert points, f"lines {changes}: no failpoint"
     assert min(points) <= min(changes), f"line {min(changes)} comes before the first failpoint"

@@ -1,4 +1,5 @@
-"""The seam to the filesystem: replacing, renaming, folders, preallocation, holes; each with a failure in the middle."""
+"""The seam to the filesystem: replacing, renaming, folders, preallocation, holes; each with a failure in the
+middle."""
 
 from __future__ import annotations
 
@@ -113,9 +114,15 @@ def test_preallocate_takes_blocks_and_punch_gives_them_back(tmp_path):
         os.close(descriptor)
 
 
-@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, StorageFullError), (errno.EDQUOT, StorageFullError), (errno.EIO, StorageError)])
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOSPC, StorageFullError), (errno.EDQUOT, StorageFullError), (errno.EIO, StorageError)],
+)
 def test_errors_are_typed_and_name_what_was_tried(number, kind):
-    with pytest.raises(StorageError, match=r"cannot polish /a/b: ") as caught, storage_errors("polish", "/a/b"):
+    with (
+        pytest.raises(StorageError, match=r"cannot polish /a/b: ") as caught,
+        storage_errors("polish", "/a/b"),
+    ):
         raise OSError(number, os.strerror(number))
     assert type(caught.value) is kind
     assert os.strerror(number) in str(caught.value)
@@ -211,7 +218,10 @@ def test_who_holds_a_file_is_waited_for_so_long_and_no_longer(tmp_path, stopped)
     with file_held(path, "sums", create=True):
         pass
     stopped("held")
-    with pytest.raises(StorageError, match=r"another process has held .*record for 0\.2 s"), file_held(path, "sums", create=True, timeout_s=0.2):
+    with (
+        pytest.raises(StorageError, match=r"another process has held .*record for 0\.2 s"),
+        file_held(path, "sums", create=True, timeout_s=0.2),
+    ):
         raise AssertionError("two hold it")
 
 
@@ -271,7 +281,9 @@ def test_on_a_full_disk_what_is_written_again_is_synced_to_make_room(tmp_path, m
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(len(full)), fsync(descriptor)))
     renew(path, again=True, failed=pytest.fail)
     assert synced == [1, 0], "before, and for room"
-    monkeypatch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    monkeypatch.setattr(
+        os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    )
     with pytest.raises(StorageFullError):
         renew(path, again=True, failed=pytest.fail)
 

@@ -1,4 +1,5 @@
-"""A disk that is really full: a small ext4 filesystem in a file, mounted for these tests. Needs root and loop devices."""
+"""A disk that is really full: a small ext4 filesystem in a file, mounted for these tests. Needs root and loop
+devices."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ def small_disk(tmp_path_factory):
     assert made.returncode == 0, made.stderr
     mounted = run("mount", "-o", "loop", image, mount)
     if mounted.returncode != 0:
-        pytest.skip(f"NOT TESTED: a full disk, because this machine cannot mount a loop device: {mounted.stderr.strip()}")
+        pytest.skip(
+            f"NOT TESTED: a full disk, because this machine cannot mount a loop device: "
+            f"{mounted.stderr.strip()}"
+        )
     yield mount
     unmounted = run("umount", mount)
     assert unmounted.returncode == 0, unmounted.stderr
@@ -73,7 +77,8 @@ def test_a_shard_that_does_not_fit_is_refused_and_leaves_no_file(small_disk, fre
 
 @pytest.mark.parametrize("mode", ["mmap", "pwrite", "direct"])
 def test_a_preallocated_shard_takes_every_byte_although_the_disk_fills_up(small_disk, free_bytes, mode):
-    """What preallocation is for: no SIGBUS in the middle of a mapped shard, no ENOSPC in the middle of a written one."""
+    """What preallocation is for: no SIGBUS in the middle of a mapped shard, no ENOSPC in the middle of a
+    written one."""
     shard = SlotFile(small_disk / "shard", 1 << 20, mode)
     try:
         fill_up(small_disk, free_bytes)

@@ -1,4 +1,5 @@
-"""One writer per output: the lock between processes, with a holder that is killed, and taken over while its holder still lives."""
+"""One writer per output: the lock between processes, with a holder that is killed, and taken over while its
+holder still lives."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ print("still held" if lock.is_held() else "lost", flush=True)
 def holder(tmp_path):
     """Another process that holds ``tmp_path/lock`` until its standard input ends."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout.readline() == "held\n", process.stderr.read()
     yield process
@@ -38,7 +43,9 @@ def holder(tmp_path):
 
 
 def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path, holder):
-    with pytest.raises(LockedError, match=rf"process {holder.pid} on '{socket.gethostname()}' since 20\d\d-\d\d-\d\dT") as caught:
+    with pytest.raises(
+        LockedError, match=rf"process {holder.pid} on '{socket.gethostname()}' since 20\d\d-\d\d-\d\dT"
+    ) as caught:
         StoreLock.take(tmp_path / "lock")
     assert caught.value.hint is not None
     assert holder.communicate("")[0] == "still held\n"

@@ -1,5 +1,5 @@
-"""What malloc costs a process that has made memory for messages ready, by the kernel's own count of its page faults. Each in a process of its own: a
-heap is set up once."""
+"""What malloc costs a process that has made memory for messages ready, by the kernel's own count of its page
+faults. Each in a process of its own: a heap is set up once."""
 
 from __future__ import annotations
 
@@ -49,12 +49,17 @@ faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 kept = resident()
 give_back()
 print(faults, kept - resident())
-"""
+"""  # noqa: E501
 
 
 def laps(how: str, part_bytes: int = PART_BYTES) -> tuple[int, int]:
     """Page faults of three laps of messages, and the bytes that the system then gets back."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(part_bytes), str(COUNT), how], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(part_bytes), str(COUNT), how],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     faults, freed = map(int, done.stdout.split())
     return faults, freed
 
@@ -95,12 +100,19 @@ print(max(sizes[5:]), sizes[5])
 
 
 def test_one_acquisition_after_another_makes_the_heap_no_larger() -> None:
-    done = subprocess.run([sys.executable, "-c", LAPS, str(PART_BYTES), str(COUNT), "ready"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LAPS, str(PART_BYTES), str(COUNT), "ready"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     most, early = map(int, done.stdout.split())
     assert most < early + PART_BYTES
 
 
-def test_a_process_without_one_heap_and_another_c_library_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_one_heap_and_another_c_library_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(message_memory, "_one_heap", False)
     with monkeypatch.context() as patched:
         patched.setattr(message_memory, "_mallopt", lambda *_: pytest.fail("nothing is to be changed"))

@@ -1,4 +1,5 @@
-"""The ring that outlives its session: for the same peer and size only, never two, and given back as soon as nobody can come for it."""
+"""The ring that outlives its session: for the same peer and size only, never two, and given back as soon as
+nobody can come for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The ring's pages: shared with the file, at an address that large pages can have, large where the kernel says so, and gone after close."""
+"""The ring's pages: shared with the file, at an address that large pages can have, large where the kernel
+says so, and gone after close."""
 
 from __future__ import annotations
 
@@ -27,12 +28,19 @@ def descriptor():
 
 def lines_of(address: int) -> str:
     """What the kernel says of the mapping that begins there; empty without one."""
-    found = re.search(rf"^{address:08x}-.*?(?=^[0-9a-f]+-|\Z)", Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^{address:08x}-.*?(?=^[0-9a-f]+-|\Z)",
+        Path("/proc/self/smaps").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     return found.group() if found else ""
 
 
 def large_bytes(address: int) -> int:
-    return 1024 * sum(int(number) for number in re.findall(r"^(?:Shmem|File)PmdMapped: *(\d+) kB", lines_of(address), re.MULTILINE))
+    return 1024 * sum(
+        int(number)
+        for number in re.findall(r"^(?:Shmem|File)PmdMapped: *(\d+) kB", lines_of(address), re.MULTILINE)
+    )
 
 
 def test_what_is_written_is_in_the_file_and_stays_there_in_large_pages(descriptor: int) -> None:
@@ -58,7 +66,9 @@ def test_nothing_stays_mapped(descriptor: int) -> None:
     assert "shardwright-test" not in lines_of(mapping.address)
 
 
-def test_a_ring_smaller_than_a_large_page_or_on_a_kernel_without_them_has_small_ones(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_smaller_than_a_large_page_or_on_a_kernel_without_them_has_small_ones(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = SharedMapping(descriptor, 8192)
     assert not small.use_large_pages()
     small.close()

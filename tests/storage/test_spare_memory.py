@@ -1,4 +1,5 @@
-"""Buffers that outlive their acquisition: taken over when they fit, given up when they do not, never in two hands."""
+"""Buffers that outlive their acquisition: taken over when they fit, given up when they do not, never in two
+hands."""
 
 from __future__ import annotations
 
@@ -90,7 +91,9 @@ def test_a_writer_takes_over_the_buffers_of_the_one_before(tmp_path, monkeypatch
     for module in ("writer.frame_ring", "acquire.workers", "writer.in_process"):
         monkeypatch.setattr(f"shardwright.{module}.spare_memory", spare)
     frame = [sw.Dimension(name=name, count=256, chunk_size=256) for name in "yx"]
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=16), *frame], codec=None)
+    spec = sw.ArraySpec(
+        dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=16), *frame], codec=None
+    )
     made = []
     for name in ("one", "two", "three"):
         with sw.create(tmp_path / name, spec, threads=1, io="pwrite") as writer:

@@ -60,7 +60,8 @@ def test_a_wrong_pixel_fails_the_demo(demo, monkeypatch, capsys):
             image[17, 3] ^= 1
         return image
 
-    monkeypatch.setattr(demo.PhotonFrames, "frame", with_one_other_pixel)  # here only: the camera is another process
+    # here only: the camera is another process
+    monkeypatch.setattr(demo.PhotonFrames, "frame", with_one_other_pixel)
     code, output = run(demo, monkeypatch, capsys, "--frames", "9")
     assert code == 1
     assert json.loads(output.out)["frames_differing"] == 1

@@ -1,4 +1,5 @@
-"""The README and what it leads to tell the truth: their Python runs as it stands, their commands and files exist."""
+"""The README and what it leads to tell the truth: their Python runs as it stands, their commands and files
+exist."""
 
 import re
 import shutil
@@ -19,8 +20,13 @@ from shardwright.cli.app import COMMANDS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "src/shardwright/ingest/SECURITY.md").read_text(encoding="utf-8")
-DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("src/**/*.md")), *(ROOT / folder / "README.md" for folder in ("tests", "tools/benchmarks"))]
-LEFT_OUT = {"CONTROL.md", "FORMAT.md", "METRICS.md", "PROTOCOL.md"}  # for programs: whose tests read them themselves
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("src/**/*.md")),
+    *(ROOT / folder / "README.md" for folder in ("tests", "tools/benchmarks")),
+]
+# for programs: whose tests read them themselves
+LEFT_OUT = {"CONTROL.md", "FORMAT.md", "METRICS.md", "PROTOCOL.md"}
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 MOST_LINES = 200
 README_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
@@ -28,7 +34,9 @@ README_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 
 def assert_holds_frames(store):
     """Both examples write 20 frames whose pixels are the frame's number."""
-    array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}).result()
+    array = tensorstore.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{store}/0"}}
+    ).result()
     assert array.shape == (20, 2048, 2048)
     for i in (0, 7, 19):
         assert (array[i].read().result() == i).all()
@@ -48,7 +56,10 @@ def test_example_of_the_in_process_writer(tmp_path, monkeypatch, capsys):
 def test_example_of_going_on_after_a_crash(tmp_path, monkeypatch):
     """What a crash after 7 frames leaves is a copy of a store at rest."""
     monkeypatch.chdir(tmp_path)
-    dimensions = [sw.Dimension(name=name, count=count, chunk_size=4, shard_size_chunks=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=4, shard_size_chunks=4)
+        for name, count in (("t", None), ("y", 8), ("x", 8))
+    ]
     frames = [np.full((8, 8), i, np.uint16) for i in range(20)]
     living = sw.create("living.ome.zarr", sw.ArraySpec(dtype="uint16", dimensions=dimensions))
     for frame in frames[:7]:
@@ -75,7 +86,8 @@ def test_example_of_the_client_with_the_shipped_configuration(serve, short_folde
 
 
 def test_example_of_a_camera_on_another_computer(serve, short_folder, monkeypatch):
-    """Keys are made and configured as the README says; the two computers are two folders, and files go from one to the other as it says."""
+    """Keys are made and configured as the README says; the two computers are two folders, and files go from
+    one to the other as it says."""
     etc, rig, camera = (short_folder / name for name in ("etc", "rig", "camera"))
     for folder in (etc / "keys", etc / "clients", rig, camera):
         folder.mkdir(parents=True)
@@ -85,25 +97,38 @@ def test_example_of_a_camera_on_another_computer(serve, short_folder, monkeypatc
         tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
     def here(text):
-        return text.replace("/etc/shardwright", str(etc)).replace(README_ENDPOINT, endpoint).replace("tcp://192.168.5.1:5555", tcp)
+        return (
+            text.replace("/etc/shardwright", str(etc))
+            .replace(README_ENDPOINT, endpoint)
+            .replace("tcp://192.168.5.1:5555", tcp)
+        )
 
     commands = re.findall(r"(?m)^(rig|camera)\$ +shardwright ([^#\n]+)", SECURITY)
     assert [where for where, _ in commands] == ["rig", "camera"]
     for where, command in commands:
-        subprocess.run([sys.executable, "-m", "shardwright.cli", *here(command).split()], cwd=short_folder / where, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "shardwright.cli", *here(command).split()],
+            cwd=short_folder / where,
+            check=True,
+        )
     shutil.copy(etc / "keys" / "rig.key", camera)
     shutil.copy(camera / "camera-1.key", etc / "clients")
 
     (with_keys,) = re.findall(r"```yaml\n(ingest:\n.*?curve:.*?)```", SECURITY, re.DOTALL)
     path = short_folder / "rig.yaml"
-    path.write_text(f"output: {{root: {short_folder}/data, create: true}}\n{here(with_keys)}", encoding="utf-8")
+    path.write_text(
+        f"output: {{root: {short_folder}/data, create: true}}\n{here(with_keys)}", encoding="utf-8"
+    )
     monkeypatch.chdir(camera)
     with serve(path, endpoint):
         names = {"sw": sw}
         (example,) = re.findall(r"```python\n(.*?)```", SECURITY, re.DOTALL)
         exec(compile(here(example), "SECURITY.md", "exec"), names)
         with names["daemon"] as daemon:
-            dimensions = [sw.Dimension(name=name, count=count, chunk_size=4) for name, count in (("t", None), ("y", 8), ("x", 8))]
+            dimensions = [
+                sw.Dimension(name=name, count=count, chunk_size=4)
+                for name, count in (("t", None), ("y", 8), ("x", 8))
+            ]
             with daemon.acquire("far", sw.ArraySpec(dtype="uint16", dimensions=dimensions)) as stream:
                 stream.append(np.zeros((8, 8), np.uint16))
     assert stream.receipt.frames_stored == 1
@@ -123,7 +148,10 @@ def test_the_readme_is_read_to_its_end():
 def test_named_files_exist(document):
     text = document.read_text(encoding="utf-8")
     linked = [document.parent / path for path in re.findall(r"\]\(([^)#:]+)\)", text)]
-    named = [ROOT / next(filter(None, names)) for names in re.findall(r"(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", text)]
+    named = [
+        ROOT / next(filter(None, names))
+        for names in re.findall(r"(?m:^|`)\./(tools/\w+)|(configs/[\w-]+\.yaml)", text)
+    ]
     assert [path for path in linked + named if not path.exists()] == []
 
 
@@ -137,9 +165,14 @@ def test_named_commands_exist():
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         shell = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
-        named |= set(re.findall(r"`shardwright ([a-z]+)", text)) | set(re.findall(r"(?m:^)shardwright ([a-z]+)", shell))
+        named |= set(re.findall(r"`shardwright ([a-z]+)", text)) | set(
+            re.findall(r"(?m:^)shardwright ([a-z]+)", shell)
+        )
     assert named == set(COMMANDS)
 
 
 def test_the_two_commands_come_first():
-    assert [line.split()[0] for line in README.split("```sh\n")[1].splitlines()[:2]] == ["./tools/demo", "./tools/test"]
+    assert [line.split()[0] for line in README.split("```sh\n")[1].splitlines()[:2]] == [
+        "./tools/demo",
+        "./tools/test",
+    ]

@@ -1,4 +1,5 @@
-"""The set-up's decisions, without an index and without a second environment: what it reuses, redoes and refuses, and what it tells the user."""
+"""The set-up's decisions, without an index and without a second environment: what it reuses, redoes and
+refuses, and what it tells the user."""
 
 import fcntl
 import importlib.util
@@ -18,12 +19,22 @@ def setup(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("setup_venv", TOOLS / "setup_venv.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name, path in (("ROOT", ""), ("VENV", ".venv"), ("CACHE", ".cache"), ("STATE", ".cache/setup.json"), ("LOG", ".cache/setup.log")):
+    for name, path in (
+        ("ROOT", ""),
+        ("VENV", ".venv"),
+        ("CACHE", ".cache"),
+        ("STATE", ".cache/setup.json"),
+        ("LOG", ".cache/setup.log"),
+    ):
         monkeypatch.setattr(module, name, tmp_path / path)
     (tmp_path / ".cache").mkdir()
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     module.did = []
-    monkeypatch.setattr(module, "create_venv", lambda: (module.did.append("create"), (tmp_path / ".venv").mkdir(exist_ok=True)))
+    monkeypatch.setattr(
+        module,
+        "create_venv",
+        lambda: (module.did.append("create"), (tmp_path / ".venv").mkdir(exist_ok=True)),
+    )
     monkeypatch.setattr(module, "install", lambda extras: module.did.append(extras))
     monkeypatch.setattr(module, "venv_version", lambda: "3.11 here" if (tmp_path / ".venv").exists() else "")
     return module
@@ -111,7 +122,10 @@ def test_an_unreachable_index_is_named_as_the_cause(setup):
 
 def test_two_set_ups_take_turns(setup):
     with setup.only_one():
-        code = f"import fcntl; fcntl.flock(open({str(setup.CACHE / 'setup.lock')!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        code = (
+            f"import fcntl; fcntl.flock(open({str(setup.CACHE / 'setup.lock')!r}), fcntl.LOCK_EX | "
+            f"fcntl.LOCK_NB)"
+        )
         assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode != 0
     with (setup.CACHE / "setup.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +140,8 @@ def test_a_state_that_is_no_json_counts_as_none(setup):
 
 @pytest.fixture
 def system(setup, monkeypatch):
-    """A system of its own: which programs it has, who the user is, what apt-get was told, and whether that helps."""
+    """A system of its own: which programs it has, who the user is, what apt-get was told, and whether that
+    helps."""
 
     class System:
         def __init__(self):
@@ -141,7 +156,9 @@ def system(setup, monkeypatch):
             return self.reachable
 
     system = System()
-    monkeypatch.setattr(setup.shutil, "which", lambda name, path=None: f"/bin/{name}" if name in system.programs else None)
+    monkeypatch.setattr(
+        setup.shutil, "which", lambda name, path=None: f"/bin/{name}" if name in system.programs else None
+    )
     monkeypatch.setattr(setup, "run_logged", system.run)
     monkeypatch.setattr(setup.os, "geteuid", lambda: 0)
     monkeypatch.setattr(setup.os, "environ", dict(setup.os.environ))
@@ -151,7 +168,10 @@ def system(setup, monkeypatch):
 def test_root_gets_the_missing_programs_from_debian(setup, system, capsys):
     system.programs |= set(setup.DEBIAN_PACKAGES["test"]) - {"chromium", "chromedriver"}
     setup.install_programs({"test"})
-    assert [command[1:] for command in system.commands] == [["update"], ["install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]]
+    assert [command[1:] for command in system.commands] == [
+        ["update"],
+        ["install", "-y", "--no-install-recommends", "chromium", "chromium-driver"],
+    ]
     assert setup.os.environ["SYSTEMD_OFFLINE"] == "1"
     assert "missing" not in capsys.readouterr().err
     setup.install_programs({"test"})
@@ -169,7 +189,12 @@ def test_programs_that_cannot_be_installed_are_named_with_what_to_do(setup, syst
         monkeypatch.setattr(setup.os, "geteuid", lambda: 1000)
     elif why == "no_apt":
         system.programs -= {"apt-get"}
-    system.programs |= set(setup.DEBIAN_PACKAGES["test"]) - {"chromium", "chromedriver", "promtool", "systemd-analyze"}
+    system.programs |= set(setup.DEBIAN_PACKAGES["test"]) - {
+        "chromium",
+        "chromedriver",
+        "promtool",
+        "systemd-analyze",
+    }
     system.reachable = why != "unreachable"
     setup.install_programs({"test"})
     assert bool(system.commands) == (why == "unreachable")

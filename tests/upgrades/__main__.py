@@ -1,4 +1,5 @@
-"""Makes the fixtures of this version of shardwright: ``python -m tests.upgrades``. README.md says what they are."""
+"""Makes the fixtures of this version of shardwright: ``python -m tests.upgrades``. README.md says what they
+are."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def main() -> None:
 
 
 def make_unfinished(place: Path, made: Path) -> None:
-    """Two cameras, and a daemon that is killed once all that they sent is durable and their first groups are sealed."""
+    """Two cameras, and a daemon that is killed once all that they sent is durable and their first groups are
+    sealed."""
     with DaemonProcess(write_config(place)) as daemon:
         daemon.wait_for("ready")
         connection = sw.connect(f"ipc://{place}/in.sock", transport="message", reconnect_timeout_ms=0)
@@ -67,8 +69,14 @@ def make_unfinished(place: Path, made: Path) -> None:
                 if number == 7:
                     send(stream, name, SENT_TWICE)
         for name, stream in streams.items():
-            wait_until(lambda name=name, stream=stream: stream.frames_durable > SENT_BEFORE_THE_KILL[name], f"{name} to be durable")
-            wait_until(lambda name=name: first_group_is_sealed(place / "data" / f"{name}.ome.zarr"), f"the first group of {name}")
+            wait_until(
+                lambda name=name, stream=stream: stream.frames_durable > SENT_BEFORE_THE_KILL[name],
+                f"{name} to be durable",
+            )
+            wait_until(
+                lambda name=name: first_group_is_sealed(place / "data" / f"{name}.ome.zarr"),
+                f"the first group of {name}",
+            )
         daemon.process.kill()
         daemon.exit_code()
         try:
@@ -85,14 +93,23 @@ def first_group_is_sealed(store: Path) -> bool:
 def send(stream, name: str, number: int) -> None:
     """One frame in its place."""
     index = divmod(number, 2) if name == "tissue" else (number,)
-    stream.append(pixels(name, number), index=index, frame_id=number, metadata={"stage_v": stage_v(number)} if name == "tissue" else None)
+    stream.append(
+        pixels(name, number),
+        index=index,
+        frame_id=number,
+        metadata={"stage_v": stage_v(number)} if name == "tissue" else None,
+    )
 
 
 def make_compaction(place: Path, made: Path) -> None:
-    """A sealed store that is queued, is recompressed by a job that dies after its first shard, and is sent by another that dies likewise."""
+    """A sealed store that is queued, is recompressed by a job that dies after its first shard, and is sent by
+    another that dies likewise."""
     with DaemonProcess(write_config(place)) as daemon:
         daemon.wait_for("ready")
-        with sw.connect(f"ipc://{place}/in.sock", transport="message") as connection, connection.acquire("cells", stream="cells") as stream:
+        with (
+            sw.connect(f"ipc://{place}/in.sock", transport="message") as connection,
+            connection.acquire("cells", stream="cells") as stream,
+        ):
             for number in range(FINISHED_FRAMES):
                 if number != SENT_TWICE:  # a frame that is missing
                     send(stream, "cells", number)
@@ -110,7 +127,9 @@ def make_compaction(place: Path, made: Path) -> None:
 
 
 def die(failpoint: str, *command: str) -> None:
-    done = subprocess.run([*CLI, *command], env={**os.environ, "SHARDWRIGHT_FAILPOINTS": failpoint}, check=False)
+    done = subprocess.run(
+        [*CLI, *command], env={**os.environ, "SHARDWRIGHT_FAILPOINTS": failpoint}, check=False
+    )
     assert done.returncode < 0, f"{command} should have been killed, ended with {done.returncode}"
 
 
@@ -119,14 +138,20 @@ def make_conversations(place: Path, made: Path) -> None:
         daemon.wait_for("ready")
         make_control_lines(place, made)
         with Recorder(place, made / "conversation.jsonl") as recorder:
-            with sw.connect(recorder.endpoint, transport="message") as connection, connection.acquire("tiny", stream="tiny") as stream:
+            with (
+                sw.connect(recorder.endpoint, transport="message") as connection,
+                connection.acquire("tiny", stream="tiny") as stream,
+            ):
                 for number in range(CONVERSATION_FRAMES):
                     send(stream, "tiny", number)
                 stream.flush()
             recorder.wait_for_end()
         assert daemon.stop() == 0
     facts = {"session": 7, "token": "00112233445566778899aabbccddeeff", "ring_bytes": 1 << 20}
-    request, answer = handover.encode_request(facts["session"], facts["token"]), handover.encode_answer(handover.GIVEN, facts["ring_bytes"])
+    request, answer = (
+        handover.encode_request(facts["session"], facts["token"]),
+        handover.encode_answer(handover.GIVEN, facts["ring_bytes"]),
+    )
     (made / "ring.json").write_text(json.dumps({**facts, "request": request.hex(), "answer": answer.hex()}))
 
 
@@ -164,7 +189,12 @@ class Recorder:
         assert self._ended.wait(WAIT_S)
 
     def _run(self) -> None:
-        with zmq.Context() as context, context.socket(zmq.ROUTER) as near, context.socket(zmq.DEALER) as far, self._target.open("w") as file:
+        with (
+            zmq.Context() as context,
+            context.socket(zmq.ROUTER) as near,
+            context.socket(zmq.DEALER) as far,
+            self._target.open("w") as file,
+        ):
             near.bind(self.endpoint)
             far.connect(f"ipc://{self._place}/in.sock")
             self._bound.set()
@@ -181,7 +211,12 @@ class Recorder:
                     else:
                         near.send_multipart([client, *parts])
                     speaker = "client" if ready is near else "daemon"
-                    file.write(json.dumps({"from": speaker, "parts": [base64.b64encode(part).decode() for part in parts]}) + "\n")
+                    file.write(
+                        json.dumps(
+                            {"from": speaker, "parts": [base64.b64encode(part).decode() for part in parts]}
+                        )
+                        + "\n"
+                    )
                     if speaker == "client" and parts[0][6] == 10:  # ERROR: it leaves
                         self._ended.set()
             near.close(0)

@@ -38,7 +38,11 @@ def place() -> Iterator[Path]:
 
 def contents(folder: Path) -> dict[str, str]:
     """Each file's digest; without locks, whose text says who looked last."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ("lock", "move.lock"))
+    files = (
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("lock", "move.lock")
+    )
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -64,14 +68,19 @@ def config(place) -> Path:
 
 @pytest.fixture
 def compaction(release, place) -> tuple[Path, Path]:
-    """(store, destination) of jobs that were killed. The record of the move has the name that goes with the destination."""
+    """(store, destination) of jobs that were killed. The record of the move has the name that goes with the
+    destination."""
     unpack(release / "compaction.tar.xz", place)
     store, destination = place / "data/cells.ome.zarr", place / "archive/cells.ome.zarr"
-    before, now = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in ((release / "moved-to.txt").read_text(), str(destination)))
+    before, now = (
+        hashlib.sha256(text.encode()).hexdigest()[:16]
+        for text in ((release / "moved-to.txt").read_text(), str(destination))
+    )
     for file in (store / ".compact").glob(f"move.{before}.*"):
         file.rename(file.with_name(file.name.replace(before, now)))
     for line in map(json.loads, filter(None, (store / "0/.compact/done").read_text().splitlines())):
-        os.utime(store / "0" / line["key"], ns=(line["mtime_ns"], line["mtime_ns"]))  # an archive rounds the times that jobs know files by
+        # an archive rounds the times that jobs know files by
+        os.utime(store / "0" / line["key"], ns=(line["mtime_ns"], line["mtime_ns"]))
     return store, destination
 
 

@@ -1,4 +1,5 @@
-"""What is in the fixtures: streams, which frames were sent, and their pixels. Part of the fixtures: never changed, only added to."""
+"""What is in the fixtures: streams, which frames were sent, and their pixels. Part of the fixtures: never
+changed, only added to."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ streams:
 SHAPES = {"cells": (48, 80), "tissue": (48, 80), "tiny": (8, 12)}
 DTYPES = {"cells": np.dtype("uint16"), "tissue": np.dtype("uint8"), "tiny": np.dtype("uint16")}
 
-# Of each unfinished store: a group that is sealed (8 frames), a slab in the journal, the beginning of one in the staging area; frame 3 came twice.
+# Of each unfinished store: a group that is sealed (8 frames), a slab in the journal, the beginning of one in
+# the staging area; frame 3 came twice.
 SENT_BEFORE_THE_KILL = {"cells": 14, "tissue": 11}
 SENT_IN_ALL = 20
 SENT_TWICE = 3
@@ -58,7 +60,8 @@ CONVERSATION_FRAMES = 6  # of "tiny"
 
 
 def pixels(stream: str, number: int) -> np.ndarray:
-    """Frame ``number`` of a stream, by arithmetic. The upper left corner of every third frame is empty: some chunks are absent."""
+    """Frame ``number`` of a stream, by arithmetic. The upper left corner of every third frame is empty: some
+    chunks are absent."""
     height, width = SHAPES[stream]
     y, x = np.mgrid[:height, :width]
     image = (x * 3 + y * 7 + number * 11 + (x * y + number) % 13) % 251

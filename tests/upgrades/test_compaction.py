@@ -27,7 +27,9 @@ def check(store) -> None:
 
 def test_a_recompression_goes_on(compaction, cli):
     store, _ = compaction
-    (report,) = cli("compact", store, "--recompress", "zstd:9", "--workers", "1", "--no-idle", "--json")["stores"]
+    (report,) = cli("compact", store, "--recompress", "zstd:9", "--workers", "1", "--no-idle", "--json")[
+        "stores"
+    ]
     assert report["skipped"] >= 1
     check(store)
 
@@ -42,13 +44,22 @@ def test_a_move_goes_on(compaction, cli):
 def without_version(path) -> None:
     """As it was written before these files said their version."""
     lines = [json.loads(line) for line in path.read_text().splitlines() if line]
-    path.write_text("".join(json.dumps({key: value for key, value in line.items() if key != "version"}) + "\n" for line in lines))
+    path.write_text(
+        "".join(
+            json.dumps({key: value for key, value in line.items() if key != "version"}) + "\n"
+            for line in lines
+        )
+    )
 
 
 @pytest.mark.parametrize("from_before_versions", [False, True])
 def test_each_file_means_what_it_did(compaction, from_before_versions: bool):
     store, destination = compaction
-    done, queued, claim = store / "0/.compact/done", store / "0/.compact/queued", destination / ".compact/claim"
+    done, queued, claim = (
+        store / "0/.compact/done",
+        store / "0/.compact/queued",
+        destination / ".compact/claim",
+    )
     (move,) = (store / ".compact").glob("move.*.json")
     if from_before_versions:
         for path in (done, queued, claim, move):

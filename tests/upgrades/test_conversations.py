@@ -1,4 +1,5 @@
-"""What an older client says makes the same store, what an older daemon answers is still understood: byte for byte as it was recorded."""
+"""What an older client says makes the same store, what an older daemon answers is still understood: byte for
+byte as it was recorded."""
 
 from __future__ import annotations
 
@@ -64,13 +65,17 @@ def test_a_recorded_client_makes_its_store(release, config, place):
         link.connect(f"ipc://{place}/in.sock")
         for head, *parts in (message for speaker, message in recorded(release) if speaker == "client"):
             header = messages.decode_header(head)
-            link.send_multipart([head[:8] + struct.pack("<Q", session) + head[16:] if header.session else head, *parts])
+            link.send_multipart(
+                [head[:8] + struct.pack("<Q", session) + head[16:] if header.session else head, *parts]
+            )
             if header.kind in ANSWERED:
                 answer, *body = receive(link, ANSWERED[header.kind])
                 session = messages.decode_header(answer).session if header.kind is Kind.OPEN else session
         assert messages.decode_control(body[0])["receipt"]["frames_stored"] == CONVERSATION_FRAMES
         assert daemon.stop() == 0
-    assert np.array_equal(with_zarr_python(place / "data/tiny.ome.zarr/0"), all_pixels("tiny", CONVERSATION_FRAMES))
+    assert np.array_equal(
+        with_zarr_python(place / "data/tiny.ome.zarr/0"), all_pixels("tiny", CONVERSATION_FRAMES)
+    )
 
 
 def receive(link: zmq.Socket[bytes], kind: Kind) -> list[bytes]:

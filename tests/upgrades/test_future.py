@@ -33,7 +33,8 @@ from .conftest import contents
 if TYPE_CHECKING:
     from pathlib import Path
 
-IN_A_STORE = ("acquisition.1.json", "1.journal", "staging", "frames.log")  # in the workspace of an unfinished one
+# in the workspace of an unfinished one
+IN_A_STORE = ("acquisition.1.json", "1.journal", "staging", "frames.log")
 NEWEST = {"1.journal": journal.VERSION, "acquisition.1.json": manifest.FORMAT}  # of the others: 1
 
 
@@ -56,34 +57,46 @@ def raise_version(workspace: Path, name: str) -> None:
     with path.open("r+b") as file:
         page = bytearray(file.read(4096))
         page[8:12] = struct.pack("<I", NEWEST.get(name, 1) + 1)
-        page[4092:] = struct.pack("<I", crc32c.crc32c(bytes(page[:4092]), crc32c.crc32c(identity) if name == "frames.log" else 0))
+        page[4092:] = struct.pack(
+            "<I", crc32c.crc32c(bytes(page[:4092]), crc32c.crc32c(identity) if name == "frames.log" else 0)
+        )
         file.seek(0)
         file.write(page)
         if path.suffix == ".journal":
             file.truncate(20_000)  # which may be of another length, too
 
 
-@pytest.mark.parametrize("how", [{}, {"dry_run": True}, {"take_over": True}], ids=["recover", "dry run", "take over"])
+@pytest.mark.parametrize(
+    "how", [{}, {"dry_run": True}, {"take_over": True}], ids=["recover", "dry run", "take over"]
+)
 @pytest.mark.parametrize("name", IN_A_STORE)
 def test_an_unfinished_store(unfinished, pool, name: str, how: dict[str, bool]):
     store = unfinished / "cells.ome.zarr"
     raise_version(store / ".shardwright", name)
     before = contents(store), (store / ".shardwright/lock").stat().st_ino
-    with pytest.raises(FormatVersionError, match=rf"{refused_of(name)}\. Use the release of shardwright that wrote it, or a later one") as refused:
+    with pytest.raises(
+        FormatVersionError,
+        match=rf"{refused_of(name)}\. Use the release of shardwright that wrote it, or a later one",
+    ) as refused:
         recover_store(store, pool, threads=1, **how)
     assert str(store / ".shardwright" / name) in str(refused.value)
     assert (contents(store), (store / ".shardwright/lock").stat().st_ino) == before
 
 
-@pytest.mark.parametrize(("name", "words"), [("1.journal", None), ("staging", "fails its crc32c"), ("frames.log", "is damaged")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("1.journal", None), ("staging", "fails its crc32c"), ("frames.log", "is damaged")]
+)
 def test_damage_is_not_taken_for_a_version(unfinished, pool, name: str, words: str | None):
-    """A version under a checksum that does not hold is a flipped bit, for which recovery has rules of its own."""
+    """A version under a checksum that does not hold is a flipped bit, for which recovery has rules of its
+    own."""
     store = unfinished / "cells.ome.zarr"
     with (store / ".shardwright" / name).open("r+b") as file:
         file.seek(8)
         file.write(b"\x7f")
     if words is None:
-        assert set(recover_store(store, pool, threads=1, dry_run=True).groups[0].actions.values()) == {Action.SET_ASIDE.value}
+        assert set(recover_store(store, pool, threads=1, dry_run=True).groups[0].actions.values()) == {
+            Action.SET_ASIDE.value
+        }
         return
     with pytest.raises(ShardFormatError, match=words) as damaged:
         recover_store(store, pool, threads=1, dry_run=True)
@@ -104,9 +117,14 @@ def test_a_daemon_leaves_the_store_and_refuses_peers_of_another_version(unfinish
     before = contents(store)
     with DaemonProcess(config) as daemon:
         daemon.wait_for("ready")
-        failed = [event for event in daemon.events if event["event"] == "acquisition_recovery_failed"]  # it may be told before
+        # it may be told before
+        failed = [event for event in daemon.events if event["event"] == "acquisition_recovery_failed"]
         failed = failed[0] if failed else daemon.wait_for("acquisition_recovery_failed")
-        assert (failed["path"], failed["code"], failed["got"]) == (str(store), "format_version", f"version {journal.VERSION + 1}")
+        assert (failed["path"], failed["code"], failed["got"]) == (
+            str(store),
+            "format_version",
+            f"version {journal.VERSION + 1}",
+        )
         check_a_client_of_another_version(place / "in.sock")
         check_a_ring_request_of_another_version(place / "in.sock.ring")
         check_a_command_of_another_version(place / "control.sock")
@@ -125,7 +143,12 @@ def check_a_client_of_another_version(path: Path) -> None:
         answer, problem = link.recv_multipart()
     assert messages.decode_header(answer).kind is Kind.ERROR
     facts = messages.decode_control(problem)
-    assert (facts["code"], facts["expected"], facts["got"], facts["fatal"]) == ("version", str(messages.VERSION), str(messages.VERSION + 1), True)
+    assert (facts["code"], facts["expected"], facts["got"], facts["fatal"]) == (
+        "version",
+        str(messages.VERSION),
+        str(messages.VERSION + 1),
+        True,
+    )
 
 
 def check_a_ring_request_of_another_version(path: Path) -> None:
@@ -150,7 +173,11 @@ def check_a_command_of_another_version(path: Path) -> None:
 
 def test_compaction(compaction):
     store, destination = compaction
-    done, queued, claim = store / "0/.compact/done", store / "0/.compact/queued", destination / ".compact/claim"
+    done, queued, claim = (
+        store / "0/.compact/done",
+        store / "0/.compact/queued",
+        destination / ".compact/claim",
+    )
     (move,) = (store / ".compact").glob("move.*.json")
     for path in (done, queued, claim, move):
         path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
@@ -170,7 +197,9 @@ def test_a_daemon_leaves_what_another_version_has_queued(compaction, config):
     queued.write_text(queued.read_text().replace('"version": 1', '"version": 2'))
     before, events = contents(store), []
     options = load_config(config).config.compaction.model_copy(update={"enabled": True, "after_s": 0})
-    service = CompactionService(options, store.parent, None, lambda event, facts: events.append((event, facts)))
+    service = CompactionService(
+        options, store.parent, None, lambda event, facts: events.append((event, facts))
+    )
     service._take_up()
     ((event, facts),) = events
     assert (event, facts["code"], facts["again"]) == ("compaction_failed", "format_version", False)
@@ -184,7 +213,10 @@ def test_a_frame_table(compaction):
     facts = json.loads(path.read_text())
     facts["attributes"]["shardwright"]["version"] += 1
     path.write_text(json.dumps(facts))
-    assert any("another version of its format; expected version 1; got version 2" in str(problem) for problem in verify_store(store).problems)
+    assert any(
+        "another version of its format; expected version 1; got version 2" in str(problem)
+        for problem in verify_store(store).problems
+    )
 
 
 @pytest.mark.parametrize("more", ["", "cameras: []\n"])
@@ -192,5 +224,8 @@ def test_a_configuration(tmp_path, more: str):
     """Not a word about fields that this release does not know."""
     path = tmp_path / "rig.yaml"
     path.write_text(f"{more}output: {{root: /data}}\nversion: 2\n")
-    with pytest.raises(ConfigError, match=r"rig.yaml:\d: version: another version of the configuration's format; expected 1; got 2\. Use the"):
+    with pytest.raises(
+        ConfigError,
+        match=r"rig.yaml:\d: version: another version of the configuration's format; expected 1; got 2\. Use the",  # noqa: E501
+    ):
         load_config(path)

@@ -1,4 +1,5 @@
-"""What a killed daemon of an older release left is recovered, and taken up again by a newer daemon, pixel for pixel."""
+"""What a killed daemon of an older release left is recovered, and taken up again by a newer daemon, pixel for
+pixel."""
 
 from __future__ import annotations
 
@@ -66,7 +67,12 @@ def test_a_daemon_takes_them_up_and_cameras_go_on(unfinished, config, place):
                 with connection.acquire(name, stream=name, reopen=True) as stream:
                     for number in range(sent, SENT_IN_ALL):
                         metadata = {"stage_v": stage_v(number)} if name == "tissue" else None
-                        stream.append(pixels(name, number), index=index_of(name, number), frame_id=number, metadata=metadata)
+                        stream.append(
+                            pixels(name, number),
+                            index=index_of(name, number),
+                            frame_id=number,
+                            metadata=metadata,
+                        )
                 assert (stream.receipt.frames_stored, stream.receipt.frames_duplicate) == (SENT_IN_ALL, 1)
         assert daemon.stop() == 0
     for name in SENT_BEFORE_THE_KILL:

@@ -1,4 +1,5 @@
-"""Clients that hang, trickle, flood or talk nonsense hold what they hold for a short while, and the others are served all the same."""
+"""Clients that hang, trickle, flood or talk nonsense hold what they hold for a short while, and the others
+are served all the same."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MOST = 8
-SHORT = f"LimitedConnection.head_s = 0.3; LimitedConnection.stall_s = 2; LimitedConnection.max_connections = {MOST}; connections.KEEP_ALIVE_S = 1"
+SHORT = (
+    f"LimitedConnection.head_s = 0.3; LimitedConnection.stall_s = 2; LimitedConnection.max_connections "
+    f"= {MOST}; connections.KEEP_ALIVE_S = 1"
+)
 BIG_BYTES = 64 << 20
 
 
@@ -87,9 +91,12 @@ def test_connections_that_are_answered_are_not_pushed_out(site: WebProcess) -> N
     with ExitStack() as held:
         busy = [held.enter_context(site.connect()) for _ in range(3)]
         for connection in busy:
-            connection.sendall(b"GET /stores/big.ome.zarr/shard HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            connection.sendall(
+                b"GET /stores/big.ome.zarr/shard HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            )
             assert connection.recv(12) == b"HTTP/1.1 200"
-        answers = held.enter_context(ThreadPoolExecutor()).map(read_to_the_end, busy)  # at once: who waits for its turn would be cut off
+        # at once: who waits for its turn would be cut off
+        answers = held.enter_context(ThreadPoolExecutor()).map(read_to_the_end, busy)
         flood = [held.enter_context(site.connect()) for _ in range(3 * MOST)]
         assert all(len(answer) > BIG_BYTES for answer in answers)
         assert is_cut_off(flood[0])
@@ -113,7 +120,17 @@ def test_several_requests_at_once_are_answered_in_turn(site: WebProcess) -> None
         b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"GET / HTTP/1.1\r\n Host: localhost\r\n\r\n",
     ],
-    ids=["long header", "many headers", "long address", "noise", "tls", "http2", "spaces", "two lengths", "folded"],
+    ids=[
+        "long header",
+        "many headers",
+        "long address",
+        "noise",
+        "tls",
+        "http2",
+        "spaces",
+        "two lengths",
+        "folded",
+    ],
 )
 def test_nonsense_ends_its_connection_and_nothing_else(site: WebProcess, data: bytes) -> None:
     with site.connect() as connection:
@@ -127,6 +144,9 @@ def test_nonsense_ends_its_connection_and_nothing_else(site: WebProcess, data: b
 
 
 def test_a_web_socket_is_not_opened(site: WebProcess) -> None:
-    upgrade = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\n\r\n"
+    upgrade = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: "
+        b"websocket\r\nSec-WebSocket-Key: eA==\r\n\r\n"
+    )
     assert b"101" not in site.say(upgrade).split(b"\r\n")[0]
     assert_serves(site)

@@ -22,7 +22,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def snapshot(stored_bytes: int, *free_bytes: int | None) -> dict[str, Any]:
-    streams = {"cam0": {"bytes_stored": stored_bytes // 2}, "client": {"bytes_stored": stored_bytes - stored_bytes // 2}}
+    streams = {
+        "cam0": {"bytes_stored": stored_bytes // 2},
+        "client": {"bytes_stored": stored_bytes - stored_bytes // 2},
+    }
     return {"streams": streams, "disks": [{"free_bytes": free} for free in free_bytes], "pid": 1}
 
 

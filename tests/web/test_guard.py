@@ -1,4 +1,5 @@
-"""Who may ask the web process, and for what: everything else is refused before it reaches a page, a store or the daemon."""
+"""Who may ask the web process, and for what: everything else is refused before it reaches a page, a store or
+the daemon."""
 
 from __future__ import annotations
 
@@ -14,12 +15,23 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    with WebProcess(settings_for(tmp_path_factory.mktemp("root"), hosts=("rig-3.example.org", "192.168.7.5"))) as site:
+    with WebProcess(
+        settings_for(tmp_path_factory.mktemp("root"), hosts=("rig-3.example.org", "192.168.7.5"))
+    ) as site:
         yield site
         assert site.errors() == ""
 
 
-OURS = ["127.0.0.1", "127.0.0.1:{port}", "localhost:{port}", "LocalHost", "localhost:9999", "[::1]:{port}", "rig-3.example.org:80", "192.168.7.5"]
+OURS = [
+    "127.0.0.1",
+    "127.0.0.1:{port}",
+    "localhost:{port}",
+    "LocalHost",
+    "localhost:9999",
+    "[::1]:{port}",
+    "rig-3.example.org:80",
+    "192.168.7.5",
+]
 FOREIGN = [
     "evil.example",
     "evil.example:{port}",
@@ -60,7 +72,11 @@ def test_foreign_hosts_are_refused_everywhere(site: WebProcess, host: str, path:
 
 @pytest.mark.parametrize(
     "head",
-    [b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"],
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+    ],
     ids=["none", "two", "http-1.0"],
 )
 def test_a_request_without_one_host_is_refused(site: WebProcess, head: bytes) -> None:
@@ -68,17 +84,28 @@ def test_a_request_without_one_host_is_refused(site: WebProcess, head: bytes) ->
 
 
 def test_a_host_in_the_address_does_not_replace_the_header(site: WebProcess) -> None:
-    assert b" 421 " in site.say(b"GET http://localhost/ HTTP/1.1\r\nHost: evil.example\r\n\r\n").split(b"\r\n")[0]
+    assert (
+        b" 421 "
+        in site.say(b"GET http://localhost/ HTTP/1.1\r\nHost: evil.example\r\n\r\n").split(b"\r\n")[0]
+    )
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "PROPFIND", "LOCK", "get"])
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "PROPFIND", "LOCK", "get"]
+)
 @pytest.mark.parametrize("path", ["/", "/api/status", "/stores/x.ome.zarr/zarr.json"])
 def test_nothing_can_be_changed(site: WebProcess, method: str, path: str) -> None:
     answer = site.ask(path, method)
-    assert (answer.status, answer.headers["Allow"], answer.headers["Connection"]) == (405, "GET, HEAD, OPTIONS", "close")
+    assert (answer.status, answer.headers["Allow"], answer.headers["Connection"]) == (
+        405,
+        "GET, HEAD, OPTIONS",
+        "close",
+    )
 
 
-@pytest.mark.parametrize("headers", [{"Content-Length": "4"}, {"Transfer-Encoding": "chunked"}], ids=["length", "chunked"])
+@pytest.mark.parametrize(
+    "headers", [{"Content-Length": "4"}, {"Transfer-Encoding": "chunked"}], ids=["length", "chunked"]
+)
 def test_a_body_is_refused_and_not_waited_for(site: WebProcess, headers: dict[str, str]) -> None:
     head = "".join(f"{name}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items())
     assert b" 413 " in site.say(f"GET / HTTP/1.1\r\n{head}\r\n".encode()).split(b"\r\n")[0]

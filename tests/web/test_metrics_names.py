@@ -1,4 +1,5 @@
-"""Every number of the daemon's snapshot comes out of /metrics under its own name: here all of them differ, so that none can stand for another."""
+"""Every number of the daemon's snapshot comes out of /metrics under its own name: here all of them differ, so
+that none can stand for another."""
 
 from __future__ import annotations
 
@@ -27,9 +28,17 @@ def stream() -> dict[str, Any]:
     )
     occupancy = ("ring_frames", "ring_used", "slabs_total", "slabs_used", "degrade_level")
     degraded = [f"{what}_{level}" for what in ("frames", "chunks") for level in ("faster", "uncompressed")]
-    names = (*degraded, *counts, *(f"frames_{fate}" for fate in FATES), *(f"bytes_{fate}" for fate in FATES), *occupancy)
+    names = (
+        *degraded,
+        *counts,
+        *(f"frames_{fate}" for fate in FATES),
+        *(f"bytes_{fate}" for fate in FATES),
+        *occupancy,
+    )
     measures = Measures()
-    for histogram in (getattr(measures, name) for name in ("queue", "encode", "store", "commit", "shard_open", "shard_seal")):
+    for histogram in (
+        getattr(measures, name) for name in ("queue", "encode", "store", "commit", "shard_open", "shard_seal")
+    ):
         histogram.observe_ns(next(NUMBERS) * 1_000_000)
     return {**{name: next(NUMBERS) for name in names}, "histograms": measures.to_dict()}
 
@@ -47,15 +56,34 @@ SNAPSHOT: dict[str, Any] = {
     "disks": [disk("root"), disk("spill", full_in_s=None)],
     "streams": {"cam0": stream(), "client": stream()},
     "acquisitions": [{"stream": "client"}, {"stream": "cam0"}, {"stream": "client"}],
-    "compaction": {"enabled": True, "queued": next(NUMBERS), "running": "/a", "paused": False, "done": next(NUMBERS), "failed": next(NUMBERS)},
-    "events": {"lines_dropped": next(NUMBERS), "lines_unwritten": next(NUMBERS), "by_name": {"ready": next(NUMBERS), "disk_full": next(NUMBERS)}},
+    "compaction": {
+        "enabled": True,
+        "queued": next(NUMBERS),
+        "running": "/a",
+        "paused": False,
+        "done": next(NUMBERS),
+        "failed": next(NUMBERS),
+    },
+    "events": {
+        "lines_dropped": next(NUMBERS),
+        "lines_unwritten": next(NUMBERS),
+        "by_name": {"ready": next(NUMBERS), "disk_full": next(NUMBERS)},
+    },
 }
 
 
 def told(snapshot: dict[str, Any]) -> dict[tuple[str, ...], float]:
     """Values by name and values of the labels."""
-    samples = [sample for family in families(snapshot) for sample in family.samples if not sample.name.endswith("_bucket")]
-    return {(sample.name.removeprefix("shardwright_"), *sample.labels.values()): sample.value for sample in samples}
+    samples = [
+        sample
+        for family in families(snapshot)
+        for sample in family.samples
+        if not sample.name.endswith("_bucket")
+    ]
+    return {
+        (sample.name.removeprefix("shardwright_"), *sample.labels.values()): sample.value
+        for sample in samples
+    }
 
 
 def expected(snapshot: dict[str, Any]) -> dict[tuple[str, ...], float]:
@@ -96,7 +124,9 @@ def of_disk(disk: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("disk_free_bytes", *where): disk["free_bytes"],
         ("disk_size_bytes", *where): disk["total_bytes"],
         ("disk_low_water_bytes", *where): disk["low_water_bytes"],
-        ("disk_time_to_full_seconds", *where): float("inf") if disk["full_in_s"] is None else disk["full_in_s"],
+        ("disk_time_to_full_seconds", *where): float("inf")
+        if disk["full_in_s"] is None
+        else disk["full_in_s"],
     }
 
 
@@ -121,11 +151,19 @@ def of_stream(name: str, facts: dict[str, Any]) -> dict[tuple[str, ...], float]:
         ("slabs_used", name): facts["slabs_used"],
         ("degrade_level", name): facts["degrade_level"],
         **{
-            (f"{what}_degraded_total", name, level): facts[f"{what}_{level}"] for what in ("frames", "chunks") for level in ("faster", "uncompressed")
+            (f"{what}_degraded_total", name, level): facts[f"{what}_{level}"]
+            for what in ("frames", "chunks")
+            for level in ("faster", "uncompressed")
         },
     }
-    values |= {(f"frames_{fate}_total", name): facts[f"frames_{fate}"] for fate in ("received", "stored", "durable", "duplicate", "late", "lost")}
-    values |= {(f"{fate}_bytes_total", name): facts[f"bytes_{fate}"] for fate in ("durable", "duplicate", "late", "lost")}
+    values |= {
+        (f"frames_{fate}_total", name): facts[f"frames_{fate}"]
+        for fate in ("received", "stored", "durable", "duplicate", "late", "lost")
+    }
+    values |= {
+        (f"{fate}_bytes_total", name): facts[f"bytes_{fate}"]
+        for fate in ("durable", "duplicate", "late", "lost")
+    }
     for histogram, measured in facts["histograms"].items():
         values |= {(f"{histogram}_count", name): 1, (f"{histogram}_sum", name): measured["sum"]}
     return values
@@ -137,7 +175,11 @@ def test_each_number_has_its_own_name() -> None:
 
 def test_a_disk_that_does_not_answer_has_no_numbers_of_its_own() -> None:
     silent = disk("root", free_bytes=None, total_bytes=None, full_in_s=None)
-    values = {key: value for key, value in told({**SNAPSHOT, "disks": [silent]}).items() if key[0].startswith("disk_")}
+    values = {
+        key: value
+        for key, value in told({**SNAPSHOT, "disks": [silent]}).items()
+        if key[0].startswith("disk_")
+    }
     assert values == {("disk_low_water_bytes", "root", "/root"): silent["low_water_bytes"]}
 
 
@@ -151,7 +193,13 @@ def test_buckets_are_cumulative() -> None:
     for milliseconds in (1, 3, 3, 40, 200_000):
         measures.store.observe_ns(milliseconds * 1_000_000)
     facts = {**SNAPSHOT["streams"]["cam0"], "histograms": measures.to_dict()}
-    (store,) = [family for family in families({**SNAPSHOT, "streams": {"cam0": facts}}) if family.name == "shardwright_store_seconds"]
-    buckets = {sample.labels["le"]: sample.value for sample in store.samples if sample.name.endswith("_bucket")}
+    (store,) = [
+        family
+        for family in families({**SNAPSHOT, "streams": {"cam0": facts}})
+        if family.name == "shardwright_store_seconds"
+    ]
+    buckets = {
+        sample.labels["le"]: sample.value for sample in store.samples if sample.name.endswith("_bucket")
+    }
     wanted = {"0.0005": 0, "0.001": 1, "0.002": 1, "0.005": 3, "0.02": 3, "0.05": 4, "100.0": 4, "+Inf": 5}
     assert {le: buckets[le] for le in wanted} == wanted

@@ -21,7 +21,13 @@ def answer(pixels: np.ndarray) -> dict[str, Any]:
     """A preview as the control socket gives it."""
     height, width = pixels.shape
     facts = {"frame": 4, "frame_id": None, "time_s": 0.5}
-    return {"width": width, "height": height, "dtype": pixels.dtype.name, "data": base64.b64encode(pixels.tobytes()).decode(), **facts}
+    return {
+        "width": width,
+        "height": height,
+        "dtype": pixels.dtype.name,
+        "data": base64.b64encode(pixels.tobytes()).decode(),
+        **facts,
+    }
 
 
 def decoded(pixels: np.ndarray) -> np.ndarray:
@@ -63,15 +69,22 @@ def test_a_single_pixel() -> None:
 
 
 def test_a_picture_is_drawn_once_however_many_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"status": {"streams": {}, "disks": [], "acquisitions": [{"name": "a"}]}, "preview": answer(np.eye(20, dtype=np.uint16))}
+    told = {
+        "status": {"streams": {}, "disks": [], "acquisitions": [{"name": "a"}]},
+        "preview": answer(np.eye(20, dtype=np.uint16)),
+    }
     drawn = []
     monkeypatch.setattr(ControlClient, "ask", lambda client, do, **facts: told)
     monkeypatch.setattr(preview, "preview_png", lambda frame: drawn.append(preview_png(frame)) or drawn[-1])
 
     async def ask_many() -> None:
         link = DaemonLink("nobody.sock", preview_hz=1e-3)
-        pictures = [await link.preview("a") for _ in range(3)] + await asyncio.gather(*(link.preview("a") for _ in range(50)))
-        assert {(picture.png, picture.frame, picture.frame_id, picture.age_s) for picture in pictures if picture} == {(drawn[0], 4, None, 0.5)}
+        pictures = [await link.preview("a") for _ in range(3)] + await asyncio.gather(
+            *(link.preview("a") for _ in range(50))
+        )
+        assert {
+            (picture.png, picture.frame, picture.frame_id, picture.age_s) for picture in pictures if picture
+        } == {(drawn[0], 4, None, 0.5)}
         assert await link.preview("b") is None
 
     asyncio.run(ask_many())

@@ -77,7 +77,8 @@ def test_a_range_of_another_version_is_the_whole_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "unchanged"), [(ETAG, True), (f"W/{ETAG}", True), (f'"x", {ETAG}', True), ("*", True), ('"x"', False), ("", False)]
+    ("known", "unchanged"),
+    [(ETAG, True), (f"W/{ETAG}", True), (f'"x", {ETAG}', True), ("*", True), ('"x"', False), ("", False)],
 )
 def test_who_has_it_already(known: str, unchanged: bool) -> None:
     assert is_unchanged(Headers({"if-none-match": known}), ETAG) is unchanged

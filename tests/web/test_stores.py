@@ -1,4 +1,5 @@
-"""Stores over HTTP: every byte that is a store's, to every reader that knows the way, and not one byte of anything else."""
+"""Stores over HTTP: every byte that is a store's, to every reader that knows the way, and not one byte of
+anything else."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ FRAMES = 10
 
 def make_store(path: Path) -> np.ndarray:
     y, x = (sw.Dimension(name=name, count=64, chunk_size=32, shard_size_chunks=2) for name in "yx")
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2), y, x])
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=2), y, x],
+    )
     source = PhotonFrames((64, 64), seed=5)
     with sw.create(path, spec) as writer:
         for i in range(FRAMES):
@@ -45,7 +49,8 @@ def make_store(path: Path) -> np.ndarray:
 
 
 class Site:
-    """A root with a store and all kinds of things that are none, a second root for spilled shards, and a folder that is nobody's business."""
+    """A root with a store and all kinds of things that are none, a second root for spilled shards, and a
+    folder that is nobody's business."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.spill, self.private = (folder / name for name in ("root", "spill", "private"))
@@ -98,21 +103,32 @@ def web(site: Site) -> Iterator[WebProcess]:
 
 
 def get(web: WebProcess, key: str, method: str = "GET", **headers: str) -> Answer:
-    return web.ask(f"/stores/{quote(NAME)}/{key}", method, {name.replace("_", "-"): value for name, value in headers.items()})
+    return web.ask(
+        f"/stores/{quote(NAME)}/{key}",
+        method,
+        {name.replace("_", "-"): value for name, value in headers.items()},
+    )
 
 
 def test_every_file_of_the_store_is_served_as_it_is(web: WebProcess, site: Site) -> None:
     files = [
-        path for path in site.store.rglob("*") if path.is_file() and path.name in ("zarr.json", "0", "1", "2") and "." not in path.parent.name[:1]
+        path
+        for path in site.store.rglob("*")
+        if path.is_file() and path.name in ("zarr.json", "0", "1", "2") and "." not in path.parent.name[:1]
     ]
     assert len(files) > 20
     for path in files:
         answer = get(web, path.relative_to(site.store).as_posix())
         assert (answer.status, answer.body) == (200, path.read_bytes()), path
-        assert answer.headers["Content-Type"] == ("application/json" if path.suffix == ".json" else "application/octet-stream")
+        assert answer.headers["Content-Type"] == (
+            "application/json" if path.suffix == ".json" else "application/octet-stream"
+        )
 
 
-@pytest.mark.parametrize("header", ["bytes=0-9", "bytes=100-", "bytes=-1", "bytes=-500", "bytes=7-7", "bytes=0-99999999", "bytes=-99999999"])
+@pytest.mark.parametrize(
+    "header",
+    ["bytes=0-9", "bytes=100-", "bytes=-1", "bytes=-500", "bytes=7-7", "bytes=0-99999999", "bytes=-99999999"],
+)
 def test_ranges(web: WebProcess, site: Site, header: str) -> None:
     data = (site.store / SHARD).read_bytes()
     first, _, last = header.removeprefix("bytes=").partition("-")
@@ -152,9 +168,27 @@ def test_a_file_that_was_replaced_is_another_one(web: WebProcess, site: Site) ->
 
 
 def test_absent_chunks_and_folders_are_404(web: WebProcess) -> None:
-    for key in ("0/c/9/0/0", "0/c/0/0/0/0", "1/zarr.json", "0", "0/", "0/c/0", "", "/", "0//zarr.json", "zarr.json/", "x" * 300, "x/" * 3000):
+    for key in (
+        "0/c/9/0/0",
+        "0/c/0/0/0/0",
+        "1/zarr.json",
+        "0",
+        "0/",
+        "0/c/0",
+        "",
+        "/",
+        "0//zarr.json",
+        "zarr.json/",
+        "x" * 300,
+        "x/" * 3000,
+    ):
         assert get(web, key).status == 404, key
-    for path in ("/stores/", "/stores/nobody.ome.zarr/zarr.json", f"/stores/{quote(NAME)}", "/stores//zarr.json"):
+    for path in (
+        "/stores/",
+        "/stores/nobody.ome.zarr/zarr.json",
+        f"/stores/{quote(NAME)}",
+        "/stores//zarr.json",
+    ):
         assert web.ask(path).status == 404, path
 
 
@@ -209,16 +243,30 @@ def test_a_root_that_is_a_link_itself_is_fine(site: Site, tmp_path: Path) -> Non
         assert web.errors() == ""
 
 
-def test_pages_elsewhere_may_read_stores_where_the_configuration_lets_them(web: WebProcess, site: Site) -> None:
+def test_pages_elsewhere_may_read_stores_where_the_configuration_lets_them(
+    web: WebProcess, site: Site
+) -> None:
     answer = get(web, "zarr.json", Origin="https://viewer.example")
     assert answer.headers["Access-Control-Allow-Origin"] == "*"
     assert "Content-Range" in answer.headers["Access-Control-Expose-Headers"]
-    preflight = get(web, SHARD, "OPTIONS", Origin="https://viewer.example", Access_Control_Request_Headers="range")
-    assert (preflight.status, preflight.body, preflight.headers["Access-Control-Allow-Origin"]) == (204, b"", "*")
+    preflight = get(
+        web, SHARD, "OPTIONS", Origin="https://viewer.example", Access_Control_Request_Headers="range"
+    )
+    assert (preflight.status, preflight.body, preflight.headers["Access-Control-Allow-Origin"]) == (
+        204,
+        b"",
+        "*",
+    )
     assert "Range" in preflight.headers["Access-Control-Allow-Headers"]
-    assert get(web, "nothing", Origin="https://viewer.example").headers["Access-Control-Allow-Origin"] == "*", "an absent chunk is an answer, too"
+    assert (
+        get(web, "nothing", Origin="https://viewer.example").headers["Access-Control-Allow-Origin"] == "*"
+    ), "an absent chunk is an answer, too"
     with WebProcess(settings_for(site.root, origins=("https://viewer.example",))) as strict:
-        for origin, allowed in {"https://viewer.example": "https://viewer.example", "https://evil.example": None, "null": None}.items():
+        for origin, allowed in {
+            "https://viewer.example": "https://viewer.example",
+            "https://evil.example": None,
+            "null": None,
+        }.items():
             headers = get(strict, "zarr.json", Origin=origin).headers
             assert (headers.get("Access-Control-Allow-Origin"), headers["Vary"]) == (allowed, "Origin")
         assert strict.errors() == ""
@@ -227,7 +275,10 @@ def test_pages_elsewhere_may_read_stores_where_the_configuration_lets_them(web: 
 def test_no_browser_runs_what_lies_in_a_store(web: WebProcess, site: Site) -> None:
     (site.store / "0" / "page.html").write_text("<script>alert(1)</script>")
     headers = get(web, "0/page.html").headers
-    assert (headers["Content-Type"], headers["X-Content-Type-Options"]) == ("application/octet-stream", "nosniff")
+    assert (headers["Content-Type"], headers["X-Content-Type-Options"]) == (
+        "application/octet-stream",
+        "nosniff",
+    )
     assert headers["Content-Security-Policy"].startswith("sandbox")
 
 
@@ -238,7 +289,10 @@ class TestReaders:
         return f"http://127.0.0.1:{web.port}/stores/{quote(NAME)}"
 
     def test_zarr_by_way_of_obstore(self, web: WebProcess, site: Site) -> None:
-        store = ObjectStore(obstore.store.HTTPStore.from_url(self.address(web), client_options={"allow_http": True}), read_only=True)
+        store = ObjectStore(
+            obstore.store.HTTPStore.from_url(self.address(web), client_options={"allow_http": True}),
+            read_only=True,
+        )
         np.testing.assert_array_equal(np.asarray(zarr.open_group(store, mode="r")["0"]), site.pixels)
 
     def test_zarr_by_way_of_fsspec(self, web: WebProcess, site: Site) -> None:
@@ -264,12 +318,21 @@ def test_a_stuck_disk_costs_stores_and_not_the_page(site: Site, monkeypatch: pyt
 
     async def ask_many() -> tuple[int, int, list[int]]:
         app = make_app(settings_for(site.root), DaemonLink(str(site.root / "nobody.sock"), 2))
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost", timeout=None) as client:
-            asked = [asyncio.create_task(client.get(f"/stores/{quote(NAME)}/zarr.json")) for _ in range(stores.THREADS + stores.MOST_WAITING + 5)]
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app), base_url="http://localhost", timeout=None
+        ) as client:
+            asked = [
+                asyncio.create_task(client.get(f"/stores/{quote(NAME)}/zarr.json"))
+                for _ in range(stores.THREADS + stores.MOST_WAITING + 5)
+            ]
             done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             page = await client.get("/")
             stuck.set()
-            return done.pop().result().status_code, page.status_code, [answer.status_code for answer in await asyncio.gather(*asked)]
+            return (
+                done.pop().result().status_code,
+                page.status_code,
+                [answer.status_code for answer in await asyncio.gather(*asked)],
+            )
 
     monkeypatch.setattr(stores, "open_in_store", slow)
     first, page, statuses = asyncio.run(ask_many())

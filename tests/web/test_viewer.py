@@ -1,4 +1,5 @@
-"""Finished stores and the viewer over HTTP, without a browser: what is listed, where a link leads to, and what is kept from going elsewhere."""
+"""Finished stores and the viewer over HTTP, without a browser: what is listed, where a link leads to, and
+what is kept from going elsewhere."""
 
 from __future__ import annotations
 
@@ -24,9 +25,27 @@ from .web_process import WebProcess, settings_for
 def write_store(path, frames=3, shape=(40, 70), codec=None):
     """Values of frame i: 100 i + 0..99 in a ramp along the columns."""
     dimensions = [
-        sw.Dimension(name="t", count=None, chunk_size=2, shard_size_chunks=1, type="time", unit="second", scale=0.5),
-        sw.Dimension(name="y", count=shape[0], chunk_size=32, shard_size_chunks=2, type="space", unit="micrometer", scale=0.25),
-        sw.Dimension(name="x", count=shape[1], chunk_size=32, shard_size_chunks=2, type="space", unit="micrometer", scale=0.25),
+        sw.Dimension(
+            name="t", count=None, chunk_size=2, shard_size_chunks=1, type="time", unit="second", scale=0.5
+        ),
+        sw.Dimension(
+            name="y",
+            count=shape[0],
+            chunk_size=32,
+            shard_size_chunks=2,
+            type="space",
+            unit="micrometer",
+            scale=0.25,
+        ),
+        sw.Dimension(
+            name="x",
+            count=shape[1],
+            chunk_size=32,
+            shard_size_chunks=2,
+            type="space",
+            unit="micrometer",
+            scale=0.25,
+        ),
     ]
     ramp = np.broadcast_to(np.linspace(0, 99, shape[1]).astype(np.uint16), shape)
     with sw.create(path, sw.ArraySpec(dtype="uint16", dimensions=dimensions, codec=codec)) as writer:
@@ -69,7 +88,13 @@ def test_finished_stores_are_listed_newest_first(tmp_path):
     (tmp_path / "broken.ome.zarr" / "zarr.json").write_text('{"attributes": {"ome": {"multiscales": []}}}')
     new, old = look(tmp_path)
     assert (new["name"], old["name"]) == ("new", "old")
-    assert (new["store"], new["frames"], new["shape"], new["axes"], new["dtype"]) == ("new.ome.zarr", 3, [3, 40, 70], ["t", "y", "x"], "uint16")
+    assert (new["store"], new["frames"], new["shape"], new["axes"], new["dtype"]) == (
+        "new.ome.zarr",
+        3,
+        [3, 40, 70],
+        ["t", "y", "x"],
+        "uint16",
+    )
     assert new["finished_s"] == 1e9
     assert new["path"] == str(tmp_path / "new.ome.zarr")
 
@@ -138,8 +163,14 @@ def test_a_link_leads_to_the_client_with_the_store_in_it(root, web):
     state = state_of(web.ask("/view/embryo.ome.zarr"))
     layer = state["layers"][0]
     assert layer["source"] == f"http://127.0.0.1:{web.port}/stores/embryo.ome.zarr/|zarr3:"
-    assert layer["shaderControls"]["normalized"]["range"] == pytest.approx([45, 89], abs=1), "of the middlemost chunk of the first frame"
-    assert state["dimensions"] == {"t": [0.5, "s"], "y": [pytest.approx(2.5e-7), "m"], "x": [pytest.approx(2.5e-7), "m"]}
+    assert layer["shaderControls"]["normalized"]["range"] == pytest.approx([45, 89], abs=1), (
+        "of the middlemost chunk of the first frame"
+    )
+    assert state["dimensions"] == {
+        "t": [0.5, "s"],
+        "y": [pytest.approx(2.5e-7), "m"],
+        "x": [pytest.approx(2.5e-7), "m"],
+    }
     assert state["displayDimensions"] == ["x", "y", "t"]
     assert state["position"] == [0, 19.5, 34.5]
 
@@ -159,7 +190,16 @@ def test_only_finished_stores_of_the_root_are_opened(tmp_path, root, web):
     leading_out = write_store(root / "out.ome.zarr") / "zarr.json"
     to_outside = os.path.relpath(outside / "0", root / "out.ome.zarr")
     leading_out.write_text(leading_out.read_text().replace('"path": "0"', f'"path": "{to_outside}"'))
-    for store in ("absent.ome.zarr", "..", "%2e%2e", ".hidden", "link.ome.zarr", "running.ome.zarr", "out.ome.zarr", "a%00b"):
+    for store in (
+        "absent.ome.zarr",
+        "..",
+        "%2e%2e",
+        ".hidden",
+        "link.ome.zarr",
+        "running.ome.zarr",
+        "out.ome.zarr",
+        "a%00b",
+    ):
         assert web.ask(f"/view/{store}").status == 404, store
 
 
@@ -168,7 +208,11 @@ def test_the_client_is_served_with_a_policy_that_keeps_everything_here(web):
     assert index.status == 200
     assert index.body.startswith(b'<!doctype html><html><head><script src="session_stub.js"></script>')
     script = next(part.split(b'"')[0].decode() for part in index.body.split(b'src="')[2:])
-    for name, media_type in (("", "text/html"), ("session_stub.js", "text/javascript"), (script, "text/javascript")):
+    for name, media_type in (
+        ("", "text/html"),
+        ("session_stub.js", "text/javascript"),
+        (script, "text/javascript"),
+    ):
         answer = web.ask(viewer.CLIENT + name)
         assert answer.status == 200
         assert answer.headers["Content-Type"].startswith(media_type)
@@ -182,7 +226,10 @@ def test_the_client_is_served_with_a_policy_that_keeps_everything_here(web):
 
 def test_without_the_package_the_page_says_how_to_get_it(tmp_path):
     write_store(tmp_path / "one.ome.zarr", frames=1)
-    sabotage = "import importlib.util as u; find = u.find_spec; u.find_spec = lambda name, *a: None if name == 'neuroglancer' else find(name, *a)"
+    sabotage = (
+        "import importlib.util as u; find = u.find_spec; u.find_spec = lambda name, *a: None if name "
+        "== 'neuroglancer' else find(name, *a)"
+    )
     with WebProcess(settings_for(tmp_path), sabotage=sabotage) as web:
         told = json.loads(web.ask("/api/stores").body)
         assert (told["viewer"], len(told["stores"])) == (None, 1)
@@ -240,7 +287,11 @@ def test_grey_levels_of_one_float_still_differ():
 
 def test_five_axes_show_a_slice_and_scroll_through_depth():
     image = StoredImage(
-        ("t", "c", "z", "y", "x"), ("second", None, "micrometer", "micrometer", "micrometer"), (2, 1, 1.5, 0.5, 0.5), (4, 2, 9, 100, 200), "uint8"
+        ("t", "c", "z", "y", "x"),
+        ("second", None, "micrometer", "micrometer", "micrometer"),
+        (2, 1, 1.5, 0.5, 0.5),
+        (4, 2, 9, 100, 200),
+        "uint8",
     )
     state = viewer_state(image, "stack", "http://rig/stores/stack.ome.zarr/", None)
     assert state["displayDimensions"] == ["x", "y", "z"]

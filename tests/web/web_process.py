@@ -37,7 +37,13 @@ class Answer:
         return f"{self.status} {dict(self.headers)} {self.body[:80]!r}"
 
 
-def ask(port: int, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes | None = None) -> Answer:
+def ask(
+    port: int,
+    path: str,
+    method: str = "GET",
+    headers: dict[str, str] | None = None,
+    body: bytes | None = None,
+) -> Answer:
     """One request on a connection of its own. ``path`` is sent as it is; a ``Host`` of None sends none."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     headers = {"Host": f"127.0.0.1:{port}", **(headers or {})}
@@ -52,7 +58,8 @@ def ask(port: int, path: str, method: str = "GET", headers: dict[str, str] | Non
 
 
 def say(port: int, data: bytes) -> bytes:
-    """Send bytes on a connection of their own, and return everything that comes back until the other side closes it."""
+    """Send bytes on a connection of their own, and return everything that comes back until the other side
+    closes it."""
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
         connection.sendall(data)
         return read_to_the_end(connection)
@@ -79,21 +86,31 @@ def is_cut_off(connection: socket.socket) -> bool:
 
 
 class WebProcess:
-    """Started by the constructor, ready when that returns. A context manager that leaves no process behind."""
+    """Started by the constructor, ready when that returns. A context manager that leaves no process
+    behind."""
 
     def __init__(self, settings: WebSettings, *, sabotage: str = "") -> None:
         """``sabotage`` is Python that runs in the process before its ``main``."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
             descriptor = listener.fileno()
-            command = [sys.executable, "-c", RUN.format(sabotage=sabotage), replace(settings, descriptor=descriptor).to_json()]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[descriptor])
+            command = [
+                sys.executable,
+                "-c",
+                RUN.format(sabotage=sabotage),
+                replace(settings, descriptor=descriptor).to_json(),
+            ]
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[descriptor]
+            )
         assert self.process.stdout is not None
         if self.process.stdout.read(1) != b".":
             _, errors = self.process.communicate()
             raise AssertionError(errors.decode())
 
-    def ask(self, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes | None = None) -> Answer:
+    def ask(
+        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
         return ask(self.port, path, method, headers, body)
 
     def say(self, data: bytes) -> bytes:
@@ -115,7 +132,13 @@ class WebProcess:
         self.process.communicate()
 
 
-def settings_for(root: Path, *, spill_root: Path | None = None, hosts: tuple[str, ...] = (), origins: tuple[str, ...] = ("*",)) -> WebSettings:
+def settings_for(
+    root: Path,
+    *,
+    spill_root: Path | None = None,
+    hosts: tuple[str, ...] = (),
+    origins: tuple[str, ...] = ("*",),
+) -> WebSettings:
     """Of a process whose daemon does not answer."""
     return WebSettings(
         control_socket=str(root / "nobody.sock"),

@@ -24,11 +24,48 @@ RECORDS = [
     Open(5, "embryo", None, None, "shm", Resume("0f" * 16, 2, 900, 8)),
     Open(6, "embryo", None, None, "message", None, reopen=True),
     Resume("0f" * 16, 2, 900, 8),
-    Opened(3, "/data/a", {"dtype": "uint8"}, "shm", 800, 8, 100, "ab" * 16, "0f" * 16, 1, 0, (), "block", "stored"),
-    Opened(3, "/data/a", {"dtype": "uint8"}, "message", 800, 8, 100, None, "0f" * 16, 3, 70, ((0, 4), (6, 6), (69, 69)), "drop", "durable"),
+    Opened(
+        3,
+        "/data/a",
+        {"dtype": "uint8"},
+        "shm",
+        800,
+        8,
+        100,
+        "ab" * 16,
+        "0f" * 16,
+        1,
+        0,
+        (),
+        "block",
+        "stored",
+    ),
+    Opened(
+        3,
+        "/data/a",
+        {"dtype": "uint8"},
+        "message",
+        800,
+        8,
+        100,
+        None,
+        "0f" * 16,
+        3,
+        70,
+        ((0, 4), (6, 6), (69, 69)),
+        "drop",
+        "durable",
+    ),
     Finish(12),
 ]
-ODD_VALUES = st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5) | st.sampled_from([[], {}, "x" * 70_000])
+ODD_VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from([[], {}, "x" * 70_000])
+)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=repr)
@@ -38,7 +75,9 @@ def test_records_survive_json(record: Hello | Welcome | Open | Resume | Opened |
 
 @pytest.mark.parametrize("record", RECORDS, ids=repr)
 @given(data=st.data())
-def test_any_field_of_a_wrong_type_is_a_protocol_error_or_harmless(record: Hello | Welcome | Open | Resume | Opened | Finish, data: st.DataObject):
+def test_any_field_of_a_wrong_type_is_a_protocol_error_or_harmless(
+    record: Hello | Welcome | Open | Resume | Opened | Finish, data: st.DataObject
+):
     body = record.to_body()
     key = data.draw(st.sampled_from(sorted(body)))
     body[key] = data.draw(ODD_VALUES)
@@ -66,7 +105,14 @@ def test_missing_frames_are_ascending_ranges_below_the_next_sequence(missing: ob
 
 
 @pytest.mark.parametrize(
-    "changes", [{"acquisition": "0F" * 16}, {"acquisition": "0f" * 15}, {"client_epoch": 0}, {"overload": "wait"}, {"durability": 3}]
+    "changes",
+    [
+        {"acquisition": "0F" * 16},
+        {"acquisition": "0f" * 15},
+        {"client_epoch": 0},
+        {"overload": "wait"},
+        {"durability": 3},
+    ],
 )
 def test_an_opened_that_names_no_acquisition_or_policy_is_a_protocol_error(changes: dict[str, object]):
     with pytest.raises(errors.ProtocolError):
@@ -75,7 +121,9 @@ def test_an_opened_that_names_no_acquisition_or_policy_is_a_protocol_error(chang
 
 def test_an_open_resumes_or_reopens_but_not_both():
     body = Open(1, "a", None, None, "shm", Resume("0f" * 16, 1, 0, 8)).to_body()
-    assert not Open.from_body({key: value for key, value in body.items() if key not in ("resume", "reopen")}).reopen
+    assert not Open.from_body(
+        {key: value for key, value in body.items() if key not in ("resume", "reopen")}
+    ).reopen
     with pytest.raises(errors.ProtocolError):
         Open.from_body({**body, "reopen": True})
 
@@ -89,7 +137,11 @@ def test_a_ring_token_must_fit_the_transport(token: str | None):
 
 def test_an_error_keeps_its_class_and_facts():
     told = Problem(
-        ErrorText.of(errors.FrameShapeError("wrong", expected=(2, 3), got=(3, 2), hint="turn it")), fatal=True, first=4, last=9, receipt=RECEIPT
+        ErrorText.of(errors.FrameShapeError("wrong", expected=(2, 3), got=(3, 2), hint="turn it")),
+        fatal=True,
+        first=4,
+        last=9,
+        receipt=RECEIPT,
     )
     heard = Problem.from_body(json.loads(json.dumps(told.to_body())))
     assert heard.error.kind is errors.FrameShapeError
@@ -104,7 +156,10 @@ def test_an_overlong_error_is_cut_rather_than_lost():
     assert heard.error.message == "m" * 1000
 
 
-@pytest.mark.parametrize("changes", [{"shards": None}, {"shards": "many"}, {"path": 3, "shards": []}, {"frames_stored": float("inf")}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"shards": None}, {"shards": "many"}, {"path": 3, "shards": []}, {"frames_stored": float("inf")}],
+)
 def test_a_receipt_that_cannot_be_read_is_a_protocol_error(changes: dict[str, object]):
     assert receipt_from_body(RECEIPT.to_dict()) == RECEIPT
     with pytest.raises(errors.ProtocolError):

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from shardwright.wire.free_slots import FreeSlots
 
 
-@given(st.integers(1, 9), st.lists(st.tuples(st.sampled_from(["one", "take", "back", "first"]), st.integers(0, 10)), max_size=60))
+@given(
+    st.integers(1, 9),
+    st.lists(st.tuples(st.sampled_from(["one", "take", "back", "first"]), st.integers(0, 10)), max_size=60),
+)
 def test_it_is_a_queue_of_slots(slot_count, steps):
     slots, twin, taken = FreeSlots(slot_count), deque(range(slot_count)), []
     for step, count in steps:

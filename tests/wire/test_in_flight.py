@@ -63,8 +63,15 @@ def test_runs_and_their_sequences_are_the_same_thing(sequences: set[int]):
     assert sequences_in(runs_of(ordered)).tolist() == ordered.tolist()
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)), st.randoms())
-def test_many_ranges_are_released_as_one_after_the_other(batch_sizes: list[int], gone: set[int], wanted: set[int], random):
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    st.sets(st.integers(0, 40)),
+    st.sets(st.integers(0, 40)),
+    st.randoms(),
+)
+def test_many_ranges_are_released_as_one_after_the_other(
+    batch_sizes: list[int], gone: set[int], wanted: set[int], random
+):
     at_once, one_by_one, total = InFlight(), InFlight(), 0
     for size in batch_sizes:
         for each in (at_once, one_by_one):
@@ -81,7 +88,9 @@ def test_many_ranges_are_released_as_one_after_the_other(batch_sizes: list[int],
             at_once.release_ranges(ranges[order])
         assert at_once.ranges() == one_by_one.ranges()
         known = np.array(sorted(wanted), np.int64)
-        assert at_once.release_all(known).tolist() == [s for first, last in ranges.tolist() for s in one_by_one.release_known(first, last).tolist()]
+        assert at_once.release_all(known).tolist() == [
+            s for first, last in ranges.tolist() for s in one_by_one.release_known(first, last).tolist()
+        ]
     else:
         assert at_once.release_ranges(ranges[order]).tolist() == sorted(wanted)
         for first, last in ranges.tolist():
@@ -144,7 +153,9 @@ RANGES = st.sets(st.integers(0, 50)).map(lambda sequences: ranges_of(np.array(li
 
 
 @given(RANGES, RANGES, st.integers(0, 50), st.integers(0, 20))
-def test_what_is_left_without_others(some: list[tuple[int, int]], others: list[tuple[int, int]], first: int, more: int):
+def test_what_is_left_without_others(
+    some: list[tuple[int, int]], others: list[tuple[int, int]], first: int, more: int
+):
     left = without((first, first + more), some, others)
     assert as_set(left) == set(range(first, first + more + 1)) - as_set(some) - as_set(others)
     assert as_set(left) == set() or left == sorted(left)
@@ -155,5 +166,7 @@ def test_ranges_are_closed_up_over_the_smallest_gaps(ranges: list[tuple[int, int
     fewer = at_most(ranges, most)
     assert len(fewer) == min(most, len(ranges))
     assert as_set(fewer) >= as_set(ranges)
-    closed = sorted(later[0] - earlier[1] for earlier, later in itertools.pairwise(ranges))[: len(ranges) - len(fewer)]
+    closed = sorted(later[0] - earlier[1] for earlier, later in itertools.pairwise(ranges))[
+        : len(ranges) - len(fewer)
+    ]
     assert len(as_set(fewer)) - len(as_set(ranges)) == sum(closed) - len(closed)

@@ -1,4 +1,5 @@
-"""Key files: ours and those of zmq.auth are the same, and every file that cannot be trusted is one clear refusal."""
+"""Key files: ours and those of zmq.auth are the same, and every file that cannot be trusted is one clear
+refusal."""
 
 from __future__ import annotations
 
@@ -46,13 +47,17 @@ def test_a_key_that_does_not_fit_on_the_disk_leaves_nothing_behind(tmp_path: Pat
 
 
 def test_what_zmq_auth_writes_is_read(tmp_path: Path) -> None:
-    public_path, secret_path = map(Path, zmq.auth.create_certificates(tmp_path, "rig", metadata={"place": "lab 3"}))
+    public_path, secret_path = map(
+        Path, zmq.auth.create_certificates(tmp_path, "rig", metadata={"place": "lab 3"})
+    )
     secret_path.chmod(0o600)
     assert read_public_key(public_path) == read_public_key(secret_path)
     assert zmq.curve_public(read_secret_key(secret_path)) == read_public_key(public_path)
 
 
-def test_no_key_is_ever_replaced_and_no_name_leaves_the_folder(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_no_key_is_ever_replaced_and_no_name_leaves_the_folder(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     before = [path.read_bytes() for path in pair]
     with pytest.raises(OutputExistsError):
         write_key_pair(tmp_path, "rig", *zmq.curve_keypair())
@@ -70,7 +75,10 @@ def test_no_key_is_ever_replaced_and_no_name_leaves_the_folder(pair: tuple[Path,
 @pytest.mark.parametrize("mode", [0o644, 0o600])
 def test_a_public_key_in_place_of_the_secret_one_is_told(pair: tuple[Path, Path], mode: int) -> None:
     pair[0].chmod(mode)
-    with pytest.raises(ConfigError, match=r"rig\.key is a public key; expected the secret one, rig\.key_secret, that `shardwright keygen`") as caught:
+    with pytest.raises(
+        ConfigError,
+        match=r"rig\.key is a public key; expected the secret one, rig\.key_secret, that `shardwright keygen`",  # noqa: E501
+    ) as caught:
         read_secret_key(pair[0])
     assert "chmod" not in str(caught.value)
 
@@ -78,7 +86,9 @@ def test_a_public_key_in_place_of_the_secret_one_is_told(pair: tuple[Path, Path]
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610])
 def test_a_secret_that_others_may_read_is_refused(pair: tuple[Path, Path], mode: int) -> None:
     pair[1].chmod(mode)
-    with pytest.raises(ConfigError, match=rf"is open to others; expected mode 0600; got mode {mode:04o}. chmod go-rwx"):
+    with pytest.raises(
+        ConfigError, match=rf"is open to others; expected mode 0600; got mode {mode:04o}. chmod go-rwx"
+    ):
         read_secret_key(pair[1])
 
 
@@ -115,8 +125,13 @@ def test_a_key_of_somebody_else_is_refused(pair: tuple[Path, Path], monkeypatch:
         read_secret_key(pair[1])
 
 
-@given(content=st.binary(max_size=200) | st.text("0123456789abcXYZ.#%", max_size=45).map(lambda key: f'public-key = "{key}"'.encode()))
-def test_whatever_is_in_a_file_is_a_key_that_zeromq_takes_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+@given(
+    content=st.binary(max_size=200)
+    | st.text("0123456789abcXYZ.#%", max_size=45).map(lambda key: f'public-key = "{key}"'.encode())
+)
+def test_whatever_is_in_a_file_is_a_key_that_zeromq_takes_or_a_refusal(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.key"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -129,7 +144,10 @@ def test_whatever_is_in_a_file_is_a_key_that_zeromq_takes_or_a_refusal(tmp_path_
             socket.curve_serverkey = key
 
 
-@pytest.mark.parametrize(("key", "usable"), [("0" * 40, True), ("#" * 40, False), ("%nSc0" * 8, True), ("%nSc1" * 8, False), ("0" * 39, False)])
+@pytest.mark.parametrize(
+    ("key", "usable"),
+    [("0" * 40, True), ("#" * 40, False), ("%nSc0" * 8, True), ("%nSc1" * 8, False), ("0" * 39, False)],
+)
 def test_forty_characters_may_still_be_no_key(tmp_path: Path, key: str, usable: bool) -> None:
     path = tmp_path / "a.key"
     path.write_text(f"public-key = {key}\n")

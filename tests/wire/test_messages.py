@@ -21,7 +21,14 @@ U64 = st.integers(0, 2**64 - 1)
 
 
 def frames_header(count: int = 1, **changes: int) -> Header:
-    facts = {"session": 7, "sequence": 0, "count": count, "parts": 1, "body_bytes": 16 + 96 * count, "payload_bytes": 0}
+    facts = {
+        "session": 7,
+        "sequence": 0,
+        "count": count,
+        "parts": 1,
+        "body_bytes": 16 + 96 * count,
+        "payload_bytes": 0,
+    }
     return Header(Kind.FRAMES, **{**facts, **changes})
 
 
@@ -36,9 +43,17 @@ def test_every_dtype_of_a_spec_has_a_code():
     assert messages.DTYPE_NAMES == DTYPES
 
 
-@given(session=U64, sequence=U64, count=st.integers(1, 1000), parts=st.integers(1, 1001), payload=st.integers(0, 2**40))
+@given(
+    session=U64,
+    sequence=U64,
+    count=st.integers(1, 1000),
+    parts=st.integers(1, 1001),
+    payload=st.integers(0, 2**40),
+)
 def test_frames_headers_round_trip(session: int, sequence: int, count: int, parts: int, payload: int):
-    header = frames_header(count, session=session, sequence=sequence, parts=min(parts, count + 1), payload_bytes=payload)
+    header = frames_header(
+        count, session=session, sequence=sequence, parts=min(parts, count + 1), payload_bytes=payload
+    )
     if (header.parts > 1) == (payload > 0):
         assert messages.decode_header(header.pack()) == header
     else:
@@ -46,7 +61,9 @@ def test_frames_headers_round_trip(session: int, sequence: int, count: int, part
             messages.decode_header(header.pack())
 
 
-@pytest.mark.parametrize("changes", [{"count": 1}, {"parts": 1, "body_bytes": 2}, {"payload_bytes": 1, "parts": 1}])
+@pytest.mark.parametrize(
+    "changes", [{"count": 1}, {"parts": 1, "body_bytes": 2}, {"payload_bytes": 1, "parts": 1}]
+)
 def test_a_flush_has_no_body(changes: dict[str, int]):
     assert messages.decode_header(Counter(7).message(Kind.FLUSH, [])[0]).kind is Kind.FLUSH
     with pytest.raises(ProtocolError):
@@ -98,7 +115,13 @@ def test_parts_must_be_what_the_header_says():
             messages.check_parts(header, sizes)
 
 
-@given(st.dictionaries(st.text(max_size=8), st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=8), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(max_size=8),
+        st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=8),
+        max_size=4,
+    )
+)
 def test_control_bodies_round_trip(body: dict[str, object]):
     assert messages.decode_control(messages.encode_control(body)) == body
 

@@ -25,12 +25,16 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("table", "state", "event"), PAIRS, ids=lambda value: value.value if isinstance(value, Enum) else "")
+@pytest.mark.parametrize(
+    ("table", "state", "event"), PAIRS, ids=lambda value: value.value if isinstance(value, Enum) else ""
+)
 def test_each_pair_matches_exactly_one_row(table, state, event):
     assert len(rows_for(table, state, event)) == 1
 
 
-@pytest.mark.parametrize(("table", "state", "event"), PAIRS, ids=lambda value: value.value if isinstance(value, Enum) else "")
+@pytest.mark.parametrize(
+    ("table", "state", "event"), PAIRS, ids=lambda value: value.value if isinstance(value, Enum) else ""
+)
 def test_what_is_ignored_changes_nothing_and_what_is_refused_ends_the_session(table, state, event):
     verdict, then = step(table, state, event)
     if verdict is Verdict.IGNORE:
@@ -41,7 +45,10 @@ def test_what_is_ignored_changes_nothing_and_what_is_refused_ends_the_session(ta
 
 @pytest.mark.parametrize("over", [DaemonState.DRAINING, DaemonState.ENDED])
 def test_a_session_that_is_over_never_opens_again(over: DaemonState):
-    assert all(step(DAEMON_TABLE, over, event)[1] in (DaemonState.DRAINING, DaemonState.ENDED) for event in DaemonEvent)
+    assert all(
+        step(DAEMON_TABLE, over, event)[1] in (DaemonState.DRAINING, DaemonState.ENDED)
+        for event in DaemonEvent
+    )
 
 
 @pytest.mark.parametrize("over", [ClientState.ENDED, ClientState.FAILED])
@@ -69,7 +76,8 @@ def test_a_client_that_vanishes_may_come_back_until_its_time_is_over():
         (DaemonEvent.LINK_LOST, DaemonState.DETACHED),
         (DaemonEvent.ATTACHED, DaemonState.AWAIT_RING),
         (DaemonEvent.RING_TAKEN, DaemonState.RUNNING),
-        (DaemonEvent.ATTACHED, DaemonState.AWAIT_RING),  # the old connection is dead, and the daemon does not know yet
+        # the old connection is dead, and the daemon does not know yet
+        (DaemonEvent.ATTACHED, DaemonState.AWAIT_RING),
         (DaemonEvent.RING_TAKEN, DaemonState.RUNNING),
         (DaemonEvent.LINK_LOST, DaemonState.DETACHED),
         (DaemonEvent.TIMED_OUT, DaemonState.DRAINING),
@@ -79,7 +87,10 @@ def test_a_client_that_vanishes_may_come_back_until_its_time_is_over():
 
 
 def test_a_client_that_leaves_has_its_acquisition_sealed():
-    assert step(DAEMON_TABLE, DaemonState.RUNNING, DaemonEvent.CLIENT_LEFT) == (Verdict.ACCEPT, DaemonState.DRAINING)
+    assert step(DAEMON_TABLE, DaemonState.RUNNING, DaemonEvent.CLIENT_LEFT) == (
+        Verdict.ACCEPT,
+        DaemonState.DRAINING,
+    )
 
 
 def test_whoever_finished_stays_finishing_whatever_becomes_of_the_link():
@@ -88,7 +99,11 @@ def test_whoever_finished_stays_finishing_whatever_becomes_of_the_link():
 
 
 def test_only_a_detached_acquisition_times_out():
-    accepted = [state for state in DaemonState if step(DAEMON_TABLE, state, DaemonEvent.TIMED_OUT)[0] is Verdict.ACCEPT]
+    accepted = [
+        state
+        for state in DaemonState
+        if step(DAEMON_TABLE, state, DaemonEvent.TIMED_OUT)[0] is Verdict.ACCEPT
+    ]
     assert accepted == [DaemonState.DETACHED]
 
 
@@ -114,8 +129,14 @@ def test_no_frame_before_the_ring_and_none_after_finish():
 
 
 def test_frames_that_crossed_the_end_are_not_held_against_the_client():
-    assert step(DAEMON_TABLE, DaemonState.DRAINING, DaemonEvent.FRAMES) == (Verdict.IGNORE, DaemonState.DRAINING)
+    assert step(DAEMON_TABLE, DaemonState.DRAINING, DaemonEvent.FRAMES) == (
+        Verdict.IGNORE,
+        DaemonState.DRAINING,
+    )
 
 
 def test_a_receipt_nobody_asked_for_is_refused():
-    assert step(CLIENT_TABLE, ClientState.RUNNING, ClientEvent.RECEIPT) == (Verdict.REFUSE, ClientState.FAILED)
+    assert step(CLIENT_TABLE, ClientState.RUNNING, ClientEvent.RECEIPT) == (
+        Verdict.REFUSE,
+        ClientState.FAILED,
+    )

@@ -1,4 +1,5 @@
-"""tools/bench: writers compared on the same frames, layout and codec, interleaved in one run, final sync counted for everyone.
+"""tools/bench: writers compared on the same frames, layout and codec, interleaved in one run, final sync
+counted for everyone.
 
 case.py      what is written: frames, layout, codec
 contender.py the one interface of every writer, and the functions they share (sync, reading a shard back)
@@ -10,7 +11,8 @@ report.py    medians, spread and ratios of one run as a table or JSON
 The record (tools/bench record):
 
 figures.py       the table: comparisons, what is asked of them, what is asked of the parts
-run_record.py    runs all of it and appends to RECORD.jsonl (record.py), with what machine.py says of the machine
+run_record.py    runs all of it and appends to RECORD.jsonl (record.py), with what machine.py says of the
+                 machine
 outcomes.py      what the rounds say about each figure: reached, or which floor binds
 latency.py, small.py, cameras.py, flat.py, prediction.py    the parts; each is a command too (part_command.py)
 rig.py, camera_process.py                    the daemon and the cameras that parts are measured with

@@ -23,22 +23,39 @@ tools/bench latency   how long append takes; small: 20,000 frames a second; came
 tools/bench compact   ways to repack a store
 tools/bench overload  a camera that is faster than the codec: what it loses with block, and with degrade
 tools/bench page      what the status page costs
-"""
+"""  # noqa: E501
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tools/bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="tools/bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="64 frames and 2 rounds instead of 256 and 5")
-    parser.add_argument("--only", action="append", choices=sorted(CONTENDERS), metavar="NAME", help=f"repeatable; of {', '.join(CONTENDERS)}")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted(CONTENDERS),
+        metavar="NAME",
+        help=f"repeatable; of {', '.join(CONTENDERS)}",
+    )
     parser.add_argument("--rounds", type=int, help="timed rounds of each contender")
     parser.add_argument("--frames", type=int, help="frames of a round, a multiple of 64")
-    parser.add_argument("--scene", choices=SCENES, default="spots", help="what the frames show, see benchmarks/case.py")
-    parser.add_argument("--threads", type=int, default=2, help="compressing threads of each peer and floor; ours choose themselves")
+    parser.add_argument(
+        "--scene", choices=SCENES, default="spots", help="what the frames show, see benchmarks/case.py"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="compressing threads of each peer and floor; ours choose themselves",
+    )
     parser.add_argument("--cname", choices=["lz4", "zstd", "none"], default="lz4")
     parser.add_argument("--clevel", type=int, default=1)
     parser.add_argument("--shuffle", choices=["noshuffle", "shuffle", "bitshuffle"], default="shuffle")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "bench", help="where to write; it is emptied first")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / ".cache" / "bench", help="where to write; it is emptied first"
+    )
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     return parser.parse_args(arguments)
 
@@ -55,14 +72,33 @@ def main() -> int:
         return of_folder[command](arguments, folder)
     options = parse()
     frames = options.frames or (64 if options.quick else 256)
-    case = Case(frames=frames, scene=options.scene, threads=options.threads, cname=options.cname, clevel=options.clevel, shuffle=options.shuffle)
+    case = Case(
+        frames=frames,
+        scene=options.scene,
+        threads=options.threads,
+        cname=options.cname,
+        clevel=options.clevel,
+        shuffle=options.shuffle,
+    )
     rounds = options.rounds or (2 if options.quick else 5)
     results = compare(
-        entries(options.only or list(CONTENDERS), case), rounds, options.folder / "work", lambda text: print(text, file=sys.stderr, flush=True)
+        entries(options.only or list(CONTENDERS), case),
+        rounds,
+        options.folder / "work",
+        lambda text: print(text, file=sys.stderr, flush=True),
     )
     rows = summary(results, case)
     if options.json:
-        print(json.dumps({"case": json.loads(case.to_json()), "rounds": rounds, "machine": platform.processor() or platform.machine(), "rows": rows}))
+        print(
+            json.dumps(
+                {
+                    "case": json.loads(case.to_json()),
+                    "rounds": rounds,
+                    "machine": platform.processor() or platform.machine(),
+                    "rows": rows,
+                }
+            )
+        )
     else:
         size = f"{frames} frames of 2048 x 2048 uint16 ({case.raw_bytes / 1e9:.2f} GB)"
         print(f"\n{size} a round, scene {case.scene}, {rounds} rounds, final sync counted\n")

@@ -1,14 +1,17 @@
-"""A camera of the bench in its own process: reads commands as lines of JSON, answers each with one line. All times are of the monotonic clock.
+"""A camera of the bench in its own process: reads commands as lines of JSON, answers each with one line. All
+times are of the monotonic clock.
 
-{"do": "open", "path": P, "spec": S, "settings": {}}     -> {}                             settings of create or acquire
-{"do": "send", "frames": N, "rate_hz": R or null, "save": FILE or null}
-                                                         -> {"begin_ns": B, "end_ns": E}    first append begun, last one done
-{"do": "flush"}                                          -> {"end_ns": E}                   everything appended is durable
+{"do": "open", "path": P, "spec": S, "settings": {}}     -> {}                             settings of create
+or acquire {"do": "send", "frames": N, "rate_hz": R or null, "save": FILE or null}
+                                                         -> {"begin_ns": B, "end_ns": E}    first append
+                                                         begun, last one done
+{"do": "flush"}                                          -> {"end_ns": E}                   everything
+appended is durable
 {"do": "close"}                                          -> {"end_ns": E, "receipt": R}
 
-``rate_hz``: frame i is due at begin + i / rate; up to ``SLEEP_PER_FRAME_HZ`` the camera sleeps until each, above it hands over every millisecond what
-is due in one call, as drivers of fast cameras do. ``save``: int64[2, N] nanoseconds, how long each append took and
-how long after its due time it was done.
+``rate_hz``: frame i is due at begin + i / rate; up to ``SLEEP_PER_FRAME_HZ`` the camera sleeps until each,
+above it hands over every millisecond what is due in one call, as drivers of fast cameras do. ``save``:
+int64[2, N] nanoseconds, how long each append took and how long after its due time it was done.
 """
 
 from __future__ import annotations
@@ -38,13 +41,17 @@ class Target:
     """Where the frames go: the daemon at ``endpoint``, or a writer in this process."""
 
     def __init__(self, endpoint: str | None, transport: Any) -> None:
-        self._connection = None if endpoint is None else sw.connect(endpoint, timeout_ms=60_000, transport=transport)
+        self._connection = (
+            None if endpoint is None else sw.connect(endpoint, timeout_ms=60_000, transport=transport)
+        )
 
     def open(self, path: Path, spec: sw.ArraySpec, settings: dict[str, Any]) -> Sink:
         if self._connection is None:
             return sw.create(path, spec, **settings)
         named = "stream" in settings
-        return self._connection.acquire(path.name.removesuffix(".ome.zarr"), None if named else spec, **settings)
+        return self._connection.acquire(
+            path.name.removesuffix(".ome.zarr"), None if named else spec, **settings
+        )
 
     def close(self) -> None:
         if self._connection is not None:
@@ -61,7 +68,8 @@ def send_unpaced(sink: Sink, frames: Frames, count: int) -> dict[str, int]:
 
 
 def send_paced(sink: Sink, frames: Frames, count: int, rate_hz: float, times: np.ndarray) -> dict[str, int]:
-    """One frame at a time; a late one is sent at once and delays nothing but itself and what waits behind it."""
+    """One frame at a time; a late one is sent at once and delays nothing but itself and what waits behind
+    it."""
     clock, sleep, append, distinct = time.monotonic_ns, time.sleep, sink.append, len(frames)
     period_ns = 1e9 / rate_hz
     begin_ns = clock()
@@ -77,7 +85,9 @@ def send_paced(sink: Sink, frames: Frames, count: int, rate_hz: float, times: np
     return {"begin_ns": begin_ns, "end_ns": clock()}
 
 
-def send_in_ticks(sink: Sink, frames: Frames, count: int, rate_hz: float, times: np.ndarray) -> dict[str, int]:
+def send_in_ticks(
+    sink: Sink, frames: Frames, count: int, rate_hz: float, times: np.ndarray
+) -> dict[str, int]:
     """Every millisecond the frames that are due by then."""
     clock = time.monotonic_ns
     begin_ns = clock()
@@ -135,7 +145,9 @@ def main() -> None:
         command = json.loads(line)
         answer: dict[str, Any] = {}
         if command["do"] == "open":
-            sink = target.open(Path(command["path"]), sw.ArraySpec.model_validate(command["spec"]), command["settings"])
+            sink = target.open(
+                Path(command["path"]), sw.ArraySpec.model_validate(command["spec"]), command["settings"]
+            )
         else:
             assert sink is not None, "opened first"
             if command["do"] == "send":

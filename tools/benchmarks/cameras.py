@@ -1,7 +1,9 @@
-"""The part ``cameras``: four cameras at once through one daemon, against one camera that sends as many frames; tools/bench cameras.
+"""The part ``cameras``: four cameras at once through one daemon, against one camera that sends as many
+frames; tools/bench cameras.
 
-Each camera is a process of its own. Rounds of one and of four alternate; the clock runs from the first append of any camera, when all
-acquisitions are open, until the last is sealed and durable. The ratio of the two totals is taken within each round.
+Each camera is a process of its own. Rounds of one and of four alternate; the clock runs from the first append
+of any camera, when all acquisitions are open, until the last is sealed and durable. The ratio of the two
+totals is taken within each round.
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ WAYS = ((SHAPES[0], "disk"), (SHAPES[0], "no-disk"), (SHAPES[1], "no-disk"))
 Say = Callable[[str], None]
 
 
-def measure(places: Places, quick: bool, say: Say, *, ways: Sequence[tuple[Case, str]] | None = None, shards: int | None = None) -> dict[str, Any]:
-    """One row for each shape and place. ``shards``: of each of the four streams, in place of what fills ``ROUND_BYTES``."""
+def measure(
+    places: Places,
+    quick: bool,
+    say: Say,
+    *,
+    ways: Sequence[tuple[Case, str]] | None = None,
+    shards: int | None = None,
+) -> dict[str, Any]:
+    """One row for each shape and place. ``shards``: of each of the four streams, in place of what fills
+    ``ROUND_BYTES``."""
     rounds = 1 if quick else ROUNDS
     rows = []
     for case, place in ways or [(case_of(shape), place) for shape, place in WAYS]:
@@ -72,11 +82,15 @@ def _at_once(cameras: list[Camera], frames_each: int, case: Case) -> float:
     for camera in cameras:
         camera.say(do="close")
     ends = [camera.answer() for camera in cameras]
-    assert all(end["receipt"]["frames_durable"] == frames_each for end in ends), "every frame of every camera is durable"
+    assert all(end["receipt"]["frames_durable"] == frames_each for end in ends), (
+        "every frame of every camera is durable"
+    )
     return float(max(end["end_ns"] for end in ends) - min(begins)) / 1e9
 
 
-def row(shape: tuple[int, int], place: str, one: list[float], four: list[float], daemon_cores: float) -> dict[str, Any]:
+def row(
+    shape: tuple[int, int], place: str, one: list[float], four: list[float], daemon_cores: float
+) -> dict[str, Any]:
     ratios = [many / single for many, single in zip(four, one, strict=True)]
     value = median(ratios)
     return {
@@ -87,13 +101,23 @@ def row(shape: tuple[int, int], place: str, one: list[float], four: list[float],
         "of_one_stream": value,
         "of_one_stream_spread": {"least": round(min(ratios), 4), "most": round(max(ratios), 4)},
         "daemon_cores": daemon_cores,
-        "says": {"of_one_stream": f"{value:.0%}: four together {median(four):.2f} GB/s, one {median(one):.2f}; daemon {daemon_cores:.2f} cores"},
+        "says": {
+            "of_one_stream": f"{value:.0%}: four together {median(four):.2f} GB/s, one "
+            f"{median(one):.2f}; daemon {daemon_cores:.2f} cores"
+        },
     }
 
 
 def text(part: dict[str, Any]) -> str:
-    head = f"{'':<20}{'one GB/s':>10}{'four GB/s':>11}{'of one':>9}{'least':>8}{'most':>8}{'daemon cores':>14}"
-    lines = [f"{part['settings']['streams']} streams at once against one, {part['settings']['rounds']} rounds", "", head, "-" * len(head)]
+    head = (
+        f"{'':<20}{'one GB/s':>10}{'four GB/s':>11}{'of one':>9}{'least':>8}{'most':>8}{'daemon cores':>14}"
+    )
+    lines = [
+        f"{part['settings']['streams']} streams at once against one, {part['settings']['rounds']} rounds",
+        "",
+        head,
+        "-" * len(head),
+    ]
     for one in part["rows"]:
         spread = one["of_one_stream_spread"]
         lines.append(

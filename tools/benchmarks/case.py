@@ -1,11 +1,16 @@
-"""What every contender writes: 2048 x 2048 uint16 photon noise, inner chunks of 16 x 256 x 256, shards of 64 x 2048 x 2048.
+"""What every contender writes: 2048 x 2048 uint16 photon noise, inner chunks of 16 x 256 x 256, shards of 64
+x 2048 x 2048.
 
-Two scenes, both Poisson noise over an offset of 100 counts, since what a codec makes of a frame decides much of the speed:
+Two scenes, both Poisson noise over an offset of 100 counts, since what a codec makes of a frame decides much
+of the speed:
 
-    spots    haze and 40 bright spots over most of the field (lz4 1.89:1, zstd-1 2.48:1); pixels cross 256 often, so the high bytes keep LZ4 busy
-    camera   the simulated camera's own frames (``shardwright camera``), dimmer and mostly background (lz4 1.98:1, zstd-1 3.22:1)
+    spots    haze and 40 bright spots over most of the field (lz4 1.89:1, zstd-1 2.48:1); pixels cross 256
+             often, so the high bytes keep LZ4 busy
+    camera   the simulated camera's own frames (``shardwright camera``), dimmer and mostly background (lz4
+             1.98:1, zstd-1 3.22:1)
 
-``spots`` is the one that headlines are taken from: a specimen that fills the field, and the harder of the two.
+``spots`` is the one that headlines are taken from: a specimen that fills the field, and the harder of the
+two.
 """
 
 from __future__ import annotations
@@ -29,8 +34,8 @@ HEADLINE_SCENE = "spots"
 
 @dataclass(frozen=True)
 class Case:
-    """``frames`` are written each round; they cycle through ``distinct`` different ones. ``shard`` counts pixels, not chunks.
-    ``cname`` none: no compression, whatever ``clevel`` and ``shuffle`` say."""
+    """``frames`` are written each round; they cycle through ``distinct`` different ones. ``shard`` counts
+    pixels, not chunks. ``cname`` none: no compression, whatever ``clevel`` and ``shuffle`` say."""
 
     frames: int = 256
     distinct: int = 16
@@ -77,7 +82,13 @@ class Case:
 
     def blosc(self) -> dict[str, Any] | None:
         """The compressor's entry in zarr.json; None without compression."""
-        configuration = {"cname": self.cname, "clevel": self.clevel, "shuffle": self.shuffle, "typesize": 2, "blocksize": 0}
+        configuration = {
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": self.shuffle,
+            "typesize": 2,
+            "blocksize": 0,
+        }
         return {"name": "blosc", "configuration": configuration} if self.compressed else None
 
     def codecs(self) -> list[dict[str, Any]]:
@@ -108,7 +119,9 @@ class Case:
         background = np.full(self.shape, 20.0, np.float32)
         for _ in range(40):
             center_y, center_x, width = rng.uniform(0, rows), rng.uniform(0, columns), rng.uniform(20, 150)
-            background += rng.uniform(30, 250) * np.exp(-((y - center_y) ** 2 + (x - center_x) ** 2) / (2 * width**2))
+            background += rng.uniform(30, 250) * np.exp(
+                -((y - center_y) ** 2 + (x - center_x) ** 2) / (2 * width**2)
+            )
         frames = np.empty((self.distinct, *self.shape), np.uint16)
         for frame in frames:
             frame[:] = rng.poisson(background) + 100
@@ -119,7 +132,9 @@ class Case:
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()}
+        facts: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()
+        }
         return cls(**facts)
 
 

@@ -1,7 +1,8 @@
-"""The chart of a record, for the README: one panel for each comparison in the headline scene, a bar for each contender, a whisker for its spread.
+"""The chart of a record, for the README: one panel for each comparison in the headline scene, a bar for each
+contender, a whisker for its spread.
 
-SVG by hand: bars and text, one file, no fonts and no scripts. Colours change with the reader's light or dark mode; without either the middle tones
-stand.
+SVG by hand: bars and text, one file, no fonts and no scripts. Colours change with the reader's light or dark
+mode; without either the middle tones stand.
 """
 
 from __future__ import annotations
@@ -38,15 +39,20 @@ STYLE = """
   .whisker { stroke: #59636e; stroke-width: 1.2; }
   @media (prefers-color-scheme: light) { text { fill: #1f2328; } .whisker { stroke: #1f2328; } .ours { fill: #0969da; } .peer { fill: #bc4c00; } }
   @media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .whisker { stroke: #e6edf3; } .ours { fill: #4493f8; } .peer { fill: #db8f5c; } }
-"""
+"""  # noqa: E501
 
 
 def draw(made: Record) -> str:
-    """The SVG of one record. Panels of comparisons that were not run are left out; raises ``RecordError`` when none is left."""
-    panels = [(title, bars(made.comparisons[name]["rows"])) for name, title in PANELS if name in made.comparisons]
+    """The SVG of one record. Panels of comparisons that were not run are left out; raises ``RecordError``
+    when none is left."""
+    panels = [
+        (title, bars(made.comparisons[name]["rows"])) for name, title in PANELS if name in made.comparisons
+    ]
     panels = [(title, rows) for title, rows in panels if rows]
     if not panels:
-        raise record.RecordError("this record has no comparison to draw. Run tools/bench record without --only")
+        raise record.RecordError(
+            "this record has no comparison to draw. Run tools/bench record without --only"
+        )
     body: list[str] = []
     y = TOP
     for first in range(0, len(panels), 2):
@@ -55,10 +61,16 @@ def draw(made: Record) -> str:
             body += _panel(title, rows, MARGIN + column * (COLUMN + GAP), y)
         y += HEAD + ROW * max(len(rows) for _, rows in pair) + 14
     machine = made.machine
-    what = f"GB/s of raw 2048 x 2048 uint16 frames, final sync counted: {machine.cpu}, {machine.cores} cores, {machine.filesystem}, {made.date[:10]}"
+    what = (
+        f"GB/s of raw 2048 x 2048 uint16 frames, final sync counted: {machine.cpu}, {machine.cores} "
+        f"cores, {machine.filesystem}, {made.date[:10]}"
+    )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img" aria-labelledby="title">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" '
+                f'height="{y}" role="img" aria-labelledby="title">'
+            ),
             f'<title id="title">{escape(what)}</title>',
             f"<style>{STYLE}</style>",
             f'<text class="title" x="{MARGIN}" y="14">{escape(what)}</text>',
@@ -100,9 +112,17 @@ def _panel(title: str, rows: list[dict[str, Any]], x: float, y: float) -> Iterat
         speed = row["gb_per_s"]
         at = {name: left + room * speed[name] / longest for name in ("median", "least", "most")}
         strong = ' class="strong"' if row["kind"] == "ours" else ""
-        yield f'<text{strong} x="{left - 8}" y="{top + BAR - 1}" text-anchor="end">{escape(row["name"])}</text>'
-        yield f'<rect class="{row["kind"]}" x="{left}" y="{top}" width="{at["median"] - left:.1f}" height="{BAR}" rx="2"/>'
-        yield f'<line class="whisker" x1="{at["least"]:.1f}" y1="{top + BAR / 2}" x2="{at["most"]:.1f}" y2="{top + BAR / 2}"/>'
+        yield (
+            f'<text{strong} x="{left - 8}" y="{top + BAR - 1}" text-anchor="end">{escape(row["name"])}</text>'
+        )
+        yield (
+            f'<rect class="{row["kind"]}" x="{left}" y="{top}" width="{at["median"] - left:.1f}" '
+            f'height="{BAR}" rx="2"/>'
+        )
+        yield (
+            f'<line class="whisker" x1="{at["least"]:.1f}" y1="{top + BAR / 2}" x2="{at["most"]:.1f}" '
+            f'y2="{top + BAR / 2}"/>'
+        )
         yield f'<text{strong} x="{at["most"] + 6:.1f}" y="{top + BAR - 1}">{speed["median"]:.2f}</text>'
 
 
@@ -113,7 +133,8 @@ def draw_newest(source: Path = record.PATH, target: Path = PATH) -> None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="tools/bench chart", description="Draws the chart of the newest whole record, and renews the README's table."
+        prog="tools/bench chart",
+        description="Draws the chart of the newest whole record, and renews the README's table.",
     )
     parser.add_argument("--record", type=Path, default=record.PATH, help="the record to draw")
     parser.add_argument("--to", type=Path, default=PATH, help="the SVG")

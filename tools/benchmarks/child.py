@@ -2,7 +2,8 @@
 
 {"do": "round", "name": N}   -> {"seconds": S, "stored_bytes": N}     the time includes the final sync
 {"do": "verify", "name": N}  -> {}                                    of the last round's output
-{"do": "clear", "name": N}   -> {}                                    deletes it, and waits until the disk is at rest
+{"do": "clear", "name": N}   -> {}                                    deletes it, and waits until the disk is
+at rest
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """tools/bench compact: one acquired store made gapless by several means, interleaved in one run.
 
-    ours      the fast path's moving of bytes alone; all of it in one process; the same as a job with its worker processes; lz4 recompressed to zstd
-    floors    cp of the same live bytes (a packed store): alone, with every file synced, read back from the disk and compared as well, and put in
+    ours      the fast path's moving of bytes alone; all of it in one process; the same as a job with its
+              worker processes; lz4 recompressed to zstd
+    floors    cp of the same live bytes (a packed store): alone, with every file synced, read back from the
+              disk and compared as well, and put in
               the place of the acquired files, whose blocks the filesystem then has to free
     peers     the same array rewritten by zarr-python and tensorstore, synced
 
-Every round begins with its source in the page cache and nothing waiting to be written. Moving is what cp does (and synced); ours as a whole syncs,
-reads back, compares and replaces: cp-replace makes the same promise.
+Every round begins with its source in the page cache and nothing waiting to be written. Moving is what cp does
+(and synced); ours as a whole syncs, reads back, compares and replaces: cp-replace makes the same promise.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class Sources:
 
 
 class Repacker(Contender):
-    """``prepare`` is not timed; ``write`` is, and has everything on disk when it returns unless its name says otherwise."""
+    """``prepare`` is not timed; ``write`` is, and has everything on disk when it returns unless its name says
+    otherwise."""
 
     sources: Sources
 
@@ -82,7 +85,9 @@ class Move(Repacker):
     def write(self, path: Path) -> int:
         manners = Manners(idle=False)
         array = open_store(self.sources.acquired).arrays[0]
-        shutil.copytree(array.path, path / "0", ignore=lambda _, names: [name for name in names if name != "zarr.json"])
+        shutil.copytree(
+            array.path, path / "0", ignore=lambda _, names: [name for name in names if name != "zarr.json"]
+        )
         for key, shard in array.shard_files():
             assert shard is not None, f"{key} is a shard"
             target = path / "0" / key
@@ -172,7 +177,9 @@ class RewriteZarrPython(Repacker):
     def start(self, folder: Path) -> None:
         import zarr
 
-        zarr.config.set({"threading.max_workers": self.case.threads, "async.concurrency": 2 * self.case.threads})
+        zarr.config.set(
+            {"threading.max_workers": self.case.threads, "async.concurrency": 2 * self.case.threads}
+        )
 
     def write(self, path: Path) -> int:
         import zarr
@@ -182,7 +189,14 @@ class RewriteZarrPython(Repacker):
         source = zarr.open_array(self.sources.acquired / "0", mode="r")
         blosc = BloscCodec.from_dict(case.codecs()[0]["configuration"]["codecs"][1])
         target = zarr.create_array(
-            path / "0", shape=source.shape, dtype="uint16", chunks=case.chunk, shards=case.shard, compressors=blosc, filters=None, fill_value=0
+            path / "0",
+            shape=source.shape,
+            dtype="uint16",
+            chunks=case.chunk,
+            shards=case.shard,
+            compressors=blosc,
+            filters=None,
+            fill_value=0,
         )
         for first in range(0, case.frames, case.shard[0]):
             target[first : first + case.shard[0]] = np.asarray(source[first : first + case.shard[0]])
@@ -195,14 +209,21 @@ class RewriteTensorStore(RewriteZarrPython):
         import tensorstore
 
         threads = {"limit": self.case.threads}
-        self._context = tensorstore.Context({"data_copy_concurrency": threads, "file_io_concurrency": threads, "file_io_sync": False})
+        self._context = tensorstore.Context(
+            {"data_copy_concurrency": threads, "file_io_concurrency": threads, "file_io_sync": False}
+        )
 
     def write(self, path: Path) -> int:
         import tensorstore
 
         case = self.case
         grid = {"name": "regular", "configuration": {"chunk_shape": list(case.shard)}}
-        metadata = {"shape": list(case.shape_of_array), "data_type": "uint16", "chunk_grid": grid, "codecs": case.codecs()}
+        metadata = {
+            "shape": list(case.shape_of_array),
+            "data_type": "uint16",
+            "chunk_grid": grid,
+            "codecs": case.codecs(),
+        }
 
         def array(folder: Path, **more: Any) -> Any:
             spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "0")}, **more}
@@ -241,8 +262,11 @@ class Repacked:
     error: str | None = None
 
 
-def measure(names: list[str], case: Case, rounds: int, folder: Path, say: Callable[[str], None]) -> tuple[int, list[Repacked]]:
-    """The live bytes that each of them moves a round, and the results. The first round warms up, is verified, and is not timed."""
+def measure(
+    names: list[str], case: Case, rounds: int, folder: Path, say: Callable[[str], None]
+) -> tuple[int, list[Repacked]]:
+    """The live bytes that each of them moves a round, and the results. The first round warms up, is verified,
+    and is not timed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -294,7 +318,9 @@ class _ThisProcess:
 
     workers = 1
 
-    def run(self, tasks: Iterable[dict[str, Any]], on_moved: Callable[[dict[str, Any], int], None]) -> Generator[dict[str, Any], None, None]:
+    def run(
+        self, tasks: Iterable[dict[str, Any]], on_moved: Callable[[dict[str, Any], int], None]
+    ) -> Generator[dict[str, Any], None, None]:
         for task in tasks:
             yield run_task(task)
 
@@ -316,7 +342,8 @@ def copy_store(source: Path, target: Path) -> None:
 
 
 def read_all(path: Path) -> None:
-    """Into the page cache, but for the holes of a sparse file: an acquisition never wrote them, so that they are in no cache either."""
+    """Into the page cache, but for the holes of a sparse file: an acquisition never wrote them, so that they
+    are in no cache either."""
     for file in files(path):
         with file.open("rb", buffering=0) as reading:
             for start, stop in _data_ranges(reading.fileno()):

@@ -14,7 +14,8 @@ from .case import Case, Frames
 
 
 class Contender(ABC):
-    """One writer. Lives in its own process; ``start`` once, then ``write`` once a round, ``verify`` once, ``stop``."""
+    """One writer. Lives in its own process; ``start`` once, then ``write`` once a round, ``verify`` once,
+    ``stop``."""
 
     kind = "peer"  # or "ours", "floor" (a bound, with no file format), "core" (one core, no disk)
 
@@ -23,11 +24,13 @@ class Contender(ABC):
         self.frames = frames
 
     def start(self, folder: Path) -> None:  # noqa: B027  (most have nothing to do)
-        """Everything that is not part of writing: imports, compilation, a daemon. ``folder`` is this contender's own."""
+        """Everything that is not part of writing: imports, compilation, a daemon. ``folder`` is this
+        contender's own."""
 
     @abstractmethod
     def write(self, path: Path) -> int:
-        """Write the case's frames below ``path`` (absent before) and return the bytes written; the caller times it and syncs afterwards."""
+        """Write the case's frames below ``path`` (absent before) and return the bytes written; the caller
+        times it and syncs afterwards."""
 
     @abstractmethod
     def verify(self, path: Path) -> None:
@@ -53,12 +56,14 @@ class Contender(ABC):
         return frame
 
     def shard_of_frames(self) -> npt.NDArray[np.uint16]:
-        """The frames of one shard, as peers that write whole shards take them (every shard of the case is equal)."""
+        """The frames of one shard, as peers that write whole shards take them (every shard of the case is
+        equal)."""
         return np.concatenate([self.frames] * (self.case.shard[0] // self.case.distinct))
 
 
 def sync_tree(path: Path) -> None:
-    """Make everything below ``path`` durable: data of every file, then every folder. The same for all contenders, inside their time."""
+    """Make everything below ``path`` durable: data of every file, then every folder. The same for all
+    contenders, inside their time."""
     for folder, _, names in os.walk(path, topdown=False):
         for name in names:
             sync_one(Path(folder) / name, os.fdatasync)
@@ -85,7 +90,9 @@ def check_last_shard(array_path: Path, contender: Contender, reader: str = "tens
     if reader == "tensorstore":
         import tensorstore
 
-        store = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": str(array_path)}}).result()
+        store = tensorstore.open(
+            {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(array_path)}}
+        ).result()
         pixels = store[first : case.frames].read().result()
     else:
         import zarr

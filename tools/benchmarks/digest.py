@@ -1,4 +1,5 @@
-"""The newest whole record as tables between two marks: all that is asked in README.md here, five ratios in the project's. ``renew`` writes both."""
+"""The newest whole record as tables between two marks: all that is asked in README.md here, five ratios in
+the project's. ``renew`` writes both."""
 
 from __future__ import annotations
 
@@ -10,17 +11,28 @@ from .record import Record, RecordError
 from .record_table import measured
 
 README, ALL = Path(__file__).resolve().parents[2] / "README.md", Path(__file__).resolve().parent / "README.md"
-FIRST = ("in process", "daemon, shared memory", "uncompressed", "CPU seconds per GB, in process", "peak memory, daemon")
+FIRST = (
+    "in process",
+    "daemon, shared memory",
+    "uncompressed",
+    "CPU seconds per GB, in process",
+    "peak memory, daemon",
+)
 BEGIN, END = "<!-- record: written by tools/bench chart -->", "<!-- /record -->"
 
 
 def digest(made: Record) -> str:
-    """Markdown: where it was measured, then one row for each figure on the disk in the headline scene, with its value without a disk beside it.
+    """Markdown: where it was measured, then one row for each figure on the disk in the headline scene, with
+    its value without a disk beside it.
 
-    A figure that is asked of several (each peer, plan and peer) has one row: the one that is nearest to being missed.
+    A figure that is asked of several (each peer, plan and peer) has one row: the one that is nearest to being
+    missed.
     """
     lines = [_where(made), "", "| | asked | measured | no disk | |", "|---|---|---|---|---|"]
-    lines += [f"| {_what(one)} | {one['asked']} | {measured(one)} | {_no_disk(made, one)} | {_short(one)} |" for one in _rows(made)]
+    lines += [
+        f"| {_what(one)} | {one['asked']} | {measured(one)} | {_no_disk(made, one)} | {_short(one)} |"
+        for one in _rows(made)
+    ]
     return "\n".join(lines)
 
 
@@ -38,7 +50,10 @@ def summary(made: Record) -> str:
 
 def _where(made: Record) -> str:
     machine = made.machine
-    where = f"{machine.cpu.replace('(R)', '')}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, {machine.filesystem}, "
+    where = (
+        f"{machine.cpu.replace('(R)', '')}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} "
+        f"GiB, {machine.filesystem}, "
+    )
     where += f"Linux {machine.kernel}; {made.date[:10]}, commit {(made.commit or 'none')[:9]}."
     if made.cores_busy > record.BUSY_CORES:
         where += f" The machine was not idle: up to {made.cores_busy:.1f} cores were busy with other work."
@@ -72,20 +87,32 @@ def _way(one: dict[str, Any]) -> str:
 def _what(one: dict[str, Any]) -> str:
     """The figure; of a part also the way in which it was measured."""
     way = _way(one)
-    return f"{one['against']}, {way.removesuffix(' disk')}" if way and way != "disk" else str(one["against"] if way else one["name"])
+    return (
+        f"{one['against']}, {way.removesuffix(' disk')}"
+        if way and way != "disk"
+        else str(one["against"] if way else one["name"])
+    )
 
 
 def _short(one: dict[str, Any]) -> str:
     """Reached, or not and why; with whom it was compared."""
     versus = "" if _way(one) else f" / {one['against']}"
-    return f"reached{versus}" if one["reached"] else f"**not reached**{versus}{'; ' + one['binds'] if one['binds'] else ''}"
+    return (
+        f"reached{versus}"
+        if one["reached"]
+        else (f"**not reached**{versus}{'; ' + one['binds'] if one['binds'] else ''}")
+    )
 
 
 def _no_disk(made: Record, one: dict[str, Any]) -> str:
     """The same figure in memory, where it has one; the best backend or floor may be another there."""
     where = one["measured_in"].replace("disk", "no-disk")
-    twins = [other for other in made.outcomes if other["name"] == one["name"] and other["measured_in"] == where]
-    same = [other for other in twins if other["against"] == one["against"]] or (twins if len(twins) == 1 else [])
+    twins = [
+        other for other in made.outcomes if other["name"] == one["name"] and other["measured_in"] == where
+    ]
+    same = [other for other in twins if other["against"] == one["against"]] or (
+        twins if len(twins) == 1 else []
+    )
     return f"{same[0]['value']:.2f}" if same else ""
 
 
@@ -101,7 +128,9 @@ def _put(readme: Path, table: str) -> None:
     before, found, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not found or not ended:
-        raise RecordError(f"{readme.name} has no place for the digest: put {BEGIN} and {END} on lines of their own")
+        raise RecordError(
+            f"{readme.name} has no place for the digest: put {BEGIN} and {END} on lines of their own"
+        )
     readme.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
 
 

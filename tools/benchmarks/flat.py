@@ -1,9 +1,11 @@
-"""The part ``flat``: does a frame cost the same after a million frames and a thousand shards? tools/bench flat.
+"""The part ``flat``: does a frame cost the same after a million frames and a thousand shards? tools/bench
+flat.
 
-Two writers of small frames, each with processes of its own: an old one, which has written ``AGE_SHARDS`` shards into one acquisition, and a young
-one, which begins a new acquisition in each round. Rounds alternate; each sends ``LEAD_IN_SHARDS`` and then, timed until all is durable,
-``WINDOW_SHARDS``. Time and CPU are ratios of old to young; memory is that of the old writer's processes against their own
-after the first ``FIRST_SHARDS``. In memory, since what is asked is what the writer does, and a disk varies by more than 5 %.
+Two writers of small frames, each with processes of its own: an old one, which has written ``AGE_SHARDS``
+shards into one acquisition, and a young one, which begins a new acquisition in each round. Rounds alternate;
+each sends ``LEAD_IN_SHARDS`` and then, timed until all is durable, ``WINDOW_SHARDS``. Time and CPU are ratios
+of old to young; memory is that of the old writer's processes against their own after the first
+``FIRST_SHARDS``. In memory, since what is asked is what the writer does, and a disk varies by more than 5 %.
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ AGE_SHARDS = 1000
 FIRST_SHARDS = 20
 LEAD_IN_SHARDS = 20  # more frames than a ring has: all of its memory has been touched
 WINDOW_SHARDS = 30
-ROUNDS = {"in-process": 6, "daemon-shm": 30}  # where a frame costs an eighth a window is as short, and a few of them tell nothing within 5 %
+# where a frame costs an eighth a window is as short, and a few of them tell nothing within 5 %
+ROUNDS = {"in-process": 6, "daemon-shm": 30}
 SAMPLES = 20  # of the memory while the old one grows old
 WAYS = tuple(ROUNDS)
-CASE = Case(frames=SHARD_FRAMES, distinct=500, shape=(32, 32), chunk=(100, 32, 32), shard=(SHARD_FRAMES, 32, 32))
+CASE = Case(
+    frames=SHARD_FRAMES, distinct=500, shape=(32, 32), chunk=(100, 32, 32), shard=(SHARD_FRAMES, 32, 32)
+)
 
 Say = Callable[[str], None]
 
@@ -70,7 +75,14 @@ class Writer:
         return CASE.spec()
 
 
-def measure(places: Places, quick: bool, say: Say, *, age_shards: int | None = None, rounds: Mapping[str, int] | None = None) -> dict[str, Any]:
+def measure(
+    places: Places,
+    quick: bool,
+    say: Say,
+    *,
+    age_shards: int | None = None,
+    rounds: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
     """One row for each way to write."""
     age_shards = age_shards or (2 * FIRST_SHARDS if quick else AGE_SHARDS)
     rounds = rounds or (dict.fromkeys(WAYS, 2) if quick else ROUNDS)
@@ -99,7 +111,12 @@ def measure(places: Places, quick: bool, say: Say, *, age_shards: int | None = N
             receipt = writer.camera.close_acquisition()["receipt"]
             shards = age_shards + rounds[way] * (LEAD_IN_SHARDS + WINDOW_SHARDS)
             assert receipt["frames_durable"] == SHARD_FRAMES * shards, "every frame is durable"
-    sizes = {"shape": list(CASE.shape), "shard_frames": SHARD_FRAMES, "age_shards": age_shards, "window_shards": WINDOW_SHARDS}
+    sizes = {
+        "shape": list(CASE.shape),
+        "shard_frames": SHARD_FRAMES,
+        "age_shards": age_shards,
+        "window_shards": WINDOW_SHARDS,
+    }
     settings = {**sizes, "rounds": dict(rounds)}
     return {"settings": settings, "rows": [row(way, old[way], young[way]) for way in WAYS]}
 
@@ -114,7 +131,10 @@ def _writer(here: Rig, frames: Path, way: str, age: str) -> Writer:
 
 def _grow_old(writers: list[Writer], age_shards: int) -> None:
     """All at once: nothing is timed yet. The first sample of the memory is that of the first shards."""
-    pieces = [FIRST_SHARDS] + [(age_shards - FIRST_SHARDS) * (i + 1) // SAMPLES - (age_shards - FIRST_SHARDS) * i // SAMPLES for i in range(SAMPLES)]
+    pieces = [FIRST_SHARDS] + [
+        (age_shards - FIRST_SHARDS) * (i + 1) // SAMPLES - (age_shards - FIRST_SHARDS) * i // SAMPLES
+        for i in range(SAMPLES)
+    ]
     for writer in writers:
         writer.open()
     for shards in pieces:
@@ -147,8 +167,10 @@ def row(way: str, old: Writer, young: Writer) -> dict[str, Any]:
         "memory_bytes": old.memory_bytes,
         "says": {
             "time_of_young": f"{us_old:.1f} us a frame against {us_young:.1f} ({median(times) - 1:+.1%})",
-            "cpu_of_young": f"{sum(old.cpu_s) / len(old.cpu_s) / window * 1e6:.1f} us of CPU a frame ({cpu_of_young - 1:+.1%})",
-            "memory_of_young": f"{last / 2**20:.1f} MiB against {first / 2**20:.1f} ({last / first - 1:+.1%})",
+            "cpu_of_young": f"{sum(old.cpu_s) / len(old.cpu_s) / window * 1e6:.1f} us of CPU a frame "
+            f"({cpu_of_young - 1:+.1%})",
+            "memory_of_young": f"{last / 2**20:.1f} MiB against {first / 2**20:.1f} "
+            f"({last / first - 1:+.1%})",
         },
     }
 
@@ -156,7 +178,7 @@ def row(way: str, old: Writer, young: Writer) -> dict[str, Any]:
 def text(part: dict[str, Any]) -> str:
     settings = part["settings"]
     frames = settings["age_shards"] * settings["shard_frames"]
-    head = f"{'':<14}{'us old':>8}{'us young':>10}{'time':>8}{'least':>8}{'most':>8}{'CPU':>8}{'rounds':>8}{'MiB first':>11}{'MiB last':>10}"
+    head = f"{'':<14}{'us old':>8}{'us young':>10}{'time':>8}{'least':>8}{'most':>8}{'CPU':>8}{'rounds':>8}{'MiB first':>11}{'MiB last':>10}"  # noqa: E501
     lines = [
         f"after {frames:,} frames and {settings['age_shards']:,} shards, old against young",
         "",
@@ -167,6 +189,6 @@ def text(part: dict[str, Any]) -> str:
         spread, (first, *_, last) = one["time_of_young_spread"], one["memory_bytes"]
         lines.append(
             f"{one['name']:<14}{one['us_per_frame_old']:>8.1f}{one['us_per_frame_young']:>10.1f}{one['time_of_young']:>8.3f}{spread['least']:>8.3f}"
-            f"{spread['most']:>8.3f}{one['cpu_of_young']:>8.3f}{settings['rounds'][one['name']]:>8}{first / 2**20:>11.1f}{last / 2**20:>10.1f}"
+            f"{spread['most']:>8.3f}{one['cpu_of_young']:>8.3f}{settings['rounds'][one['name']]:>8}{first / 2**20:>11.1f}{last / 2**20:>10.1f}"  # noqa: E501
         )
     return "\n".join(lines)

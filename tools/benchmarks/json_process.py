@@ -1,4 +1,5 @@
-"""A process of the bench that is driven by lines of JSON, one answer a command; and what the kernel says of a process: CPU time and memory."""
+"""A process of the bench that is driven by lines of JSON, one answer a command; and what the kernel says of a
+process: CPU time and memory."""
 
 from __future__ import annotations
 
@@ -18,16 +19,20 @@ TOOLS = Path(__file__).resolve().parents[1]
 
 
 class ProcessFailedError(RuntimeError):
-    """The process ended, answered with an error, or did not answer; the text is the end of what it printed."""
+    """The process ended, answered with an error, or did not answer; the text is the end of what it
+    printed."""
 
 
 class JsonProcess:
-    """``python -m MODULE ARGUMENTS`` in the folder tools/. Whatever it prints besides its answers goes to ``log``."""
+    """``python -m MODULE ARGUMENTS`` in the folder tools/. Whatever it prints besides its answers goes to
+    ``log``."""
 
     def __init__(self, module: str, arguments: list[str], log: Path) -> None:
         self._log = log.open("w+", encoding="utf-8")
         command = [sys.executable, "-m", module, *arguments]
-        self._process = subprocess.Popen(command, cwd=TOOLS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        self._process = subprocess.Popen(
+            command, cwd=TOOLS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
 
     @property
     def pid(self) -> int:
@@ -84,12 +89,15 @@ class JsonProcess:
 
 
 def unreclaimable_bytes(pid: int) -> int:
-    """Anonymous and shared memory of a process; pages of files are the page cache's and not counted (those of files on a tmpfs are)."""
+    """Anonymous and shared memory of a process; pages of files are the page cache's and not counted (those of
+    files on a tmpfs are)."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    )
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,14 +1,20 @@
-"""The part ``latency``: how long ``append`` takes at a share of the sustainable rate, and at the edges of shards; tools/bench latency.
+"""The part ``latency``: how long ``append`` takes at a share of the sustainable rate, and at the edges of
+shards; tools/bench latency.
 
 For each way (in process, through the daemon) on the disk and without one:
 
-    sustainable rate   the median of three bursts of three shards, from the first append until everything is sealed and durable
+    sustainable rate   the median of three bursts of three shards, from the first append until everything is
+                       sealed and durable
     then               a camera at ``SHARE`` of it; every append is timed, a shard of warm-up left out
-    latency            of the call; ``done_after_due`` counts from the moment the frame was due, so that waiting behind a slow one shows as well
-    copy alone         the same copies at the same rate with nothing of ours, beside as many busy processes as there are processors: what the
+    latency            of the call; ``done_after_due`` counts from the moment the frame was due, so that
+                       waiting behind a slow one shows as well
+    copy alone         the same copies at the same rate with nothing of ours, beside as many busy processes as
+                       there are processors: what the
                        system's sharing out of processors costs by itself
-    around a shard     the largest of the ``AROUND`` appends from a shard's last frame on, each against the median of the run; ``elsewhere``: the same
-                       around the other slabs' edges, where no shard changes: what of it is not the shard's doing
+    around a shard     the largest of the ``AROUND`` appends from a shard's last frame on, each against the
+    median of the run; ``elsewhere``: the same
+                       around the other slabs' edges, where no shard changes: what of it is not the shard's
+                       doing
 """
 
 from __future__ import annotations
@@ -32,7 +38,8 @@ BURST_SHARDS = 3
 BURSTS = 3
 SHARDS = 24
 AROUND = 8
-BUSY = "import numpy as np; a = np.ones(1 << 22); b = a.copy()\nwhile True: np.copyto(b, a)"  # memory and processor, as encoders are
+# memory and processor, as encoders are
+BUSY = "import numpy as np; a = np.ones(1 << 22); b = a.copy()\nwhile True: np.copyto(b, a)"
 BUSY_AFTER_S = 1.0
 WAYS = (("in-process", "disk"), ("daemon-shm", "disk"), ("in-process", "no-disk"), ("daemon-shm", "no-disk"))
 # Edges of the histogram's bins: half a power of two each, from 0.06 ms to 2 s.
@@ -41,7 +48,15 @@ BIN_EDGES_MS = tuple(round(0.0625 * 2 ** (i / 2), 4) for i in range(31))
 Say = Callable[[str], None]
 
 
-def measure(places: Places, quick: bool, say: Say, *, share: float = SHARE, shards: int | None = None, case: Case | None = None) -> dict[str, Any]:
+def measure(
+    places: Places,
+    quick: bool,
+    say: Say,
+    *,
+    share: float = SHARE,
+    shards: int | None = None,
+    case: Case | None = None,
+) -> dict[str, Any]:
     """One row for each way, and the floor. ``case``: another one than the record's, for tests."""
     case = case or Case()
     shards = shards or (4 if quick else SHARDS)
@@ -50,7 +65,9 @@ def measure(places: Places, quick: bool, say: Say, *, share: float = SHARE, shar
         for target, place in WAYS:
             rows.append(_one_way(target, place, places, frames, case, share, shards, say))
             say(f"{rows[-1]['name']}: {rows[-1]['says']['p99_9_of_period']}")
-        floor = _copy_alone(np.fromfile(frames, np.uint16).reshape(case.distinct, *case.shape), rows[0], shards, case)
+        floor = _copy_alone(
+            np.fromfile(frames, np.uint16).reshape(case.distinct, *case.shape), rows[0], shards, case
+        )
         say(f"{floor['name']}: {floor['says']['p99_9_of_period']}")
     for one in rows:
         one["floor"] = {key: floor[key] for key in ("name", "p99_9_of_period", "worst_rollover_of_median")}
@@ -58,7 +75,9 @@ def measure(places: Places, quick: bool, say: Say, *, share: float = SHARE, shar
     return {"settings": settings, "rows": rows, "floor": floor}
 
 
-def _one_way(target: str, place: str, places: Places, frames: Path, case: Case, share: float, shards: int, say: Say) -> dict[str, Any]:
+def _one_way(
+    target: str, place: str, places: Places, frames: Path, case: Case, share: float, shards: int, say: Say
+) -> dict[str, Any]:
     with rig(places.folder(place) / "latency") as here:
         daemon = here.daemon() if target == "daemon-shm" else None
         camera = here.camera(frames, (case.distinct, *case.shape), daemon)
@@ -113,11 +132,17 @@ def _sustainable_hz(camera: Camera, case: Case, root: Path) -> float:
     return float(median(rates))
 
 
-def row(name: str, headline: bool, times_ms: np.ndarray, rate_hz: float, sustainable_hz: float, case: Case) -> dict[str, Any]:
-    """``times_ms``: float[2, frames], the call and its end after the frame was due; the first frame is the first of a shard."""
+def row(
+    name: str, headline: bool, times_ms: np.ndarray, rate_hz: float, sustainable_hz: float, case: Case
+) -> dict[str, Any]:
+    """``times_ms``: float[2, frames], the call and its end after the frame was due; the first frame is the
+    first of a shard."""
     calls, after_due = times_ms
     if len(calls) < case.shard[0] + AROUND:
-        raise ValueError(f"too few appends to see the edge of a shard: expected {case.shard[0] + AROUND} or more, got {len(calls)}")
+        raise ValueError(
+            f"too few appends to see the edge of a shard: expected {case.shard[0] + AROUND} or "
+            f"more, got {len(calls)}"
+        )
     period_ms = 1000 / rate_hz
     latency = percentiles(calls)
     around, elsewhere = edge_maxima(calls, case.shard[0], case.chunk[0])
@@ -141,10 +166,12 @@ def row(name: str, headline: bool, times_ms: np.ndarray, rate_hz: float, sustain
         "median_elsewhere_of_median": float(np.median(elsewhere_of_median)),
         "says": {
             "p99_9_of_period": (
-                f"p99.9 {latency['p99_9']:.2f} ms of a period of {period_ms:.2f} ms; p50 {latency['p50']:.2f} ms, max {latency['max']:.2f} ms"
+                f"p99.9 {latency['p99_9']:.2f} ms of a period of {period_ms:.2f} ms; p50 "
+                f"{latency['p50']:.2f} ms, max {latency['max']:.2f} ms"
             ),
             "worst_rollover_of_median": (
-                f"worst {worst:.1f}x the median, in the middle {np.median(around_of_median):.1f}x; at slabs that end no shard "
+                f"worst {worst:.1f}x the median, in the middle {np.median(around_of_median):.1f}x; at slabs "
+                f"that end no shard "
                 f"{elsewhere_of_median.max():.1f}x and {np.median(elsewhere_of_median):.1f}x"
             ),
         },
@@ -152,7 +179,8 @@ def row(name: str, headline: bool, times_ms: np.ndarray, rate_hz: float, sustain
 
 
 def edge_maxima(calls_ms: np.ndarray, shard_frames: int, slab_frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest of the appends that begin with the last frame of each shard, and the same of each other slab."""
+    """The largest of the appends that begin with the last frame of each shard, and the same of each other
+    slab."""
     around: list[float] = []
     elsewhere: list[float] = []
     for edge in range(slab_frames, len(calls_ms) - AROUND, slab_frames):
@@ -163,9 +191,12 @@ def edge_maxima(calls_ms: np.ndarray, shard_frames: int, slab_frames: int) -> tu
 
 def text(part: dict[str, Any]) -> str:
     """A table of the ways, and the histograms as bars."""
-    head = f"{'':<22}{'frames/s':>10}{'period':>9}{'p50':>9}{'p99':>9}{'p99.9':>9}{'max':>9}{'p99.9 after due':>17}{'shard':>8}{'slab':>8}"
+    head = f"{'':<22}{'frames/s':>10}{'period':>9}{'p50':>9}{'p99':>9}{'p99.9':>9}{'max':>9}{'p99.9 after due':>17}{'shard':>8}{'slab':>8}"  # noqa: E501
     lines = [
-        f"append at {part['settings']['share']:.0%} of the sustainable rate, milliseconds; largest around a shard's and a slab's edge: x the median",
+        (
+            f"append at {part['settings']['share']:.0%} of the sustainable rate, milliseconds; largest around a "  # noqa: E501
+            f"shard's and a slab's edge: x the median"
+        ),
         "",
     ]
     lines += [head, "-" * len(head)]
@@ -176,11 +207,19 @@ def text(part: dict[str, Any]) -> str:
             f"{latency['max']:>9.2f}{one['done_after_due_ms']['p99_9']:>17.2f}{one['worst_rollover_of_median']:>8.1f}{one['worst_elsewhere_of_median']:>8.1f}"
         )
     for one in part["rows"]:
-        lines += ["", f"{one['name']}: appends by how long they took", *_bars(one["histogram"], part["settings"]["bin_edges_ms"])]
+        lines += [
+            "",
+            f"{one['name']}: appends by how long they took",
+            *_bars(one["histogram"], part["settings"]["bin_edges_ms"]),
+        ]
     return "\n".join(lines)
 
 
 def _bars(counts: list[int], edges_ms: list[float]) -> list[str]:
     names = [f"up to {edge:.2f} ms" for edge in edges_ms] + [f"more than {edges_ms[-1]:.0f} ms"]
     most = max(counts)
-    return [f"{name:>20} {count:>7} {'#' * max(1, round(40 * count / most))}" for name, count in zip(names, counts, strict=True) if count]
+    return [
+        f"{name:>20} {count:>7} {'#' * max(1, round(40 * count / most))}"
+        for name, count in zip(names, counts, strict=True)
+        if count
+    ]

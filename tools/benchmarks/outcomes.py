@@ -1,7 +1,9 @@
-"""What the rounds say about each figure that is asked: the ratio, its spread, whether it is reached, and if not which floor binds.
+"""What the rounds say about each figure that is asked: the ratio, its spread, whether it is reached, and if
+not which floor binds.
 
-Ratios are taken within each round and their median counts: both sides saw the same minute of the machine. Where the best of several is meant (our
-backends, the disk floors), the one with the best median is taken for all rounds: the best of each round would be the luck of a noisy disk.
+Ratios are taken within each round and their median counts: both sides saw the same minute of the machine.
+Where the best of several is meant (our backends, the disk floors), the one with the best median is taken for
+all rounds: the best of each round would be the luck of a noisy disk.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ BUSY = 0.9  # of all processors: they bind, whatever else does
 
 
 def rows_of(results: list[Result], taking_part: list[Entry]) -> list[Row]:
-    """One row a contender: medians and spread, and the rounds themselves, from which everything else can be computed again."""
+    """One row a contender: medians and spread, and the rounds themselves, from which everything else can be
+    computed again."""
     rows: list[Row] = []
     for result, entry in zip(results, taking_part, strict=True):
         row: Row = {"name": result.name, "kind": result.kind}
@@ -54,8 +57,9 @@ def _spread(values: list[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One figure, measured. ``against``: with what it was compared. ``binds``: what keeps it from being reached, in few words; empty where it
-    is reached or nothing that was measured tells. ``verdict``: all of it, with the numbers."""
+    """One figure, measured. ``against``: with what it was compared. ``binds``: what keeps it from being
+    reached, in few words; empty where it is reached or nothing that was measured tells. ``verdict``: all of
+    it, with the numbers."""
 
     name: str
     asked: str
@@ -82,7 +86,9 @@ def outcomes_of(rows: list[Row], comparison: Comparison) -> list[Outcome]:
     found = []
     for asked in ASKED:
         # Pages of files in memory count as a writer's own: there peak memory says nothing.
-        if asked.case == comparison.case and not (asked.measure == "memory_bytes" and comparison.place == "no-disk"):
+        if asked.case == comparison.case and not (
+            asked.measure == "memory_bytes" and comparison.place == "no-disk"
+        ):
             found += _outcomes_of_one(asked, table, comparison)
     return found
 
@@ -92,24 +98,42 @@ def _outcomes_of_one(asked: Asked, table: dict[str, Row], comparison: Comparison
     if ours is None:
         return []
     if asked.measure == "memory_bytes":
-        found = [_memory_outcome(asked, ours, against, table, comparison) for against in asked.against if against == "plan" or against in table]
+        found = [
+            _memory_outcome(asked, ours, against, table, comparison)
+            for against in asked.against
+            if against == "plan" or against in table
+        ]
         return [outcome for outcome in found if outcome is not None]
     if asked.lower_of_floors:
-        floors = [floor for floor in (_best((KERNEL_FLOOR,), table), _best(DISK_FLOORS, table)) if floor is not None]
+        floors = [
+            floor for floor in (_best((KERNEL_FLOOR,), table), _best(DISK_FLOORS, table)) if floor is not None
+        ]
         return _ratio_outcome(asked, ours, tuple(floors), table, comparison) if len(floors) == 2 else []
     if asked.each:
-        return [one for against in asked.against if against in table for one in _ratio_outcome(asked, ours, (against,), table, comparison)]
+        return [
+            one
+            for against in asked.against
+            if against in table
+            for one in _ratio_outcome(asked, ours, (against,), table, comparison)
+        ]
     best = _best(asked.against, table)
     return [] if best is None else _ratio_outcome(asked, ours, (best,), table, comparison)
 
 
 def _best(names: tuple[str, ...], table: dict[str, Row]) -> str | None:
     """The fastest of those that ran."""
-    return max((name for name in names if name in table), key=lambda name: float(table[name]["gb_per_s"]["median"]), default=None)
+    return max(
+        (name for name in names if name in table),
+        key=lambda name: float(table[name]["gb_per_s"]["median"]),
+        default=None,
+    )
 
 
-def _ratio_outcome(asked: Asked, ours: str, against: tuple[str, ...], table: dict[str, Row], comparison: Comparison) -> list[Outcome]:
-    """Against the lowest of ``against`` in each round. None where a round used less CPU than the kernel counts: it was too short to compare."""
+def _ratio_outcome(
+    asked: Asked, ours: str, against: tuple[str, ...], table: dict[str, Row], comparison: Comparison
+) -> list[Outcome]:
+    """Against the lowest of ``against`` in each round. None where a round used less CPU than the kernel
+    counts: it was too short to compare."""
     own = table[ours][asked.measure]["rounds"]
     others = [table[name][asked.measure]["rounds"] for name in against]
     if min(map(min, others)) <= 0:
@@ -124,11 +148,16 @@ def _ratio_outcome(asked: Asked, ours: str, against: tuple[str, ...], table: dic
         binds = ""
         own_median, other_median = (table[who][asked.measure]["median"] for who in (ours, name))
         verdict = f"{_said(reached)}: {own_median:.2f} against {other_median:.2f}"
-    return [_outcome(asked, comparison, ours, name, (value, min(ratios), max(ratios)), reached, binds, verdict)]
+    return [
+        _outcome(asked, comparison, ours, name, (value, min(ratios), max(ratios)), reached, binds, verdict)
+    ]
 
 
-def _memory_outcome(asked: Asked, ours: str, against: str, table: dict[str, Row], comparison: Comparison) -> Outcome | None:
-    """A peak has no rounds: one number for each process. None where the other took nothing beyond what it began with: there was too little to do."""
+def _memory_outcome(
+    asked: Asked, ours: str, against: str, table: dict[str, Row], comparison: Comparison
+) -> Outcome | None:
+    """A peak has no rounds: one number for each process. None where the other took nothing beyond what it
+    began with: there was too little to do."""
     own = table[ours]["memory_bytes"]
     other = table[ours]["planned_memory_bytes"] if against == "plan" else table[against]["memory_bytes"]
     if other <= 0:
@@ -144,7 +173,14 @@ def _said(reached: bool) -> str:
 
 
 def _outcome(
-    asked: Asked, comparison: Comparison, ours: str, against: str, values: tuple[float, float, float], reached: bool, binds: str, verdict: str
+    asked: Asked,
+    comparison: Comparison,
+    ours: str,
+    against: str,
+    values: tuple[float, float, float],
+    reached: bool,
+    binds: str,
+    verdict: str,
 ) -> Outcome:
     value, least, most = (_kept(number) for number in values)
     return Outcome(
@@ -165,8 +201,11 @@ def _outcome(
     )
 
 
-def _speed_verdict(asked: Asked, reached: bool, ours: str, against: str, table: dict[str, Row]) -> tuple[str, str]:
-    """What binds, and the whole sentence: which floor ours stands on, and where it is not reached whether that floor would allow it."""
+def _speed_verdict(
+    asked: Asked, reached: bool, ours: str, against: str, table: dict[str, Row]
+) -> tuple[str, str]:
+    """What binds, and the whole sentence: which floor ours stands on, and where it is not reached whether
+    that floor would allow it."""
     speed, busy = table[ours]["gb_per_s"]["median"], _busy(table[ours]["cores_used"])
     begin = f"{_said(reached)}: {speed:.2f} GB/s against {table[against]['gb_per_s']['median']:.2f}"
     floor = _lowest_floor(ours, table)
@@ -188,7 +227,8 @@ def _speed_verdict(asked: Asked, reached: bool, ours: str, against: str, table: 
 
 
 def _lowest_floor(ours: str, table: dict[str, Row]) -> str | None:
-    """Of the kernel's, the best disk's and both together, of the same chunks as ours. The last is none for who was above it in any round."""
+    """Of the kernel's, the best disk's and both together, of the same chunks as ours. The last is none for
+    who was above it in any round."""
     suffix = SMALL if ours.endswith(SMALL) else ""
     kinds: tuple[tuple[str, ...], ...] = ((KERNEL_FLOOR,), DISK_FLOORS, (TOGETHER_FLOOR,))
     candidates = [_best(tuple(name + suffix for name in kind), table) for kind in kinds]
@@ -196,7 +236,11 @@ def _lowest_floor(ours: str, table: dict[str, Row]) -> str | None:
         own, together = (table[name]["gb_per_s"]["rounds"] for name in (ours, candidates[-1]))
         if any(mine > most for mine, most in zip(own, together, strict=False)):
             candidates.pop()
-    return min((name for name in candidates if name is not None), key=lambda name: float(table[name]["gb_per_s"]["median"]), default=None)
+    return min(
+        (name for name in candidates if name is not None),
+        key=lambda name: float(table[name]["gb_per_s"]["median"]),
+        default=None,
+    )
 
 
 def _busy(cores_used: float) -> str:
@@ -205,8 +249,15 @@ def _busy(cores_used: float) -> str:
 
 
 def outcomes_of_part(part: str, rows: list[Row]) -> list[Outcome]:
-    """``rows``: one for each way in which the part was measured, with ``name``, ``headline`` and the numbers that LIMITS speaks of."""
-    return [_limit_outcome(limit, row) for limit in LIMITS if limit.part == part for row in rows if row.get(limit.measure) is not None]
+    """``rows``: one for each way in which the part was measured, with ``name``, ``headline`` and the numbers
+    that LIMITS speaks of."""
+    return [
+        _limit_outcome(limit, row)
+        for limit in LIMITS
+        if limit.part == part
+        for row in rows
+        if row.get(limit.measure) is not None
+    ]
 
 
 def _limit_outcome(limit: Limit, row: Row) -> Outcome:
@@ -219,8 +270,10 @@ def _limit_outcome(limit: Limit, row: Row) -> Outcome:
     floor = row.get("floor", {}).get(limit.measure)  # the same number of something that does less
     floor_fails = floor is not None and not (floor >= bound if at_least else floor <= bound)
     binds = f"{row['floor']['name']} binds: it has {floor:.2f} itself" if floor_fails and not reached else ""
-    verdict = f"{_said(reached)}: {row['says'].get(limit.measure, f'{value:.4g}')}" + (f"; {binds}" if binds else "")
+    verdict = f"{_said(reached)}: {row['says'].get(limit.measure, f'{value:.4g}')}" + (
+        f"; {binds}" if binds else ""
+    )
     return Outcome(
-        limit.measure, limit.text, f"{limit.part}/{row['name']}", bool(row["headline"]), row["name"], limit.part, _kept(value),
+        limit.measure, limit.text, f"{limit.part}/{row['name']}", bool(row["headline"]), row["name"], limit.part, _kept(value),  # noqa: E501
         spread["least"], spread["most"], bound, at_least, reached, binds, verdict,
     )  # fmt: skip

@@ -1,11 +1,14 @@
-"""The part ``overload``: a camera that is faster than the codec, under each policy that keeps its frames; tools/bench overload.
+"""The part ``overload``: a camera that is faster than the codec, under each policy that keeps its frames;
+tools/bench overload.
 
-    sustainable    frames a second that the writer takes without end, measured first with a camera that always has the next frame
-    block          a camera at ``TIMES`` that rate: it is made to wait, and a camera that cannot wait loses what it did not hand over
+    sustainable    frames a second that the writer takes without end, measured first with a camera that always
+                   has the next frame
+    block          a camera at ``TIMES`` that rate: it is made to wait, and a camera that cannot wait loses
+                   what it did not hand over
     degrade        the same camera: chunks are written faster, then uncompressed, so that it need not wait
 
-In process, with zstd, which keeps the processors busier than the disk. Frames of a pool in memory, so that making them costs nothing. Some frames of
-each store are read back by zarr-python and compared.
+In process, with zstd, which keeps the processors busier than the disk. Frames of a pool in memory, so that
+making them costs nothing. Some frames of each store are read back by zarr-python and compared.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Run:
-    """``due``: frames that the camera had in its time; ``taken``: those that it could hand over. ``most_behind``: how many it was late at most."""
+    """``due``: frames that the camera had in its time; ``taken``: those that it could hand over.
+    ``most_behind``: how many it was late at most."""
 
     policy: Policy
     due: int
@@ -64,8 +68,11 @@ class Run:
         return {**asdict(self), "ratio": self.ratio}
 
 
-def measure(places: Places, quick: bool, say: Say, *, seconds: float | None = None, times: float = TIMES) -> dict[str, Any]:
-    """One row: the camera under ``degrade``, and beside it under ``block``. Raises ``OSError`` without room for what it may write."""
+def measure(
+    places: Places, quick: bool, say: Say, *, seconds: float | None = None, times: float = TIMES
+) -> dict[str, Any]:
+    """One row: the camera under ``degrade``, and beside it under ``block``. Raises ``OSError`` without room
+    for what it may write."""
     seconds = seconds or (2.0 if quick else SECONDS)
     spec, store = array_spec(), places.disk / "overload.ome.zarr"
     sources = [PhotonFrames(SHAPE, seed=seed) for seed in range(POOL_FRAMES // EXPOSURES)]
@@ -73,7 +80,9 @@ def measure(places: Places, quick: bool, say: Say, *, seconds: float | None = No
     hz = sustainable_hz(spec, frames, store, min(MEASURE_S, seconds))
     needed, free = int(1.1 * times * hz * seconds * spec.frame_bytes), shutil.disk_usage(places.disk).free
     if needed > free:
-        raise OSError(f"{places.disk} has {free / 1e9:.1f} GB free; a run of {seconds:g} s may take {needed / 1e9:.1f}")
+        raise OSError(
+            f"{places.disk} has {free / 1e9:.1f} GB free; a run of {seconds:g} s may take {needed / 1e9:.1f}"
+        )
     runs: dict[Policy, Run] = {}
     policies: tuple[Policy, ...] = ("block", "degrade")
     for policy in policies:
@@ -85,7 +94,10 @@ def measure(places: Places, quick: bool, say: Say, *, seconds: float | None = No
 
 def row(degrade: Run, block: Run, hz: float) -> dict[str, Any]:
     taken, of_block = degrade.taken / degrade.due, block.taken / block.due
-    said = f"{taken:.1%} taken, {degrade.faster} faster and {degrade.uncompressed} uncompressed; with block {of_block:.1%}"
+    said = (
+        f"{taken:.1%} taken, {degrade.faster} faster and {degrade.uncompressed} uncompressed; with block "
+        f"{of_block:.1%}"
+    )
     lost = sum(one.lost + one.taken - one.stored for one in (block, degrade))
     return {
         "name": "degrade disk",
@@ -94,7 +106,10 @@ def row(degrade: Run, block: Run, hz: float) -> dict[str, Any]:
         "taken_of_due": taken,
         "frames_lost": lost,
         "runs": [block.to_dict(), degrade.to_dict()],
-        "says": {"taken_of_due": said, "frames_lost": f"{lost} of {block.taken + degrade.taken}, block's and degrade's"},
+        "says": {
+            "taken_of_due": said,
+            "frames_lost": f"{lost} of {block.taken + degrade.taken}, block's and degrade's",
+        },
     }
 
 
@@ -102,14 +117,22 @@ def text(part: dict[str, Any]) -> str:
     (one,), times = part["rows"], part["settings"]["times"]
     rate = one["sustainable_hz"] * SHAPE[0] * SHAPE[1] * 2 / 1e9
     lines = [
-        f"sustainable {one['sustainable_hz']:.1f} frames a second ({rate:.2f} GB/s); the camera sends {times:g} times that",
+        (
+            f"sustainable {one['sustainable_hz']:.1f} frames a second ({rate:.2f} GB/s); the camera sends "
+            f"{times:g} times that"
+        ),
         "",
-        "| policy | frames due | taken | of those due | at most behind | lost | faster | uncompressed | raw GB | written GB | ratio | CPU s |",
+        (
+            "| policy | frames due | taken | of those due | at most behind | lost | faster | uncompressed | raw "  # noqa: E501
+            "GB | written GB | ratio | CPU s |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r['policy']} | {r['due']} | {r['taken']} | {r['taken'] / r['due']:.1%} | {r['most_behind']} | {r['lost']} | {r['faster']} "
-        f"| {r['uncompressed']} | {r['raw_bytes'] / 1e9:.2f} | {r['written_bytes'] / 1e9:.2f} | {r['ratio']:.2f} | {r['cpu_s']:.1f} |"
+        f"| {r['policy']} | {r['due']} | {r['taken']} | {r['taken'] / r['due']:.1%} | {r['most_behind']} | "
+        f"{r['lost']} | {r['faster']} "
+        f"| {r['uncompressed']} | {r['raw_bytes'] / 1e9:.2f} | {r['written_bytes'] / 1e9:.2f} | "
+        f"{r['ratio']:.2f} | {r['cpu_s']:.1f} |"
         for r in one["runs"]
     ]
     return "\n".join(lines)

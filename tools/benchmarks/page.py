@@ -1,12 +1,14 @@
-"""tools/bench page: what the status page costs the cameras, rounds interleaved: in frames a second, and as what the web process takes of the
-machine's processors, which says nothing of the disk of the moment.
+"""tools/bench page: what the status page costs the cameras, rounds interleaved: in frames a second, and as
+what the web process takes of the machine's processors, which says nothing of the disk of the moment.
 
     off        a daemon without http
     served     a daemon with its web process, and nobody who looks
     polled     one client that asks what an open page asks, as often: the cost of serving it
-    chromium   the page open in a headless Chromium on this machine, which shares its processors with the daemon
+    chromium   the page open in a headless Chromium on this machine, which shares its processors with the
+               daemon
 
-In each round a camera in its own process sends as fast as the daemon takes its frames, so that everything that is taken from the daemon shows.
+In each round a camera in its own process sends as fast as the daemon takes its frames, so that everything
+that is taken from the daemon shows.
 """
 
 from __future__ import annotations
@@ -54,7 +56,11 @@ class Daemon:
         folder.mkdir(parents=True)
         self.folder = folder
         (folder / "rig.yaml").write_text(CONFIG.format(http=json.dumps(http)), encoding="utf-8")
-        self._process = subprocess.Popen([*CLI, "serve", str(folder / "rig.yaml"), "--log-format", "json"], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [*CLI, "serve", str(folder / "rig.yaml"), "--log-format", "json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.url: str | None = None
         self._web_pid: int | None = None
         wanted = {"ready", "web_ready"} if http else {"ready"}
@@ -65,14 +71,29 @@ class Daemon:
             if event["event"] == "web_ready":
                 self.url = event["url"]
                 self._web_pid = event["pid"]
-        self._rest = threading.Thread(target=self._process.stdout.read)  # nobody reads the lines, but the pipe must not fill
+        # nobody reads the lines, but the pipe must not fill
+        self._rest = threading.Thread(target=self._process.stdout.read)
         self._rest.start()
 
     def camera(self, frames: int, shape: str) -> Round:
         """A camera that sends as fast as the daemon takes its frames."""
-        command = [*CLI, "camera", "--connect", f"ipc://{self.folder}/in.sock", "--name", CAMERA, "--frames", str(frames), "--shape", shape, "--json"]
+        command = [
+            *CLI,
+            "camera",
+            "--connect",
+            f"ipc://{self.folder}/in.sock",
+            "--name",
+            CAMERA,
+            "--frames",
+            str(frames),
+            "--shape",
+            shape,
+            "--json",
+        ]
         begin_s, before_s = time.monotonic(), self._web_cpu_s()
-        receipt = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+        receipt = json.loads(
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        )
         web_share = (self._web_cpu_s() - before_s) / (time.monotonic() - begin_s) / (os.cpu_count() or 1)
         shutil.rmtree(self.folder / "data" / f"{CAMERA}.ome.zarr")
         os.sync()  # what one round leaves to be written must not slow the next
@@ -82,7 +103,9 @@ class Daemon:
         """User's and kernel's, of all its threads."""
         if self._web_pid is None:
             return 0.0
-        return sum(map(int, Path(f"/proc/{self._web_pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+        return sum(
+            map(int, Path(f"/proc/{self._web_pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+        ) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -100,7 +123,12 @@ def polled(url: str) -> Iterator[None]:
     def ask() -> None:
         after = 0
         while not over.wait(1.0):
-            for path in ("api/status", f"api/events?after={after}", f"api/preview/{CAMERA}.png", "api/stores"):
+            for path in (
+                "api/status",
+                f"api/events?after={after}",
+                f"api/preview/{CAMERA}.png",
+                "api/stores",
+            ):
                 try:
                     with urllib.request.urlopen(url + path, timeout=5) as answer:
                         body = answer.read()
@@ -126,9 +154,16 @@ class Chromium:
 
         options = webdriver.ChromeOptions()
         options.binary_location = shutil.which("chromium") or ""
-        for switch in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1000"):
+        for switch in (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--window-size=1280,1000",
+        ):
             options.add_argument(switch)
-        self._driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        self._driver = webdriver.Chrome(
+            options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
+        )
 
     @contextmanager
     def open(self, url: str) -> Iterator[None]:
@@ -143,18 +178,30 @@ class Chromium:
 
 
 def parse(arguments: list[str], folder: Path) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tools/bench page", description="What the status page costs the cameras.")
+    parser = argparse.ArgumentParser(
+        prog="tools/bench page", description="What the status page costs the cameras."
+    )
     parser.add_argument("--rounds", type=int, default=8, help="rounds of each way of looking")
     parser.add_argument("--frames", type=int, default=1500, help="frames of a round")
     parser.add_argument("--shape", default="1024x1024", help="ROWSxCOLUMNS of a frame, uint16")
-    parser.add_argument("--only", action="append", choices=["off", "served", "polled", "chromium"], help="repeatable; off is always there")
-    parser.add_argument("--folder", type=Path, default=folder, help="where to write; its folder `page` is emptied first")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=["off", "served", "polled", "chromium"],
+        help="repeatable; off is always there",
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=folder, help="where to write; its folder `page` is emptied first"
+    )
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     return parser.parse_args(arguments)
 
 
-def measure(names: list[str], options: argparse.Namespace, say: Callable[[str], None]) -> dict[str, list[Round]]:
-    """The rounds of each. The order turns from round to round: whoever comes after a slow one is never the same."""
+def measure(
+    names: list[str], options: argparse.Namespace, say: Callable[[str], None]
+) -> dict[str, list[Round]]:
+    """The rounds of each. The order turns from round to round: whoever comes after a slow one is never the
+    same."""
     folder = (options.folder / "page").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     plain, served = Daemon(folder / "off", http=False), Daemon(folder / "on", http=True)
@@ -173,9 +220,14 @@ def measure(names: list[str], options: argparse.Namespace, say: Callable[[str], 
                 elif name == "chromium" and browser is not None:
                     looking = browser.open(url)
                 with looking:
-                    rounds[name].append((plain if name == "off" else served).camera(options.frames, options.shape))
+                    rounds[name].append(
+                        (plain if name == "off" else served).camera(options.frames, options.shape)
+                    )
                 last = rounds[name][-1]
-                say(f"round {i + 1} of {options.rounds}: {name:<9} {last.frames_per_s:8.1f} frames/s web process {last.web_share:6.2%}")
+                say(
+                    f"round {i + 1} of {options.rounds}: {name:<9} {last.frames_per_s:8.1f} frames/s web "
+                    f"process {last.web_share:6.2%}"
+                )
     finally:
         if browser is not None:
             browser.close()
@@ -186,7 +238,8 @@ def measure(names: list[str], options: argparse.Namespace, say: Callable[[str], 
 
 
 def summary(rounds: dict[str, list[Round]]) -> list[dict[str, Any]]:
-    """One row for each way of looking. Costs are medians of the shares lost within each round; ``rate_cost_at_least``: its lower quartile."""
+    """One row for each way of looking. Costs are medians of the shares lost within each round;
+    ``rate_cost_at_least``: its lower quartile."""
     rows = []
     for name, each in rounds.items():
         pairs = list(zip(each, rounds["off"], strict=True))
@@ -205,16 +258,29 @@ def summary(rounds: dict[str, list[Round]]) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str], folder: Path) -> int:
-    """Exits with 1 when the page costs more than ``MOST_COST`` of the processors, or of the rate in three rounds of four."""
+    """Exits with 1 when the page costs more than ``MOST_COST`` of the processors, or of the rate in three
+    rounds of four."""
     options = parse(arguments, folder)
-    names = ["off", *(name for name in ("served", "polled", "chromium") if options.only is None or name in options.only)]
+    names = [
+        "off",
+        *(name for name in ("served", "polled", "chromium") if options.only is None or name in options.only),
+    ]
     rows = summary(measure(names, options, lambda text: print(text, file=sys.stderr, flush=True)))
     if options.json:
-        print(json.dumps({"rounds": options.rounds, "frames": options.frames, "shape": options.shape, "rows": rows}))
+        print(
+            json.dumps(
+                {"rounds": options.rounds, "frames": options.frames, "shape": options.shape, "rows": rows}
+            )
+        )
     else:
         print(f"\n{'':<10}{'frames/s':>10}{'cost':>9}{'half of the rounds':>22}{'processors':>13}")
         for row in rows:
             middle = f"{row['rate_cost_at_least']:.1%} to {row['rate_cost_at_most']:.1%}"
-            print(f"{row['name']:<10}{row['frames_per_s']:>10.1f}{row['rate_cost']:>9.1%}{middle:>22}{row['web_share']:>13.2%}")
-        print(f"\nAsked: at most {MOST_COST:.0%} for the page. A browser on this machine takes processors of its own beside that.")
+            print(
+                f"{row['name']:<10}{row['frames_per_s']:>10.1f}{row['rate_cost']:>9.1%}{middle:>22}{row['web_share']:>13.2%}"
+            )
+        print(
+            f"\nAsked: at most {MOST_COST:.0%} for the page. A browser on this machine takes processors "
+            f"of its own beside that."
+        )
     return 1 if any(max(row["web_share"], row["rate_cost_at_least"]) > MOST_COST for row in rows) else 0

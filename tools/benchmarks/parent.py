@@ -1,4 +1,5 @@
-"""Runs the contenders: one process each, frames drawn once, rounds interleaved so that a slow minute of the machine hits everyone."""
+"""Runs the contenders: one process each, frames drawn once, rounds interleaved so that a slow minute of the
+machine hits everyone."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ QUIET_S, MOST_QUIET_WAIT_S = 0.3, 20.0
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: ``contender`` writes ``case``, and is called ``label`` in what is reported; in no more than ``most_rounds``."""
+    """Who takes part: ``contender`` writes ``case``, and is called ``label`` in what is reported; in no more
+    than ``most_rounds``."""
 
     label: str
     contender: str
@@ -31,7 +33,8 @@ class Entry:
 
 @dataclass
 class Result:
-    """One contender's measurements; a list entry is one timed round. ``memory_bytes`` is the peak of what cannot be reclaimed, frames left out."""
+    """One contender's measurements; a list entry is one timed round. ``memory_bytes`` is the peak of what
+    cannot be reclaimed, frames left out."""
 
     name: str
     kind: str
@@ -75,7 +78,8 @@ class Child:
         self._process.ask({"do": "verify", "name": self._name})
 
     def clear(self) -> None:
-        """Delete what was written and wait until the disk has nothing left to do, so that the next one starts on a quiet machine."""
+        """Delete what was written and wait until the disk has nothing left to do, so that the next one starts
+        on a quiet machine."""
         self._process.ask({"do": "clear", "name": self._name})
 
     def close(self) -> None:
@@ -108,8 +112,9 @@ def entries(names: Sequence[str], case: Case) -> list[Entry]:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Until the disk below ``folder`` does nothing any more: a filesystem goes on discarding what was deleted long after a sync, and the next
-    contender would pay for the one before. Not for ever: somebody else may be using it."""
+    """Until the disk below ``folder`` does nothing any more: a filesystem goes on discarding what was deleted
+    long after a sync, and the next contender would pay for the one before. Not for ever: somebody else may be
+    using it."""
     device = folder.stat().st_dev
     counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
     give_up_s = time.monotonic() + MOST_QUIET_WAIT_S
@@ -122,7 +127,8 @@ def wait_until_quiet(folder: Path) -> None:
 
 
 class _Contest:
-    """Children by label, and what became of each: one that fails leaves, says so in its result, and does not stop the others."""
+    """Children by label, and what became of each: one that fails leaves, says so in its result, and does not
+    stop the others."""
 
     def __init__(self, taking_part: Sequence[Entry], folder: Path, say: Callable[[str], None]) -> None:
         self.children: dict[str, Child] = {}
@@ -144,7 +150,11 @@ class _Contest:
     def round(self, number: int, rounds: int) -> None:
         """The order turns from round to round: whoever comes after a slow one is never the same."""
         self._say(f"round {number + 1} of {rounds}")
-        labels = [one.label for one in self._taking_part if one.label in self.children and number < (one.most_rounds or rounds)]
+        labels = [
+            one.label
+            for one in self._taking_part
+            if one.label in self.children and number < (one.most_rounds or rounds)
+        ]
         first = number % max(1, len(labels))
         for label in labels[first:] + labels[:first]:
             self._attempt(label, partial(self._timed_round, self.children[label]))
@@ -178,7 +188,9 @@ class _Contest:
                 self.children.pop(label).close()
 
 
-def compare(taking_part: Sequence[Entry], rounds: int, folder: Path, say: Callable[[str], None]) -> list[Result]:
+def compare(
+    taking_part: Sequence[Entry], rounds: int, folder: Path, say: Callable[[str], None]
+) -> list[Result]:
     """Every contender's result, in the order given."""
     case = taking_part[0].case
     assert all(entry.case.pixels == case.pixels for entry in taking_part), "they all write the same frames"

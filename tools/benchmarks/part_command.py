@@ -1,4 +1,5 @@
-"""tools/bench latency, small, cameras, overload, flat, prediction: one part of the record by itself, without writing a record."""
+"""tools/bench latency, small, cameras, overload, flat, prediction: one part of the record by itself, without
+writing a record."""
 
 from __future__ import annotations
 
@@ -30,28 +31,57 @@ MEMORY_FOLDER = Path("/dev/shm")
 
 def parse(part: str, arguments: list[str], folder: Path) -> argparse.Namespace:
     described = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog=f"tools/bench {part}", description=PARTS[part][2], formatter_class=described)
-    parser.add_argument("--quick", action="store_true", help="a trial at a fraction of the size; no measurement")
+    parser = argparse.ArgumentParser(
+        prog=f"tools/bench {part}", description=PARTS[part][2], formatter_class=described
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a trial at a fraction of the size; no measurement"
+    )
     if part == "latency":
-        parser.add_argument("--share", type=float, default=latency.SHARE, help="of the sustainable rate, at which the camera sends")
+        parser.add_argument(
+            "--share",
+            type=float,
+            default=latency.SHARE,
+            help="of the sustainable rate, at which the camera sends",
+        )
     if part == "overload":
-        parser.add_argument("--seconds", type=float, help=f"how long the camera runs under each policy; {overload.SECONDS:g} unless given")
-        parser.add_argument("--times", type=float, default=overload.TIMES, help="the camera's rate, in sustainable rates")
+        parser.add_argument(
+            "--seconds",
+            type=float,
+            help=f"how long the camera runs under each policy; {overload.SECONDS:g} unless given",
+        )
+        parser.add_argument(
+            "--times", type=float, default=overload.TIMES, help="the camera's rate, in sustainable rates"
+        )
     add_places(parser, folder)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     return parser.parse_args(arguments)
 
 
 def add_places(parser: argparse.ArgumentParser, folder: Path) -> None:
-    parser.add_argument("--folder", type=Path, default=folder, help="where the disk cases write; its folder `record` is emptied first")
-    parser.add_argument("--memory-folder", type=Path, default=MEMORY_FOLDER, help="a folder on a tmpfs, for the cases without a disk")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=folder,
+        help="where the disk cases write; its folder `record` is emptied first",
+    )
+    parser.add_argument(
+        "--memory-folder",
+        type=Path,
+        default=MEMORY_FOLDER,
+        help="a folder on a tmpfs, for the cases without a disk",
+    )
 
 
 def places_of(options: argparse.Namespace) -> Places:
     """Ends the program where the folder in memory is on a disk."""
     if filesystem_of(options.memory_folder) not in ("tmpfs", "ramfs"):
-        raise SystemExit(f"tools/bench: --memory-folder {options.memory_folder} is on a disk; name a folder on a tmpfs")
-    places = Places((options.folder / "record").resolve(), (options.memory_folder / "shardwright-record").resolve())
+        raise SystemExit(
+            f"tools/bench: --memory-folder {options.memory_folder} is on a disk; name a folder on a tmpfs"
+        )
+    places = Places(
+        (options.folder / "record").resolve(), (options.memory_folder / "shardwright-record").resolve()
+    )
     for folder in (places.disk, places.memory):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -70,7 +100,9 @@ def main(part: str, arguments: list[str], folder: Path) -> int:
     further = {name: value for name, value in vars(options).items() if name in ("share", "seconds", "times")}
     places = places_of(options)
     try:
-        found = measure(places, options.quick, lambda said: print(said, file=sys.stderr, flush=True), **further)
+        found = measure(
+            places, options.quick, lambda said: print(said, file=sys.stderr, flush=True), **further
+        )
     finally:
         remove(places)
     outcomes = outcomes_of_part(part, found["rows"])

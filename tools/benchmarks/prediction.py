@@ -1,7 +1,9 @@
-"""The part ``prediction``: is ``shardwright plan --measure`` right about the rate that this machine then holds? tools/bench prediction.
+"""The part ``prediction``: is ``shardwright plan --measure`` right about the rate that this machine then
+holds? tools/bench prediction.
 
-In each round the plan measures and predicts, then a camera sends the same frames through a daemon that holds the same array, and its rate counts from
-when the ring is full until all is sealed and durable. The middle of the rounds' deviations is held against the limit.
+In each round the plan measures and predicts, then a camera sends the same frames through a daemon that holds
+the same array, and its rate counts from when the ring is full until all is sealed and durable. The middle of
+the rounds' deviations is held against the limit.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ STREAM = "bench"
 Say = Callable[[str], None]
 
 
-def measure(places: Places, quick: bool, say: Say, *, case: Case | None = None, plan_seconds: float | None = None) -> dict[str, Any]:
+def measure(
+    places: Places, quick: bool, say: Say, *, case: Case | None = None, plan_seconds: float | None = None
+) -> dict[str, Any]:
     """One row. ``case``: another one than the record's, for tests."""
     case, rounds = case or Case(), 1 if quick else ROUNDS
     seconds = plan_seconds or (4.0 if quick else PLAN_SECONDS)
@@ -50,8 +54,14 @@ def measure(places: Places, quick: bool, say: Say, *, case: Case | None = None, 
             predicted.append(found["predicted_bytes_per_s"])
             binds.append(found["binds"])
             held.append(rate(camera, case, SHARDS))
-            say(f"round {number + 1} of {rounds}: predicted {predicted[-1] / 1e9:.2f} GB/s, held {held[-1] / 1e9:.2f}")
-    return {"settings": {"plan_seconds": seconds, "shards": SHARDS, "rounds": rounds}, "rows": [row(predicted, held, binds)]}
+            say(
+                f"round {number + 1} of {rounds}: predicted {predicted[-1] / 1e9:.2f} GB/s, held "
+                f"{held[-1] / 1e9:.2f}"
+            )
+    return {
+        "settings": {"plan_seconds": seconds, "shards": SHARDS, "rounds": rounds},
+        "rows": [row(predicted, held, binds)],
+    }
 
 
 def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[str, Any]:
@@ -77,7 +87,8 @@ def planned(folder: Path, frames: Frames, case: Case, seconds: float) -> dict[st
 
 
 def rate(camera: Camera, case: Case, shards: int) -> float:
-    """Raw bytes a second, once two shards have filled the ring between the camera and the disk; what waits there then is stored in this time, too."""
+    """Raw bytes a second, once two shards have filled the ring between the camera and the disk; what waits
+    there then is stored in this time, too."""
     camera.open(Path("held"), case.spec())
     camera.ask(do="send", frames=2 * case.shard[0], rate_hz=None)
     begin_ns = camera.ask(do="send", frames=shards * case.shard[0], rate_hz=None)["begin_ns"]
@@ -98,7 +109,10 @@ def row(predicted: list[float], held: list[float], binds: list[str]) -> dict[str
         "binds": binds,
         "off_by": median(off),
         "off_by_spread": {"least": round(min(off), 4), "most": round(max(off), 4)},
-        "says": {"off_by": f"predicted {guess:.2f} GB/s, held {truth:.2f}: {min(ratios):.2f} to {max(ratios):.2f} of it; {most_often(binds)} binds"},
+        "says": {
+            "off_by": f"predicted {guess:.2f} GB/s, held {truth:.2f}: {min(ratios):.2f} to "
+            f"{max(ratios):.2f} of it; {most_often(binds)} binds"
+        },
     }
 
 
@@ -111,4 +125,10 @@ def text(part: dict[str, Any]) -> str:
     (one,) = part["rows"]
     lines = [f"{'round':<8}{'predicted GB/s':>16}{'held GB/s':>12}  binds", "-" * 50]
     rounds = zip(one["predicted_gb_per_s"], one["held_gb_per_s"], one["binds"], strict=True)
-    return "\n".join(lines + [f"{number:<8}{guess:>16.2f}{truth:>12.2f}  {binds}" for number, (guess, truth, binds) in enumerate(rounds, 1)])
+    return "\n".join(
+        lines
+        + [
+            f"{number:<8}{guess:>16.2f}{truth:>12.2f}  {binds}"
+            for number, (guess, truth, binds) in enumerate(rounds, 1)
+        ]
+    )

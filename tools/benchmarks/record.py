@@ -1,4 +1,5 @@
-"""The record: a file of one JSON object a line, each a run of the table with its date, machine and commit. Lines are appended, never changed.
+"""The record: a file of one JSON object a line, each a run of the table with its date, machine and commit.
+Lines are appended, never changed.
 
 version       of this format
 date          when the run ended, UTC, to the second
@@ -6,8 +7,10 @@ commit, dirty the checkout's commit, and whether what is measured differed from 
 machine       processors, memory, kernel, filesystem
 software      versions of the writers and of what they stand on; null: not installed
 quick         whether sizes were cut for a trial: such a run is no measurement
-comparisons   name -> seconds it took, cores busy with something else before it, rounds, case, one row a contender: medians, spread, rounds
-parts         name (latency, small, cameras, overload, flat, prediction) -> the same two, what was set, and one row for each way
+comparisons   name -> seconds it took, cores busy with something else before it, rounds, case, one row a
+              contender: medians, spread, rounds
+parts         name (latency, small, cameras, overload, flat, prediction) -> the same two, what was set, and
+              one row for each way
 outcomes      each figure that is asked: measured, its spread, reached or what binds
 notes         what a reader should know, such as who could not take part
 """
@@ -60,16 +63,27 @@ class Record(BaseModel):
     @property
     def is_whole(self) -> bool:
         """Every comparison and every part was run, at full size."""
-        return not self.quick and set(self.comparisons) >= {c.name for c in COMPARISONS} and set(self.parts) >= set(PARTS)
+        return (
+            not self.quick
+            and set(self.comparisons) >= {c.name for c in COMPARISONS}
+            and set(self.parts) >= set(PARTS)
+        )
 
     @property
     def cores_busy(self) -> float:
         """The most that something else took of the machine before any comparison or part."""
-        return max((float(one.get("cores_busy_before", 0)) for one in (*self.comparisons.values(), *self.parts.values())), default=0.0)
+        return max(
+            (
+                float(one.get("cores_busy_before", 0))
+                for one in (*self.comparisons.values(), *self.parts.values())
+            ),
+            default=0.0,
+        )
 
 
 def joined(earlier: Record, later: Record) -> Record:
-    """``later`` with what only ``earlier`` has: comparisons, parts and what they prove, in the order of the table. Both are of the same commit."""
+    """``later`` with what only ``earlier`` has: comparisons, parts and what they prove, in the order of the
+    table. Both are of the same commit."""
     comparisons = {**earlier.comparisons, **later.comparisons}
     parts = {**earlier.parts, **later.parts}
     again = {*later.comparisons, *later.parts}
@@ -83,7 +97,9 @@ def joined(earlier: Record, later: Record) -> Record:
         update={
             "comparisons": {name: comparisons[name] for name in sorted(comparisons, key=order.index)},
             "parts": {name: parts[name] for name in sorted(parts, key=order.index)},
-            "outcomes": sorted(found, key=lambda one: [one["measured_in"].startswith(name) for name in order].index(True)),
+            "outcomes": sorted(
+                found, key=lambda one: [one["measured_in"].startswith(name) for name in order].index(True)
+            ),
         }
     )
 
@@ -104,13 +120,18 @@ def load(path: Path = PATH) -> list[Record]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror}. Make one with tools/bench record") from error
+        raise RecordError(
+            f"{path} cannot be read: {error.strerror}. Make one with tools/bench record"
+        ) from error
     records = []
     for number, line in enumerate(lines, 1):
         try:
             records.append(Record.model_validate_json(line))
         except ValidationError as error:
-            raise RecordError(f"{path}, line {number} is no record of version {VERSION}: {error.errors()[0]['msg']}. Take the line out.") from error
+            raise RecordError(
+                f"{path}, line {number} is no record of version {VERSION}: "
+                f"{error.errors()[0]['msg']}. Take the line out."
+            ) from error
     return records
 
 

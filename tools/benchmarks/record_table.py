@@ -10,15 +10,29 @@ from .record import BUSY_CORES, Record
 
 def text(record: Record) -> str:
     machine = record.machine
-    others = f"; up to {record.cores_busy:.1f} cores were busy with other work" if record.cores_busy > BUSY_CORES else ""
+    others = (
+        f"; up to {record.cores_busy:.1f} cores were busy with other work"
+        if record.cores_busy > BUSY_CORES
+        else ""
+    )
     lines = [
-        f"{record.date}, commit {(record.commit or 'none')[:9]}{' (changed)' if record.dirty else ''}{', quick: no figures' if record.quick else ''}",
-        f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, Linux {machine.kernel}, {machine.filesystem}{others}",
+        (
+            f"{record.date}, commit "
+            f"{(record.commit or 'none')[:9]}{' (changed)' if record.dirty else ''}{', quick: no figures' if record.quick else ''}"  # noqa: E501
+        ),
+        (
+            f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, Linux "
+            f"{machine.kernel}, {machine.filesystem}{others}"
+        ),
         "",
         *outcome_lines(record.outcomes),
     ]
     for name, comparison in record.comparisons.items():
-        lines += ["", f"{name}: {comparison['case']['frames']} frames, {comparison['rounds']} rounds", *comparison_lines(comparison["rows"])]
+        lines += [
+            "",
+            f"{name}: {comparison['case']['frames']} frames, {comparison['rounds']} rounds",
+            *comparison_lines(comparison["rows"]),
+        ]
     for name, part in record.parts.items():
         lines += ["", f"{name}: failed: {part['error']}" if "error" in part else PARTS[name][1](part)]
     return "\n".join([*lines, "", *record.notes])
@@ -31,16 +45,21 @@ def measured(outcome: dict[str, Any]) -> str:
 
 
 def outcome_lines(outcomes: list[dict[str, Any]]) -> list[str]:
-    head = f"{'figure':<40}{'measured in':<28}{'ours':<20}{'against':<14}{'asked':>7}  {'measured':<22}verdict"
+    head = (
+        f"{'figure':<40}{'measured in':<28}{'ours':<20}{'against':<14}{'asked':>7}  {'measured':<22}verdict"
+    )
     lines = [head, "-" * len(head)]
     for one in sorted(outcomes, key=lambda outcome: not outcome["headline"]):
         asked = f"{'>=' if one['at_least'] else '<='}{one['limit']:g}"
-        lines.append(f"{one['name']:<40}{one['measured_in']:<28}{one['ours']:<20}{one['against']:<14}{asked:>7}  {measured(one):<22}{one['verdict']}")
+        lines.append(
+            f"{one['name']:<40}{one['measured_in']:<28}{one['ours']:<20}{one['against']:<14}{asked:>7}  "
+            f"{measured(one):<22}{one['verdict']}"
+        )
     return lines
 
 
 def comparison_lines(rows: list[dict[str, Any]]) -> list[str]:
-    head = f"{'contender':<22}{'GB/s':>7}{'least':>7}{'most':>7}{'CPU s/GB':>10}{'cores':>7}{'memory MiB':>12}{'plan MiB':>10}{'ratio':>7}"
+    head = f"{'contender':<22}{'GB/s':>7}{'least':>7}{'most':>7}{'CPU s/GB':>10}{'cores':>7}{'memory MiB':>12}{'plan MiB':>10}{'ratio':>7}"  # noqa: E501
     lines = [head, "-" * len(head)]
     for row in rows:
         if "error" in row:

@@ -17,7 +17,8 @@ def gigabytes_per_second(result: Result, case: Case) -> list[float]:
 
 
 def summary(results: list[Result], case: Case) -> list[dict[str, Any]]:
-    """One row a contender. ``versus_reference`` is the median of the ratios within each round: both saw the same minute of the machine."""
+    """One row a contender. ``versus_reference`` is the median of the ratios within each round: both saw the
+    same minute of the machine."""
     speeds = {result.name: gigabytes_per_second(result, case) for result in results}
     reference = speeds.get(REFERENCE, [])
     rows: list[dict[str, Any]] = []
@@ -36,7 +37,9 @@ def summary(results: list[Result], case: Case) -> list[dict[str, Any]]:
             "cpu_s_per_gb": median(result.cpu_seconds) / (case.raw_bytes / 1e9),
             "memory_bytes": result.memory_bytes,
             "planned_memory_bytes": result.planned_memory_bytes,
-            "within_plan": None if result.planned_memory_bytes is None else result.memory_bytes <= result.planned_memory_bytes,
+            "within_plan": None
+            if result.planned_memory_bytes is None
+            else result.memory_bytes <= result.planned_memory_bytes,
             "ratio": case.raw_bytes / result.stored_bytes,
         }
         rows.append(row)
@@ -48,20 +51,29 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
     speed = {row["name"]: row["gb_per_s"] for row in rows if "error" not in row}
     ratio = {row["name"]: row["versus_reference"] for row in rows if row.get("versus_reference") is not None}
     lines = [
-        f"{name} is {ratio[name]:.2f}x {REFERENCE} (asked: {asked}x)" for name, asked in (("shardwright", 2.0), ("daemon-shm", 1.5)) if name in ratio
+        f"{name} is {ratio[name]:.2f}x {REFERENCE} (asked: {asked}x)"
+        for name, asked in (("shardwright", 2.0), ("daemon-shm", 1.5))
+        if name in ratio
     ]
     for ours, theirs, what in (
         ("core-kernel", "core-numcodecs", "from frames"),
         ("core-kernel-gathered", "core-numcodecs-gathered", "from gathered chunks"),
     ):
         if ours in speed and theirs in speed:
-            lines.append(f"on one core {what} the kernel is {speed[ours] / speed[theirs]:.2f}x numcodecs' Blosc (asked: 2x)")
+            lines.append(
+                f"on one core {what} the kernel is {speed[ours] / speed[theirs]:.2f}x numcodecs' "
+                f"Blosc (asked: 2x)"
+            )
     greedy = [row for row in rows if row.get("within_plan") is False]
-    return lines + [f"{row['name']} used {row['memory_bytes']:,} bytes, more than its plan of {row['planned_memory_bytes']:,}" for row in greedy]
+    return lines + [
+        f"{row['name']} used {row['memory_bytes']:,} bytes, more than its plan of "
+        f"{row['planned_memory_bytes']:,}"
+        for row in greedy
+    ]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    head = f"{'contender':<26}{'GB/s':>7}{'least':>7}{'most':>7}{'x acquire':>11}{'CPU s/GB':>10}{'memory MiB':>12}{'plan MiB':>10}{'ratio':>7}"
+    head = f"{'contender':<26}{'GB/s':>7}{'least':>7}{'most':>7}{'x acquire':>11}{'CPU s/GB':>10}{'memory MiB':>12}{'plan MiB':>10}{'ratio':>7}"  # noqa: E501
     lines = [head, "-" * len(head)]
     for row in rows:
         if "error" in row:
@@ -71,6 +83,6 @@ def table(rows: list[dict[str, Any]]) -> str:
         planned = "" if row["planned_memory_bytes"] is None else f"{row['planned_memory_bytes'] / 2**20:.0f}"
         lines.append(
             f"{row['name']:<26}{row['gb_per_s']:>7.2f}{row['gb_per_s_least']:>7.2f}{row['gb_per_s_most']:>7.2f}{versus:>11}"
-            f"{row['cpu_s_per_gb']:>10.2f}{row['memory_bytes'] / 2**20:>12.0f}{planned:>10}{row['ratio']:>7.2f}"
+            f"{row['cpu_s_per_gb']:>10.2f}{row['memory_bytes'] / 2**20:>12.0f}{planned:>10}{row['ratio']:>7.2f}"  # noqa: E501
         )
     return "\n".join(lines)

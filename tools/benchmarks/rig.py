@@ -1,4 +1,5 @@
-"""What the parts of the record are measured with: a daemon in a process of its own, cameras in theirs, which send to it or write by themselves."""
+"""What the parts of the record are measured with: a daemon in a process of its own, cameras in theirs, which
+send to it or write by themselves."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class Daemon:
         path = self._sockets / "bench.yaml"
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         self.planned_memory_bytes = make_plan(load_config(path)).memory_peak_bytes
-        self._process = subprocess.Popen([sys.executable, "-m", "shardwright.cli", "serve", str(path)], stdout=sys.stderr)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "shardwright.cli", "serve", str(path)], stdout=sys.stderr
+        )
 
     @property
     def pid(self) -> int:
@@ -69,9 +72,12 @@ class Daemon:
 
 
 class Camera:
-    """A camera in a process of its own, which has drawn nothing itself: its frames are in ``frames``. ``endpoint`` None: it writes by itself."""
+    """A camera in a process of its own, which has drawn nothing itself: its frames are in ``frames``.
+    ``endpoint`` None: it writes by itself."""
 
-    def __init__(self, frames: Path, shape: tuple[int, ...], endpoint: str | None, log: Path, transport: str = "shm") -> None:
+    def __init__(
+        self, frames: Path, shape: tuple[int, ...], endpoint: str | None, log: Path, transport: str = "shm"
+    ) -> None:
         facts = {"shape": shape, "endpoint": endpoint, "transport": transport}
         self._process = JsonProcess("benchmarks.camera_process", [str(frames), json.dumps(facts)], log)
         try:

@@ -1,7 +1,9 @@
-"""The part ``small``: a camera of 128 x 128 uint16 at 20,000 frames a second through the daemon, for half a minute; tools/bench small.
+"""The part ``small``: a camera of 128 x 128 uint16 at 20,000 frames a second through the daemon, for half a
+minute; tools/bench small.
 
-The stream is the one of configs/small-fast.yaml. The camera hands over every millisecond what is due, and waits where the daemon makes it wait. Held
-means: no frame lost or dropped, all of them durable, and the sending took no longer than the frames were due in.
+The stream is the one of configs/small-fast.yaml. The camera hands over every millisecond what is due, and
+waits where the daemon makes it wait. Held means: no frame lost or dropped, all of them durable, and the
+sending took no longer than the frames were due in.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ PLACES = ("disk", "no-disk")
 Say = Callable[[str], None]
 
 
-def measure(places: Places, quick: bool, say: Say, *, rate_hz: float = RATE_HZ, seconds: float | None = None) -> dict[str, Any]:
+def measure(
+    places: Places, quick: bool, say: Say, *, rate_hz: float = RATE_HZ, seconds: float | None = None
+) -> dict[str, Any]:
     """One row for each place; without a disk a third of the time, since what is written lies in memory."""
     seconds = seconds or (2.0 if quick else SECONDS)
     stream = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["streams"][0]
@@ -40,11 +44,24 @@ def measure(places: Places, quick: bool, say: Say, *, rate_hz: float = RATE_HZ, 
             count = int(rate_hz * (seconds if place == "disk" else seconds / 3))
             rows.append(_one(place, places, file, spec, stream, rate_hz, count))
             say(f"{place}: {rows[-1]['says']['rate_of_asked']}")
-    settings = {"rate_hz": rate_hz, "seconds": seconds, "shape": list(spec.frame_shape), "config": CONFIG.name}
+    settings = {
+        "rate_hz": rate_hz,
+        "seconds": seconds,
+        "shape": list(spec.frame_shape),
+        "config": CONFIG.name,
+    }
     return {"settings": settings, "rows": rows}
 
 
-def _one(place: str, places: Places, frames: Path, spec: ArraySpec, stream: dict[str, Any], rate_hz: float, count: int) -> dict[str, Any]:
+def _one(
+    place: str,
+    places: Places,
+    frames: Path,
+    spec: ArraySpec,
+    stream: dict[str, Any],
+    rate_hz: float,
+    count: int,
+) -> dict[str, Any]:
     times_file = places.memory / "small-times.npy"
     with rig(places.folder(place) / "small") as here:
         daemon = here.daemon([stream])
@@ -65,7 +82,13 @@ def _one(place: str, places: Places, frames: Path, spec: ArraySpec, stream: dict
 
 
 def row(
-    place: str, receipt: dict[str, Any], count: int, seconds: float, rate_hz: float, after_due_ms: np.ndarray, cores: list[float]
+    place: str,
+    receipt: dict[str, Any],
+    count: int,
+    seconds: float,
+    rate_hz: float,
+    after_due_ms: np.ndarray,
+    cores: list[float],
 ) -> dict[str, Any]:
     """``rate_of_asked``: 1 where sending ended when its last frame was due."""
     lost = count - receipt["frames_durable"]
@@ -78,7 +101,9 @@ def row(
         "rate_of_asked": rate_of_asked,
         "frames_per_s": count / seconds,
         "frames_lost": lost,
-        "receipt": {name: value for name, value in receipt.items() if name.startswith(("frames", "bytes", "shards"))},
+        "receipt": {
+            name: value for name, value in receipt.items() if name.startswith(("frames", "bytes", "shards"))
+        },
         "done_after_due_ms": late,
         "daemon_cores": cores[0],
         "camera_cores": cores[1],
@@ -94,8 +119,16 @@ def row(
 
 def text(part: dict[str, Any]) -> str:
     rows, columns = part["settings"]["shape"]
-    head = f"{'':<10}{'frames':>10}{'frames/s':>10}{'lost':>6}{'p50':>8}{'p99.9':>8}{'max':>8}{'daemon':>9}{'camera':>8}"
-    lines = [f"{rows} x {columns} uint16 at {part['settings']['rate_hz']:,.0f} frames/s; milliseconds behind, cores used", "", head, "-" * len(head)]
+    head = f"{'':<10}{'frames':>10}{'frames/s':>10}{'lost':>6}{'p50':>8}{'p99.9':>8}{'max':>8}{'daemon':>9}{'camera':>8}"  # noqa: E501
+    lines = [
+        (
+            f"{rows} x {columns} uint16 at {part['settings']['rate_hz']:,.0f} frames/s; milliseconds "
+            f"behind, cores used"
+        ),
+        "",
+        head,
+        "-" * len(head),
+    ]
     for one in part["rows"]:
         late = one["done_after_due_ms"]
         lines.append(

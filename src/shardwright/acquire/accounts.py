@@ -1,4 +1,5 @@
-"""The account of one acquisition: counts for the receipt, and the three sets of sequences behind every acknowledgement. The acquisition's thread."""
+"""The account of one acquisition: counts for the receipt, and the three sets of sequences behind every
+acknowledgement. The acquisition's thread."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Accounts:
-    """``seen``, ``stored``, ``durable``: sequences that came, that a kill cannot lose, that a power cut cannot lose; settled ones included."""
+    """``seen``, ``stored``, ``durable``: sequences that came, that a kill cannot lose, that a power cut
+    cannot lose; settled ones included."""
 
     frame_bytes: int
     frames_per_step: int
@@ -28,13 +30,15 @@ class Accounts:
     frames_stored: int = 0
     frames_durable: int = 0
     frames_by_fate: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
-    first_by_fate: dict[Fate, np.void] = field(default_factory=dict)  # its record: of frames that are not stored, as far as it is known
+    # its record: of frames that are not stored, as far as it is known
+    first_by_fate: dict[Fate, np.void] = field(default_factory=dict)
     stored_bytes: int = 0
     shards: int = 0
     seen: SequenceSet = field(default_factory=SequenceSet)
     stored: SequenceSet = field(default_factory=SequenceSet)
     durable: SequenceSet = field(default_factory=SequenceSet)
-    lost: SequenceSet = field(default_factory=SequenceSet)  # after a crash: not on disk, and perhaps acknowledged
+    # after a crash: not on disk, and perhaps acknowledged
+    lost: SequenceSet = field(default_factory=SequenceSet)
     lost_stop: int = 0  # likewise all that is missing below this
     frames_unacknowledged: int = 0  # of the lost ones
 
@@ -44,7 +48,8 @@ class Accounts:
         self._reach(positions)
 
     def find(self, records: np.ndarray) -> None:
-        """Stored frames that recovery finds, and has synced: in the frame log, in a journal, in the staging area, perhaps in two of them."""
+        """Stored frames that recovery finds, and has synced: in the frame log, in a journal, in the staging
+        area, perhaps in two of them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         fresh = ~self.seen.holds(sequences)
         self.receive(sequences[fresh], positions[fresh])
@@ -52,7 +57,8 @@ class Accounts:
         self.make_durable(sequences, frames=True)
 
     def expect(self, records: np.ndarray) -> None:
-        """Frames that are known to have come once, though they are not stored: their sequences are missing, not unknown."""
+        """Frames that are known to have come once, though they are not stored: their sequences are missing,
+        not unknown."""
         self._reach(records["position"])
         self.expect_up_to(int(records["sequence"].astype(np.int64).max(initial=-1)) + 1, 0)
 
@@ -76,24 +82,32 @@ class Accounts:
 
     def missing_acknowledged(self) -> int:
         """How many of the missing sequences may have been acknowledged."""
-        return sum(int(self.may_be_acknowledged(np.arange(first, last + 1)).sum()) for first, last in self.seen.missing(self.seen.stop))
+        return sum(
+            int(self.may_be_acknowledged(np.arange(first, last + 1)).sum())
+            for first, last in self.seen.missing(self.seen.stop)
+        )
 
     def store(self, sequences: np.ndarray) -> np.ndarray:
-        """Frames that are stored. Returns bool[n]: which were not before, in the staging area or in files that failed since."""
+        """Frames that are stored. Returns bool[n]: which were not before, in the staging area or in files
+        that failed since."""
         new: np.ndarray = ~self.stored.holds(sequences)
         self.frames_stored += int(new.sum())
         self.stored.add(sequences)
         return new
 
     def make_durable(self, sequences: np.ndarray, *, frames: bool) -> None:
-        """``frames``: these are stored frames, not settled ones; some may be durable already, in the staging area."""
+        """``frames``: these are stored frames, not settled ones; some may be durable already, in the staging
+        area."""
         if frames:
             self.frames_durable += int((~self.durable.holds(sequences)).sum())
         self.durable.add(sequences)
 
     def settle(self, records: np.ndarray) -> None:
-        """Frames that will not be stored, by their fate; their sequences count as stored once they are in the frame log."""
-        for number, first, count in zip(*np.unique(records["fate"], return_index=True, return_counts=True), strict=True):
+        """Frames that will not be stored, by their fate; their sequences count as stored once they are in the
+        frame log."""
+        for number, first, count in zip(
+            *np.unique(records["fate"], return_index=True, return_counts=True), strict=True
+        ):
             fate = Fate(int(number))
             self.frames_by_fate[fate] += int(count)
             self.first_by_fate.setdefault(fate, records[first].copy())
@@ -116,7 +130,8 @@ class Accounts:
         return self.frames_received - self.frames_stored - sum(self.frames_by_fate.values())
 
     def receipt(self, path: Path, *, over: bool, failed: bool) -> Receipt:
-        """Until it is ``over``, only places up to the newest frame's count as missing: the camera is still to send the rest of its step."""
+        """Until it is ``over``, only places up to the newest frame's count as missing: the camera is still to
+        send the rest of its step."""
         places = self.received_extent * self.frames_per_step if over else self.newest_position + 1
         held = self.frames_durable if failed else self.frames_stored + self.frames_waiting
         fates = self.frames_by_fate

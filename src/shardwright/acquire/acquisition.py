@@ -1,12 +1,14 @@
-"""One acquisition: its core (``core``), which decides, with the threads, files and clocks that do what it asks for.
+"""One acquisition: its core (``core``), which decides, with the threads, files and clocks that do what it
+asks for.
 
     submit ─▶ core ─▶ Encode, Stage ─▶ workers ─┐
                ▲  └─▶ all other commands ─▶ keeper ─┤
                └── reports, through one queue ◀─┘
 
-Single owner: every method is called from one thread (ingest, or the user's own under its writer's lock), which never waits for a worker or a disk
-here. ``wake`` tells the owner that ``poll`` has something to do, and ``poll`` must be called several times a second for the clocks in the core.
-A frame's pixels belong to the pipeline from ``submit`` until its sequence comes out of ``poll``.
+Single owner: every method is called from one thread (ingest, or the user's own under its writer's lock),
+which never waits for a worker or a disk here. ``wake`` tells the owner that ``poll`` has something to do, and
+``poll`` must be called several times a second for the clocks in the core. A frame's pixels belong to the
+pipeline from ``submit`` until its sequence comes out of ``poll``.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ _ENDED = (AcquisitionState.SEALED, AcquisitionState.FAILED)
 
 
 class Acquisition:
-    """Creates the store and prepares its first shards before it returns. Raises ``OutputExistsError``, ``StorageError``, ``StorageFullError``.
+    """Creates the store and prepares its first shards before it returns. Raises ``OutputExistsError``,
+    ``StorageError``, ``StorageFullError``.
 
     ``restored``: goes on with what ``recovery`` found on disk instead.
     """
@@ -69,17 +72,22 @@ class Acquisition:
         restored: Restored | None = None,
     ) -> None:
         settings = settings or WriteSettings()
-        self.folder = StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
+        self.folder = (
+            StoreFolder.create(path, spec, limits, settings) if restored is None else restored.folder
+        )
         self._is_new = restored is None
         try:
-            self._assemble(limits, pool, wake, settings, () if restored is None else restored.standing.staged_slots)
+            self._assemble(
+                limits, pool, wake, settings, () if restored is None else restored.standing.staged_slots
+            )
         except BaseException:
             if self._is_new:
                 self.folder.remove_store()
             raise
         try:
             if restored is None:
-                self.core.begin(self.core.groups.prepare_first(self._keeper.prepare))  # a full disk is a clean refusal here
+                # a full disk is a clean refusal here
+                self.core.begin(self.core.groups.prepare_first(self._keeper.prepare))
             else:
                 self._restore(restored)
             self._keeper.start()  # last: what fails before leaves no thread behind
@@ -87,14 +95,22 @@ class Acquisition:
             self.take_back()
             raise
 
-    def _assemble(self, limits: Limits, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings, staged_slots: Iterable[int]) -> None:
+    def _assemble(
+        self,
+        limits: Limits,
+        pool: WorkerPool,
+        wake: Callable[[], None],
+        settings: WriteSettings,
+        staged_slots: Iterable[int],
+    ) -> None:
         folder = self.folder
         self._pool = pool
         self._encoding_line, self._staging_line = pool.line(), pool.line(staging=True)
         self._encoder = SlabEncoder(folder.spec, Grid.of(folder.spec))
         self._task_ranges = self._encoder.task_ranges(limits.chunks_per_task)
         self._reports: SimpleQueue[Report] = SimpleQueue()
-        # What is made here knows the queue, never this object: one that has ended is gone at once with its tables, and waits for no collector.
+        # What is made here knows the queue, never this object: one that has ended is gone at once with its
+        # tables, and waits for no collector.
         self._report = partial(_report, self._reports, wake)
         self._keeper = ShardKeeper(folder, self._encoder.layout, self._report)
         self.core = Core(
@@ -114,7 +130,9 @@ class Acquisition:
             self._keeper.adopt(found.files)
         slots, staging = np.array(restored.standing.staged_slots, np.int64), self.folder.staging
         self.core.client_epoch = self.folder.manifest.client_epoch
-        self.core.restore(restored, slots if staging is None or not slots.size else staging.address_of(slots), _now())
+        self.core.restore(
+            restored, slots if staging is None or not slots.size else staging.address_of(slots), _now()
+        )
         self._carry_out()
 
     # ------------------------------------------------------------------ the way of a frame
@@ -130,9 +148,12 @@ class Acquisition:
         With a timeout, first waits that long for a report (for an owner that has nothing else to wait for).
         """
         alive = self._pool.alive()
-        ended = not alive and self._pool.ended()  # asked before the reports: all that its workers had to say is among them
+        # asked before the reports: all that its workers had to say is among them
+        ended = not alive and self._pool.ended()
         try:
-            report = self._reports.get(timeout=timeout_s) if timeout_s is not None else self._reports.get_nowait()
+            report = (
+                self._reports.get(timeout=timeout_s) if timeout_s is not None else self._reports.get_nowait()
+            )
             now = _now()
             while True:
                 self.core.handle(report, now)
@@ -151,8 +172,17 @@ class Acquisition:
         for command in self.core.take_commands():
             match command:
                 case Encode():
-                    job = SlabJob(command, self._encoder, self.core.encoders.overload, len(self._task_ranges), time.monotonic_ns(), self._report)
-                    self._pool.put(self._encoding_line, [SlabTask(job, first, stop) for first, stop in self._task_ranges])
+                    job = SlabJob(
+                        command,
+                        self._encoder,
+                        self.core.encoders.overload,
+                        len(self._task_ranges),
+                        time.monotonic_ns(),
+                        self._report,
+                    )
+                    self._pool.put(
+                        self._encoding_line, [SlabTask(job, first, stop) for first, stop in self._task_ranges]
+                    )
                 case Stage():
                     assert self.folder.staging is not None, "the core was told of its slots"
                     task = StageTask(command, self.folder.staging, self.core.limits.frame_bytes, self._report)
@@ -163,11 +193,13 @@ class Acquisition:
     # ------------------------------------------------------------------ the owner's other calls
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
-        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each ``poll``."""
+        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each
+        ``poll``."""
         self.core.see_ring(used_frames, ring_frames)
 
     def new_client(self) -> int:
-        """Another client takes over: its epoch. Writes the manifest: not in the ingest thread. Raises ``StorageError`` or ``FencedError``."""
+        """Another client takes over: its epoch. Writes the manifest: not in the ingest thread. Raises
+        ``StorageError`` or ``FencedError``."""
         if self.state is not AcquisitionState.OPEN:
             raise ResumeError(f"{self.path} is being ended", got=self.state.value)
         self.core.client_epoch = self.folder.count_client()
@@ -202,7 +234,8 @@ class Acquisition:
         self.core.settings = replace(self.core.settings, low_water_bytes=low_water_bytes)
 
     def take_losses(self) -> list[tuple[int, int, ErrorText]]:
-        """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept; each is told once."""
+        """(first, last, why) of frames that were taken in, perhaps acknowledged, and could not be kept; each
+        is told once."""
         return self.core.telling.take_losses()
 
     def take_events(self) -> list[tuple[str, dict[str, Any]]]:
@@ -217,7 +250,8 @@ class Acquisition:
         return self.core.receipt()
 
     def close(self) -> None:
-        """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave the store for recovery."""
+        """Wait for the keeper's thread, which after SEALED or FAILED has nothing left to do. Earlier: leave
+        the store for recovery."""
         if self.state not in _ENDED:
             self._await_workers()
         self._keeper.stop()
@@ -225,8 +259,8 @@ class Acquisition:
         self.folder.close()
 
     def take_back(self) -> None:
-        """In place of ``close``, for an acquisition that nobody got: a store that was made for it goes, so that its name is free for the next try.
-        One that was taken up stays as it is for recovery."""
+        """In place of ``close``, for an acquisition that nobody got: a store that was made for it goes, so
+        that its name is free for the next try. One that was taken up stays as it is for recovery."""
         if not self._is_new:
             self.close()
             return
@@ -313,7 +347,8 @@ class Acquisition:
 
     @property
     def stored_watermark(self) -> int:
-        """Frames from sequence 0 without a hole that a kill of this process cannot lose; settled ones (duplicate, late, dropped, lost) count."""
+        """Frames from sequence 0 without a hole that a kill of this process cannot lose; settled ones
+        (duplicate, late, dropped, lost) count."""
         return self.accounts.stored.value
 
     @property

@@ -1,6 +1,8 @@
-"""The slab table: which frames each open slab has and waits for. Owned by the acquisition's thread; workers read a row while it is theirs.
+"""The slab table: which frames each open slab has and waits for. Owned by the acquisition's thread; workers
+read a row while it is theirs.
 
-A row's life: free -> collecting -> (complete, or closed with holes) waiting or at the workers -> free. Any of its frames may be staged meanwhile.
+A row's life: free -> collecting -> (complete, or closed with holes) waiting or at the workers -> free. Any of
+its frames may be staged meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that 
 
 def grid_tables(grid: Grid) -> tuple[np.ndarray, ...]:
     """A grid as the kernels of ``kernels.place`` read it."""
-    return tuple(np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides))
+    return tuple(
+        np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
+    )
 
 
 class SlabTable:
@@ -35,7 +39,8 @@ class SlabTable:
         self._grid = grid
         self.grid_tables = grid_tables(grid)
         self.slab = np.full(rows, FREE, np.int64)
-        self._taking = np.full(rows, FREE, np.int64)  # as the kernel sees it: a slab closed with holes takes no more frames
+        # as the kernel sees it: a slab closed with holes takes no more frames
+        self._taking = np.full(rows, FREE, np.int64)
         self.addresses = np.zeros((rows, grid.frames_per_slab), np.int64)
         self.sequences = np.zeros((rows, grid.frames_per_slab), np.int64)
         self.records = np.zeros((rows, grid.frames_per_slab), record_dtype)
@@ -62,12 +67,21 @@ class SlabTable:
         return self.slab.size - len(self._free)
 
     def place(
-        self, first: int, positions: np.ndarray, sequences: np.ndarray, addresses: np.ndarray, records: np.ndarray, fates: np.ndarray
+        self,
+        first: int,
+        positions: np.ndarray,
+        sequences: np.ndarray,
+        addresses: np.ndarray,
+        records: np.ndarray,
+        fates: np.ndarray,
     ) -> tuple[int, list[int], int]:
-        """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or -1)."""
+        """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or
+        -1)."""
         words = records.view(np.int64).reshape(records.size, -1)
         state = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
-        done, count, missing = place_frames(first, positions, sequences, addresses, words, *self.grid_tables, *state, fates, self._completed)
+        done, count, missing = place_frames(
+            first, positions, sequences, addresses, words, *self.grid_tables, *state, fates, self._completed
+        )
         rows = self._completed[:count].tolist()
         for row in rows:
             del self._collecting[int(self.slab[row])]
@@ -112,7 +126,11 @@ class SlabTable:
 
     def unstaged_since(self, row: int, before_ns: int) -> np.ndarray:
         """int64[n]: places whose frame came before ``before_ns`` (monotonic) and is not staged."""
-        waiting = self.filled(row) & (self.staging_slot[row] == UNSTAGED) & (self.records["arrival_monotonic_ns"][row] <= before_ns)
+        waiting = (
+            self.filled(row)
+            & (self.staging_slot[row] == UNSTAGED)
+            & (self.records["arrival_monotonic_ns"][row] <= before_ns)
+        )
         return np.flatnonzero(waiting)
 
     def free(self, row: int) -> None:

@@ -1,7 +1,9 @@
-"""The commit ledger: frames that are stored but not yet durable, and what becomes free once they are. Owned by the acquisition's thread.
+"""The commit ledger: frames that are stored but not yet durable, and what becomes free once they are. Owned
+by the acquisition's thread.
 
-Entries are kept for each place that is synced on its own: a group's files, the staging area, the frame log. A commit takes everything that is
-pending, the keeper syncs those places, and what was synced well is settled: one sync for all frames of an interval, never one for each.
+Entries are kept for each place that is synced on its own: a group's files, the staging area, the frame log. A
+commit takes everything that is pending, the keeper syncs those places, and what was synced well is settled:
+one sync for all frames of an interval, never one for each.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ STAGED, LOGGED = -1, -2  # keys beside group numbers
 
 @dataclass
 class Uncommitted:
-    """``sequences`` become durable, ``slots`` of the staging area are free again. With durability ``durable`` also ``releases`` (whose pixels come
-    back only now) and ``rows`` of the slab table, which keep the frames in case a sync fails and their slab has to be written again."""
+    """``sequences`` become durable, ``slots`` of the staging area are free again. With durability ``durable``
+    also ``releases`` (whose pixels come back only now) and ``rows`` of the slab table, which keep the frames
+    in case a sync fails and their slab has to be written again."""
 
     sequences: list[np.ndarray] = field(default_factory=list)
     slots: list[np.ndarray] = field(default_factory=list)
@@ -59,7 +62,15 @@ class CommitLedger:
         """Whether a commit frees, or would free, rows of the slab table."""
         return any(entry.rows for entry in (*self._pending.values(), *(self._in_commit or {}).values()))
 
-    def add(self, key: int, now_s: float, sequences: np.ndarray, *, slots: np.ndarray | None = None, held_row: int | None = None) -> None:
+    def add(
+        self,
+        key: int,
+        now_s: float,
+        sequences: np.ndarray,
+        *,
+        slots: np.ndarray | None = None,
+        held_row: int | None = None,
+    ) -> None:
         """``held_row``: the row that keeps these frames until they are durable."""
         if not self._pending:
             self._since_s = now_s
@@ -75,7 +86,8 @@ class CommitLedger:
         return bool(self._pending) and self._in_commit is None and now_s - self._since_s >= interval_s
 
     def begin(self, skip: set[int]) -> set[int]:
-        """Start a commit of all that is pending but for groups in ``skip``, whose seal will settle them. Returns what is to be synced."""
+        """Start a commit of all that is pending but for groups in ``skip``, whose seal will settle them.
+        Returns what is to be synced."""
         assert self._in_commit is None, "one commit at a time"
         taken = {key: entry for key, entry in self._pending.items() if key not in skip}
         self._pending = {key: entry for key, entry in self._pending.items() if key in skip}
@@ -90,10 +102,13 @@ class CommitLedger:
     @property
     def unsynced_frames(self) -> int:
         """Frames whose pixels come back with the next commit or with the one that is under way."""
-        return self.releases_waiting + sum(array.size for entry in (self._in_commit or {}).values() for array in entry.releases)
+        return self.releases_waiting + sum(
+            array.size for entry in (self._in_commit or {}).values() for array in entry.releases
+        )
 
     def end(self, failed: set[int]) -> list[tuple[int, Uncommitted]]:
-        """The commit has ended: what was synced, by its key. What failed is pending again (its files will be rewritten)."""
+        """The commit has ended: what was synced, by its key. What failed is pending again (its files will be
+        rewritten)."""
         entries, self._in_commit = self._in_commit or {}, None
         for key in failed & entries.keys():
             entry = entries.pop(key)
@@ -108,7 +123,8 @@ class CommitLedger:
         return entries
 
     def take(self, key: int) -> Uncommitted:
-        """What is pending for a place that was synced by other means (a group that was sealed), or that is given up."""
+        """What is pending for a place that was synced by other means (a group that was sealed), or that is
+        given up."""
         return self._pending.pop(key, Uncommitted())
 
 

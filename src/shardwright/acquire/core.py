@@ -1,18 +1,26 @@
-"""The heart of an acquisition: a state machine between frames that come in and shards that are sealed. It decides, others act.
+"""The heart of an acquisition: a state machine between frames that come in and shards that are sealed. It
+decides, others act.
 
-    frames, with their time  ─┐                  ┌─▶ Encode, Stage                         ─▶ workers ─▶ SlabEncoded, FramesStaged ─┐
-    reports of what was done ─┼─▶ Core.submit    ├─▶ Prepare, Commit, Seal, Reopen,        ─▶ keeper  ─▶ a report for each ─────────┤
-    tick, with the time      ─┤   .handle, .tick │   Rewrite, Record, Grow, Finish, ...                                             │
-    flush, finish, ...       ─┘                  └─▶ sequences whose pixels are free, watermarks, events                            │
-                              ▲                                                                                                     │
+    frames, with their time  ─┐                  ┌─▶ Encode, Stage                         ─▶ workers ─▶
+    SlabEncoded, FramesStaged ─┐
+    reports of what was done ─┼─▶ Core.submit    ├─▶ Prepare, Commit, Seal, Reopen,        ─▶ keeper  ─▶ a
+    report for each ─────────┤
+    tick, with the time      ─┤   .handle, .tick │   Rewrite, Record, Grow, Finish, ...
+    │
+    flush, finish, ...       ─┘                  └─▶ sequences whose pixels are free, watermarks, events
+    │
+                              ▲
+                              │
                               └─────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-No clock, thread, lock, file or queue: time comes with what happens, pixels are addresses that it never follows, and the same inputs give the same
-outputs. Whoever drives it (``Acquisition``; the simulation) calls it from one thread, carries out ``take_commands`` in order and hands in the reports
-that ``commands`` names. A frame's pixels belong to it from ``submit`` until its sequence comes out of ``take_released``.
+No clock, thread, lock, file or queue: time comes with what happens, pixels are addresses that it never
+follows, and the same inputs give the same outputs. Whoever drives it (``Acquisition``; the simulation) calls
+it from one thread, carries out ``take_commands`` in order and hands in the reports that ``commands`` names. A
+frame's pixels belong to it from ``submit`` until its sequence comes out of ``take_released``.
 
-The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with holes) and its group's files are there
--> stored -> committed -> durable; what waits long for its slab is staged meanwhile.
+The way of a frame: pending batch -> a row of the slab table -> Encode, once its slab is full (or closed with
+holes) and its group's files are there -> stored -> committed -> durable; what waits long for its slab is
+staged meanwhile.
 
 Its states are those of ``life``, those of a shard row's files of ``row_files``.
 """
@@ -30,7 +38,15 @@ import numpy as np
 from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED, slabs_and_places
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ResumeError, ShardFormatError, StorageError, StorageFullError, StoreGoneError, StoreMovedError, WorkerError
+from shardwright.model.errors import (
+    ResumeError,
+    ShardFormatError,
+    StorageError,
+    StorageFullError,
+    StoreGoneError,
+    StoreMovedError,
+    WorkerError,
+)
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_record import PASSED_OVER, record_dtype
 from shardwright.shard.slab_map import frames_of_group, slabs_of_group
@@ -123,8 +139,8 @@ class _Batch:
 
 
 class Core:
-    """``levels``: at which chunks can be encoded, from the configured one to the fastest. ``staging_slots`` of the staging area, of which
-    ``staged_slots`` hold frames already. ``path`` is only spoken of."""
+    """``levels``: at which chunks can be encoded, from the configured one to the fastest. ``staging_slots``
+    of the staging area, of which ``staged_slots`` hold frames already. ``path`` is only spoken of."""
 
     def __init__(
         self,
@@ -149,11 +165,15 @@ class Core:
         self.measures = Measures()
         self.table = SlabTable(self.grid, limits.rows, record_dtype(len(spec.frame_fields)))
         frames_per_step = math.prod(self.grid.counts[1:]) if self.grid.counts else 1
-        self.accounts = Accounts(limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1)
+        self.accounts = Accounts(
+            limits.frame_bytes, frames_per_step, received_extent=0 if self.grid.counts else 1
+        )
         self.telling = Telling(self.grid, raises_duplicates=settings.on_duplicate == "fail")
         self._layout = layout
         self._now = Now(0, 0)
-        self._commands: list[Command] = []  # this very list for good: what asks knows it, and not the core, so that there is no circle of references
+        # this very list for good: what asks knows it, and not the core, so that there is no circle of
+        # references
+        self._commands: list[Command] = []
         self._ask = ask = self._commands.append
         self._life = Life.OPEN
         self._released: list[np.ndarray] = []
@@ -166,8 +186,10 @@ class Core:
         self._pending: deque[_Batch] = deque()
         self._waits_for: Wait | None = None  # the first pending frame
         self._keeps_frames = settings.durability == "durable"  # until they are durable
-        self._waits_for_stage: set[int] = set()  # rows that are stored while a frame of theirs is still being staged
-        self._restored_frames = np.zeros(0, np.int64)  # sequences whose pixels are the staging area's, not a camera's
+        # rows that are stored while a frame of theirs is still being staged
+        self._waits_for_stage: set[int] = set()
+        # sequences whose pixels are the staging area's, not a camera's
+        self._restored_frames = np.zeros(0, np.int64)
         self._flush_goal = 0
         self._next_stage_s = 0.0
         self._sealed_extent = 0
@@ -199,7 +221,8 @@ class Core:
 
     @property
     def in_flight(self) -> int:
-        """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being read."""
+        """Slabs and frames handed over to the workers; while it is not 0, submitted pixels may be being
+        read."""
         return len(self.encoders.rows) + int(self.desk.tasks.sum())
 
     @property
@@ -225,26 +248,40 @@ class Core:
 
     @property
     def flush_is_stuck(self) -> bool:
-        """Whether a flush waits for frames that nothing under way can make durable: their slab is not full, and they cannot be staged."""
+        """Whether a flush waits for frames that nothing under way can make durable: their slab is not full,
+        and they cannot be staged."""
         waiting = self.accounts.durable.value < self._flush_goal
-        under_way = self.in_flight or self._ledger.busy or self._pending or self._recorder.frames or self.groups.making_files
+        under_way = (
+            self.in_flight
+            or self._ledger.busy
+            or self._pending
+            or self._recorder.frames
+            or self.groups.making_files
+        )
         return waiting and not under_way and not self.desk.usable
 
     @property
     def left_to_recovery(self) -> bool:
-        """Whether it has failed and recovery finds something of it at its path: neither where all was sealed, nor where the store is gone."""
+        """Whether it has failed and recovery finds something of it at its path: neither where all was sealed,
+        nor where the store is gone."""
         return self.state is AcquisitionState.FAILED and self._leaves_something and not self._store_is_gone
 
     def receipt(self) -> Receipt:
         failed = self.state is AcquisitionState.FAILED
-        return self.encoders.counted(self.accounts.receipt(self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed))
+        return self.encoders.counted(
+            self.accounts.receipt(
+                self.path, over=failed or self.state is AcquisitionState.SEALED, failed=failed
+            )
+        )
 
     # ------------------------------------------------------------------ what comes in
 
     def submit(self, descriptors: np.ndarray, addresses: np.ndarray, now: Now) -> None:
-        """Take frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of their pixels (C order, little-endian).
+        """Take frames: ``descriptor_dtype``[n] with positions inside the array, and int64[n] addresses of
+        their pixels (C order, little-endian).
 
-        Frames with flags have no pixels and are only recorded. A sequence that came before is dropped, its pixels released.
+        Frames with flags have no pixels and are only recorded. A sequence that came before is dropped, its
+        pixels released.
         """
         self._now = now
         sequences = descriptors["sequence"].astype(np.int64)
@@ -268,13 +305,27 @@ class Core:
                 release=False,
             )
             kept = ~told
-            records, positions, sequences, addresses = records[kept], positions[kept], sequences[kept], addresses[kept]
+            records, positions, sequences, addresses = (
+                records[kept],
+                positions[kept],
+                sequences[kept],
+                addresses[kept],
+            )
         if sequences.size:
-            self._pending.append(_Batch(records, positions, sequences, addresses.astype(np.int64), np.zeros(sequences.size, np.uint8)))
+            self._pending.append(
+                _Batch(
+                    records,
+                    positions,
+                    sequences,
+                    addresses.astype(np.int64),
+                    np.zeros(sequences.size, np.uint8),
+                )
+            )
         self._advance()
 
     def _refuse(self, descriptors: np.ndarray, sequences: np.ndarray) -> None:
-        """Frames that come too late for anything: after the end, or after a failure (then they count as lost)."""
+        """Frames that come too late for anything: after the end, or after a failure (then they count as
+        lost)."""
         if self.why is not None and not self.is_finishing:
             self.accounts.receive(sequences, descriptors["position"].astype(np.int64))
             self.accounts.frames_by_fate[Fate.LOST] += sequences.size
@@ -292,7 +343,8 @@ class Core:
         return records
 
     def see_ring(self, used_frames: int, ring_frames: int) -> None:
-        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each ``tick``."""
+        """How many frames of the camera's ring are in use, as whoever owns it knows: told before each
+        ``tick``."""
         self.encoders.see_ring(used_frames, ring_frames)
 
     def tick(self, now: Now) -> None:
@@ -301,16 +353,25 @@ class Core:
         self._advance()
 
     def settle_missing(self, now: Now) -> None:
-        """Sequences below the newest that never came and that nobody can send any more: recorded as lost, so that they hold nothing up."""
+        """Sequences below the newest that never came and that nobody can send any more: recorded as lost, so
+        that they hold nothing up."""
         self._now = now
         if self.state is not AcquisitionState.OPEN:
             return
         for first, last in self.accounts.seen.missing(self.accounts.seen.stop):
             for start in range(first, last + 1, _SETTLE_ROWS):
-                records = self._records_of(not_held(start, min(_SETTLE_ROWS, last + 1 - start), descriptor_dtype(len(self.spec.frame_fields))))
+                records = self._records_of(
+                    not_held(
+                        start,
+                        min(_SETTLE_ROWS, last + 1 - start),
+                        descriptor_dtype(len(self.spec.frame_fields)),
+                    )
+                )
                 sequences = records["sequence"].astype(np.int64)
                 self.accounts.receive(sequences, records["position"].astype(np.int64))
-                reason = np.where(self.accounts.may_be_acknowledged(sequences), Reason.NOT_HELD, Reason.NOT_ACKNOWLEDGED)
+                reason = np.where(
+                    self.accounts.may_be_acknowledged(sequences), Reason.NOT_HELD, Reason.NOT_ACKNOWLEDGED
+                )
                 self._settle(records, Fate.LOST, reason.astype(np.uint8), release=False)
         self._advance()
 
@@ -323,14 +384,19 @@ class Core:
     def finish(self, now: Now, *, keep_empty: bool = True) -> None:
         """No more frames: incomplete slabs are closed with fill value, every shard is sealed.
 
-        Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free again."""
+        Unless ``keep_empty``, a store in which no frame was ever recorded is removed: its name is free
+        again."""
         self._now = now
         self.is_finishing, self._keep_empty = True, keep_empty
         self._advance()
 
     def wait_for_room_no_longer(self, now: Now) -> None:
-        """From now on a full disk ends the acquisition, whatever ``on_full`` says: what is stored stays there for recovery. For whoever must end."""
-        if not self.groups.waits_for_room or self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
+        """From now on a full disk ends the acquisition, whatever ``on_full`` says: what is stored stays there
+        for recovery. For whoever must end."""
+        if not self.groups.waits_for_room or self.state not in (
+            AcquisitionState.OPEN,
+            AcquisitionState.FINISHING,
+        ):
             return
         if self.groups.waiting_for_room:
             self.flush(now)  # what waits only in memory is staged, as far as there are slots
@@ -340,7 +406,8 @@ class Core:
         self.tick(now)
 
     def workers_failed(self, why: str, now: Now, *, ended: bool) -> None:
-        """A worker died. The others still read pixels and report; what is left when the last has gone (``ended``) will never be reported."""
+        """A worker died. The others still read pixels and report; what is left when the last has gone
+        (``ended``) will never be reported."""
         self._now = now
         self._workers_live = False
         if self.state in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
@@ -380,7 +447,9 @@ class Core:
         """Place a batch from where it stands; what its next frame waits for, or None when all are placed."""
         while True:
             first = batch.first
-            done, rows, missing = self.table.place(first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.fates)
+            done, rows, missing = self.table.place(
+                first, batch.positions, batch.sequences, batch.addresses, batch.records, batch.fates
+            )
             taken = np.flatnonzero(batch.fates[first:done] == DUPLICATE) + first
             if taken.size:
                 self._settle(batch.records[taken], *_FATES[DUPLICATE])
@@ -398,8 +467,8 @@ class Core:
                 return wait
 
     def _reject_late(self, batch: _Batch) -> bool:
-        """Settle all that is left of a batch and belongs to places which are shut, in one step, however they are mixed with others.
-        Returns whether there were any."""
+        """Settle all that is left of a batch and belongs to places which are shut, in one step, however they
+        are mixed with others. Returns whether there were any."""
         slabs, places = slabs_and_places(batch.positions[batch.first :], *self.table.grid_tables)
         fates = np.full(slabs.size, PLACED)
         for slab in np.unique(slabs).tolist():
@@ -413,25 +482,37 @@ class Core:
         return bool((fates != PLACED).any())
 
     def _settle(
-        self, records: np.ndarray, fate: Fate | np.ndarray, reason: Reason | np.ndarray, *, release: bool = True, settled: bool = True
+        self,
+        records: np.ndarray,
+        fate: Fate | np.ndarray,
+        reason: Reason | np.ndarray,
+        *,
+        release: bool = True,
+        settled: bool = True,
     ) -> None:
-        """Frames that are not stored: they go to the frame log, and only then are acknowledged and (``release``) their pixels free."""
+        """Frames that are not stored: they go to the frame log, and only then are acknowledged and
+        (``release``) their pixels free."""
         records = records.copy()
         records["fate"], records["reason"] = fate, reason
         self.accounts.settle(records)
         self._recorder.record(records, release=release, settled=settled)
 
     def _open_slab(self, slab: int) -> Wait | None:
-        """A row for a new slab, and its group; or what it has to wait for. Makes room by closing what is oldest."""
+        """A row for a new slab, and its group; or what it has to wait for. Makes room by closing what is
+        oldest."""
         number = self.grid.group_of_slab(slab)
         if not self.groups.open(number):
             if (row := self.groups.earlier_to_open(number)) is not None:
                 return self._open_again(number, row, slab)
-            if number not in self.groups.by_number and (oldest_group := self.groups.oldest_when_all_open()) is not None:
+            if (
+                number not in self.groups.by_number
+                and (oldest_group := self.groups.oldest_when_all_open()) is not None
+            ):
                 self._close_group(oldest_group, passed_over=True)
             return Wait.FILES
         group = self.groups.by_number[number]
-        if slab in group.done_slabs:  # closed by an end that came early: the way to its empty places is that of a sealed group
+        # closed by an end that came early: the way to its empty places is that of a sealed group
+        if slab in group.done_slabs:
             group.opens_again = True
             self._close_group(group)
             return Wait.FILES
@@ -460,10 +541,19 @@ class Core:
 
     def _look_at_ring(self) -> None:
         """Under the overload policy ``degrade``: encode faster while frames wait for encoders."""
-        changed = self.encoders.look_at_ring(self._ledger.unsynced_frames if self._keeps_frames else 0, self._now.s)
+        changed = self.encoders.look_at_ring(
+            self._ledger.unsynced_frames if self._keeps_frames else 0, self._now.s
+        )
         if changed is not None:
             before, part = changed
-            self.telling.note("overload_level", {"level": self.encoders.overload.level.label, "before": before.label, "backlog": round(part, 2)})
+            self.telling.note(
+                "overload_level",
+                {
+                    "level": self.encoders.overload.level.label,
+                    "before": before.label,
+                    "backlog": round(part, 2),
+                },
+            )
 
     def _close_slab(self, slab: int, *, passed_over: bool = False) -> None:
         """``passed_over``: by newer frames, so that it stays closed whoever goes on with this acquisition."""
@@ -473,7 +563,8 @@ class Core:
         self._dispatch(row)
 
     def _close_group(self, group: Group, *, passed_over: bool = False) -> None:
-        """No more frames for this group: what is incomplete is closed, what never came is remembered as a hole."""
+        """No more frames for this group: what is incomplete is closed, what never came is remembered as a
+        hole."""
         group.closed = True
         group.opens_again = group.opens_again and not passed_over
         for slab in self.table.incomplete_of_group(group.number):
@@ -492,7 +583,8 @@ class Core:
         return self.groups.by_number[self.grid.group_of_slab(int(self.table.slab[row]))]
 
     def _dispatch(self, row: int) -> None:
-        """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a disk that is another's."""
+        """Hand a slab to the workers, as soon as its group's files are prepared: no worker ever waits for a
+        disk that is another's."""
         if self._is_failing:
             self._doomed.add(row)
             return
@@ -519,8 +611,9 @@ class Core:
     # ------------------------------------------------------------------ rows that take frames again
 
     def _open_again(self, number: int, row: EarlierRow, wanted: int) -> Wait:
-        """A group that was closed before it was full takes frames again, once there is room for the slab that is wanted. Of its other incomplete
-        slabs as many collect again as there is room for then, the newest first."""
+        """A group that was closed before it was full takes frames again, once there is room for the slab that
+        is wanted. Of its other incomplete slabs as many collect again as there is room for then, the newest
+        first."""
         takes_back = {slab: int(filled.sum()) for slab, filled in row.takes_back().items()}
         if wanted in takes_back and self._waits_to_take_back(number, takes_back[wanted]):
             return Wait.ROOM
@@ -538,22 +631,36 @@ class Core:
         return min(self.desk.free_slots, self._most_held - self.table.held_frames)
 
     def _waits_to_take_back(self, number: int, frames: int) -> bool:
-        """Whether a slab with so many frames has to wait for room, which the oldest slabs make; its row is opened once, so that without it the slab
-        would be closed for good. False also when there will never be room."""
+        """Whether a slab with so many frames has to wait for room, which the oldest slabs make; its row is
+        opened once, so that without it the slab would be closed for good. False also when there will never be
+        room."""
         if self.table.free_rows and frames <= self._room_to_take_back:
             return False
         if frames <= min(self.desk.slots, self._most_held):
-            if self._rows_under_way or self.desk.tasks.any() or self._ledger.slots_to_come or self._ledger.committing:
+            if (
+                self._rows_under_way
+                or self.desk.tasks.any()
+                or self._ledger.slots_to_come
+                or self._ledger.committing
+            ):
                 return True
             if (oldest := self.table.oldest()) is not None:
                 self._close_slab(oldest, passed_over=True)
                 return True
-        reason = "the staging area has no room for what is there of a slab" if self.desk.slots else "there is no staging area (any more)"
-        self.telling.note("row_reopening_failed", {"group": number, "reason": reason, "then": "frames that come for that slab are late"})
+        reason = (
+            "the staging area has no room for what is there of a slab"
+            if self.desk.slots
+            else ("there is no staging area (any more)")
+        )
+        self.telling.note(
+            "row_reopening_failed",
+            {"group": number, "reason": reason, "then": "frames that come for that slab are late"},
+        )
         return False
 
     def _collect_staged(self, records: np.ndarray, slots: np.ndarray, addresses: np.ndarray) -> bool:
-        """Frames whose pixels are in the staging area, and nowhere else: they collect. False when there is no room for them."""
+        """Frames whose pixels are in the staging area, and nowhere else: they collect. False when there is no
+        room for them."""
         sequences, positions = records["sequence"].astype(np.int64), records["position"].astype(np.int64)
         self._restored_frames = np.union1d(self._restored_frames, sequences)
         wait = self._place(_Batch(records, positions, sequences, addresses, np.zeros(records.size, np.uint8)))
@@ -581,13 +688,23 @@ class Core:
 
     def _rows_that_wait(self) -> list[int]:
         """Rows whose frames are only in memory: slabs that collect, and slabs that wait for files."""
-        collecting = [row for row in self.table.collecting_rows() if self.groups.may_stage(self._group_of_row(row))]
-        waiting = [row for group in self.groups.by_number.values() if self.groups.may_stage(group) for row in group.waiting]
+        collecting = [
+            row for row in self.table.collecting_rows() if self.groups.may_stage(self._group_of_row(row))
+        ]
+        waiting = [
+            row
+            for group in self.groups.by_number.values()
+            if self.groups.may_stage(group)
+            for row in group.waiting
+        ]
         return collecting + waiting
 
     def _ring_waits_for_commit(self) -> bool:
-        """With durability ``durable`` pixels come back at a commit: do not let half the ring wait for the next one."""
-        return self._keeps_frames and self._ledger.releases_waiting > max(1, (self.limits.ring_frames - self.limits.held_frames) // 2)
+        """With durability ``durable`` pixels come back at a commit: do not let half the ring wait for the
+        next one."""
+        return self._keeps_frames and self._ledger.releases_waiting > max(
+            1, (self.limits.ring_frames - self.limits.held_frames) // 2
+        )
 
     def _commit(self) -> None:
         groups = self.groups.by_number
@@ -669,7 +786,9 @@ class Core:
         group.owed.discard(int(table.slab[row]))
         self.encoders.stored(row, sequences.size)
         held_row = row if self._keeps_frames else None
-        self._ledger.add(group.number, self._now.s, sequences, slots=self.desk.slots_of(row), held_row=held_row)
+        self._ledger.add(
+            group.number, self._now.s, sequences, slots=self.desk.slots_of(row), held_row=held_row
+        )
         if held_row is None:
             self._released.append(sequences)
             table.free(row)
@@ -690,7 +809,10 @@ class Core:
             sequences = self._store_frames(row, report.places)
             self._ledger.add(STAGED, self._now.s, sequences)
         elif report.error is not None:
-            self.telling.note("staging_failed", {"reason": str(report.error), "then": "frames are stored when their slab is full"})
+            self.telling.note(
+                "staging_failed",
+                {"reason": str(report.error), "then": "frames are stored when their slab is full"},
+            )
         if row in self._waits_for_stage and not self.desk.tasks[row]:
             self._waits_for_stage.discard(row)
             group = self._group_of_row(row)
@@ -730,7 +852,9 @@ class Core:
 
     def _commit_failed(self, key: int, error: ErrorText) -> None:
         if key == STAGED and error.is_a(StorageError):
-            self.telling.note("staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"})
+            self.telling.note(
+                "staging_failed", {"reason": str(error), "then": "frames are stored when their slab is full"}
+            )
             self.desk.give_up()
         elif key in (STAGED, LOGGED) or not self._rewrite(self.groups.by_number.get(key), error):
             self._fail(error)
@@ -754,7 +878,11 @@ class Core:
         low = 0 < free_bytes < self.settings.low_water_bytes
         if low and not self._low_water:
             shards = free_bytes // max(1, self.limits.shard_file_bytes * self.limits.shard_files_per_group)
-            facts = {"free_bytes": free_bytes, "low_water_bytes": self.settings.low_water_bytes, "shards_left": shards}
+            facts = {
+                "free_bytes": free_bytes,
+                "low_water_bytes": self.settings.low_water_bytes,
+                "shards_left": shards,
+            }
             self.telling.note("disk_low", facts)
         self._low_water = low or (self._low_water and free_bytes == 0)
 
@@ -764,12 +892,18 @@ class Core:
             return  # given up, or about to be: the row stays sealed as it was
         if made is not None:
             before = self.groups.reopened(group, made.files, made.slabs)
-            self.groups.holes.forget(slab for slab in slabs_of_group(self._layout, group.number) if slab not in group.done_slabs)
+            self.groups.holes.forget(
+                slab for slab in slabs_of_group(self._layout, group.number) if slab not in group.done_slabs
+            )
             self.desk.give_back(made.unused)
             self.accounts.shards -= made.shards
-            self.accounts.stored_bytes -= made.old_bytes if before.stored_bytes is None else before.stored_bytes
+            self.accounts.stored_bytes -= (
+                made.old_bytes if before.stored_bytes is None else before.stored_bytes
+            )
             self._count_bytes(group, made.copied_bytes)
-            self.telling.note("row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)})
+            self.telling.note(
+                "row_reopened", {"group": group.number, "frames_taken_back": int(made.records.size)}
+            )
             if made.records.size and not self._collect_staged(made.records, made.slots, made.addresses):
                 group.sound = False  # recovery has the frames: they are in the staging area
                 self._fail(self.why or ErrorText(WorkerError, "frames that were taken back found no room"))
@@ -802,7 +936,11 @@ class Core:
         self.accounts.shards += report.shards
         self._count_bytes(group, report.shards * self.limits.index_bytes)
         records = report.records
-        if group.opens_again and records is not None and records.size < frames_of_group(self._layout, group.number):
+        if (
+            group.opens_again
+            and records is not None
+            and records.size < frames_of_group(self._layout, group.number)
+        ):
             row = EarlierRow.of(self.grid, self.table.grid_tables, records)
             self.groups.opens_again(group.number, replace(row, stored_bytes=group.stored_bytes))
         self._settle_durable(report.group, self._ledger.take(report.group))
@@ -813,13 +951,17 @@ class Core:
         full = report.error if report.error is not None and report.error.is_a(StorageFullError) else None
         asked = self._life is Life.FINISHING_STORE
         if full is not None and self.groups.waits_for_room and asked:
-            self.telling.note("disk_full", {"reason": full.message, "hint": "Free some space: what is left to do is tried again"})
+            self.telling.note(
+                "disk_full",
+                {"reason": full.message, "hint": "Free some space: what is left to do is tried again"},
+            )
             self._store_retry_s = self._now.s + FULL_DISK_RETRY_S
             self._go(LifeEvent.WAIT)
             return
         self._leaves_something = self._leaves_something or report.error is not None
         if report.error is None and asked:
-            for key, entry in self._ledger.take_all():  # records of frames that were not stored: in the table now
+            # records of frames that were not stored: in the table now
+            for key, entry in self._ledger.take_all():
                 self._settle_durable(key, entry)
             self._go(LifeEvent.STORE_FINISHED)
             return
@@ -836,7 +978,8 @@ class Core:
         return True
 
     def _rewrite_if_idle(self, group: Group) -> None:
-        """Once nobody is at the old files. What cannot be read back is encoded again, where it is still held."""
+        """Once nobody is at the old files. What cannot be read back is encoded again, where it is still
+        held."""
         broken = group.files_state is FilesState.BROKEN and not self._is_failing
         if not broken or group.in_flight or self._ledger.commits(group.number):
             return
@@ -864,7 +1007,8 @@ class Core:
             self._after_slab(group)
 
     def _take_back_held(self, group: Group, saved: set[int]) -> None:
-        """Rows that were held while their group was rewritten: those in the new files are durable, the others are written once more."""
+        """Rows that were held while their group was rewritten: those in the new files are durable, the others
+        are written once more."""
         held, group.held_rows = group.held_rows, []
         for row in held:
             if int(self.table.slab[row]) in saved:
@@ -887,7 +1031,12 @@ class Core:
             self.groups.discard_prepared()
         if self._life is Life.NO_ROOM_TO_FINISH and self._now.s >= self._store_retry_s:
             self._go(LifeEvent.RETRY)
-        done = not self.groups.by_number and not self._ledger.committing and not self.in_flight and not self._recorder.frames
+        done = (
+            not self.groups.by_number
+            and not self._ledger.committing
+            and not self.in_flight
+            and not self._recorder.frames
+        )
         if self._life is Life.FINISHING and done:
             self._go(LifeEvent.DONE)
             if self.accounts.frames_received or self._keep_empty:
@@ -898,7 +1047,8 @@ class Core:
     # ------------------------------------------------------------------ failing in good order
 
     def _fail(self, error: ErrorText) -> None:
-        """Take nothing more in. What is at the workers counts; slabs that wait go there where that is possible; the rest is lost."""
+        """Take nothing more in. What is at the workers counts; slabs that wait go there where that is
+        possible; the rest is lost."""
         if self.state not in (AcquisitionState.OPEN, AcquisitionState.FINISHING):
             return  # the first reason counts
         finishing = [group for group in self.groups.by_number.values() if group.can_be_sealed]
@@ -918,7 +1068,8 @@ class Core:
             group.waiting = []
 
     def _failing_step(self) -> None:
-        """Once the workers are done: seal what is sound, leave what is not under its working name, finish the store, and only then be FAILED."""
+        """Once the workers are done: seal what is sound, leave what is not under its working name, finish the
+        store, and only then be FAILED."""
         if self.state is AcquisitionState.FAILED or self.in_flight or self._rewriting:
             return
         for group in self.groups.by_number.values():
@@ -942,12 +1093,15 @@ class Core:
     @property
     def _rewriting(self) -> bool:
         """Whether the keeper copies a group to new files: its report comes, unless it has died."""
-        return not self._keeper_dead and any(group.files_state is FilesState.REWRITING for group in self.groups.by_number.values())
+        return not self._keeper_dead and any(
+            group.files_state is FilesState.REWRITING for group in self.groups.by_number.values()
+        )
 
     def _give_up(self, group: Group) -> None:
         if group.files_state is FilesState.SEALING:
             return  # its report comes
-        holds = group.frames or group.reopened  # what is opened again may have frames in the staging area that nothing else leads to
+        # what is opened again may have frames in the staging area that nothing else leads to
+        holds = group.frames or group.reopened
         if holds and group.can_be_sealed and not group.owed:
             self.groups.seal(group)
             return
@@ -968,7 +1122,10 @@ class Core:
             if not self.why.is_a(StoreMovedError):
                 self.accounts.lose_all()
         elif self._leaves_something:
-            hint = f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` seals it"
+            hint = (
+                f"What was stored is kept: once the cause is mended, `shardwright recover {self.path}` "
+                f"seals it"
+            )
             self.why = replace(self.why, hint=hint)
         self._go(LifeEvent.OVER)
 
@@ -986,7 +1143,8 @@ class Core:
             self._settle(records, Fate.LOST, Reason.ACQUISITION_FAILED, release=False, settled=False)
 
     def _lose_row(self, row: int) -> None:
-        """Frames of it that are staged stay there for recovery; the others are lost, and whoever heard that they were stored hears that too."""
+        """Frames of it that are staged stay there for recovery; the others are lost, and whoever heard that
+        they were stored hears that too."""
         filled, staged = self.table.filled(row), self.table.staging_slot[row] >= 0
         if (filled & staged).any():
             self._leave_to_recovery(row, filled & staged)
@@ -1006,7 +1164,8 @@ class Core:
 
     def _leave_to_recovery(self, row: int, places: np.ndarray) -> None:
         self._leaves_something = True
-        self._group_of_row(row).sound = False  # sealed without them it would be closed, and recovery take them for stored
+        # sealed without them it would be closed, and recovery take them for stored
+        self._group_of_row(row).sound = False
         self._released.append(self.table.sequences[row][places])
 
     def _tell_losses(self, records: np.ndarray) -> None:
@@ -1027,7 +1186,8 @@ class Core:
         self._group_prepared(prepared)
 
     def restore(self, restored: Restored, addresses: np.ndarray, now: Now) -> None:
-        """Take up what recovery found: closed groups, groups to go on with, staged frames, whose pixels are at int64[n] ``addresses``.
+        """Take up what recovery found: closed groups, groups to go on with, staged frames, whose pixels are
+        at int64[n] ``addresses``.
 
         Raises ``ResumeError`` when these do not fit into memory, or what made it fail.
         """
@@ -1035,14 +1195,19 @@ class Core:
         standing = restored.standing
         self.accounts = standing.accounts
         self.groups.restore_closed(standing.closed_groups, standing.holes, standing.earlier)
-        self._sealed_extent = max((self.groups.visible.end_of(number) for number in standing.closed_groups), default=0)
+        self._sealed_extent = max(
+            (self.groups.visible.end_of(number) for number in standing.closed_groups), default=0
+        )
         for found in restored.groups:
             self._restore_group(found)
-        if standing.staged.size and not self._collect_staged(standing.staged, np.array(standing.staged_slots, np.int64), addresses):
+        if standing.staged.size and not self._collect_staged(
+            standing.staged, np.array(standing.staged_slots, np.int64), addresses
+        ):
             if self.why is not None:
                 raise self.why.to_error()
             raise ResumeError(
-                f"the staged frames of {self.path} need more memory than there is", hint="Resume with at least the memory that it was begun with"
+                f"the staged frames of {self.path} need more memory than there is",
+                hint="Resume with at least the memory that it was begun with",
             )
         self.groups.set_empty_aside({self.grid.group_of_slab(slab) for slab in self.table.incomplete()})
         self.telling.begin_with(self.accounts)
@@ -1050,7 +1215,14 @@ class Core:
 
     def _restore_group(self, found: RestoredGroup) -> None:
         stood, done = found.standing, set(found.standing.whole_slabs)
-        group = Group(found.files.group, stood.slabs - len(done), found.files, FilesState.READY, done_slabs=done, frames=stood.frames)
+        group = Group(
+            found.files.group,
+            stood.slabs - len(done),
+            found.files,
+            FilesState.READY,
+            done_slabs=done,
+            frames=stood.frames,
+        )
         group.stored_bytes, group.spilled = stood.stored_bytes, stood.spilled
         group.takes_back, group.reopened = stood.takes_back, found.files.journal.reopened
         group.opens_again = stood.sealing_begun or bool(stood.takes_back)

@@ -1,4 +1,5 @@
-"""What an earlier process stored in a shard row that it closed before it was full: such a row takes frames again when its acquisition goes on."""
+"""What an earlier process stored in a shard row that it closed before it was full: such a row takes frames
+again when its acquisition goes on."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EarlierRow:
-    """``begun`` int64[n]: its slabs that have a frame, ascending. ``holes``: of those with empty places, bool[frames_per_slab]: which
-    places have a frame. ``passed_over``: of these, the ones that stay closed, since newer frames had passed them by. ``stored_bytes``: what the
-    account has for its shards; None: what they take on disk."""
+    """``begun`` int64[n]: its slabs that have a frame, ascending. ``holes``: of those with empty places,
+    bool[frames_per_slab]: which places have a frame. ``passed_over``: of these, the ones that stay closed,
+    since newer frames had passed them by. ``stored_bytes``: what the account has for its shards; None: what
+    they take on disk."""
 
     begun: np.ndarray
     holes: dict[int, np.ndarray]
@@ -49,7 +51,8 @@ class EarlierRow:
         return {slab: filled for slab, filled in self.holes.items() if slab not in self.passed_over}
 
     def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """For each frame at int64[n] places of a slab: PLACED when the row can be opened again for it, else DUPLICATE or LATE."""
+        """For each frame at int64[n] places of a slab: PLACED when the row can be opened again for it, else
+        DUPLICATE or LATE."""
         if not self.begins(slab):
             return np.full(places.size, PLACED)
         if slab not in self.holes:
@@ -57,9 +60,18 @@ class EarlierRow:
         return np.where(self.holes[slab][places], DUPLICATE, LATE if slab in self.passed_over else PLACED)
 
 
-def split_by_slab(tables: tuple[np.ndarray, ...], records: np.ndarray) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+def split_by_slab(
+    tables: tuple[np.ndarray, ...], records: np.ndarray
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """slab -> (which of the frame records are its frames', their places within the slab), slabs ascending."""
     slabs, places = slabs_and_places(records["position"].astype(np.int64), *tables)
     order = np.argsort(slabs, kind="stable")
     begun, first = np.unique(slabs[order], return_index=True)
-    return {slab: (mine, places[mine]) for slab, mine in zip(begun.tolist(), np.split(order, first[1:]), strict=True)} if records.size else {}
+    return (
+        {
+            slab: (mine, places[mine])
+            for slab, mine in zip(begun.tolist(), np.split(order, first[1:]), strict=True)
+        }
+        if records.size
+        else {}
+    )

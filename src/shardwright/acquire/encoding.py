@@ -1,4 +1,5 @@
-"""How one array's slabs become chunks: the tables that every task of an acquisition shares, and the task itself."""
+"""How one array's slabs become chunks: the tables that every task of an acquisition shares, and the task
+itself."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class SlabEncoder:
         self._scratch_bytes = codec.scratch_bytes
         self._keep_empty = spec.write_empty_chunks
         plane = self.layout.plane
-        self._fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
+        self._fill_row = np.frombuffer(
+            spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8
+        ).copy()
 
     @property
     def chunks_per_slab(self) -> int:
@@ -73,11 +76,12 @@ class SlabEncoder:
         state: WorkerState,
         level: DegradeLevel,
     ) -> np.ndarray:
-        """Encode chunks [first, stop) of a slab into their slots, then note them in the journal; returns the encoded bytes of each, 0 for one that
-        is all fill and absent.
+        """Encode chunks [first, stop) of a slab into their slots, then note them in the journal; returns the
+        encoded bytes of each, 0 for one that is all fill and absent.
 
-        ``frames`` int64[P]: address of each frame's pixels in storage order, 0 where none came; ``records`` uint8[P, record_bytes] alike. The task
-        that has the slab's first chunk journals the frames, before its chunks: a slab all of whose chunks are journaled has its frames there too.
+        ``frames`` int64[P]: address of each frame's pixels in storage order, 0 where none came; ``records``
+        uint8[P, record_bytes] alike. The task that has the slab's first chunk journals the frames, before its
+        chunks: a slab all of whose chunks are journaled has its frames there too.
         """
         plane, slot_bytes = self.layout.plane, self.layout.slot_bytes
         index_layer, slot_layer = self.layout.layer_of_slab(slab)
@@ -87,10 +91,18 @@ class SlabEncoder:
         entry = index_layer * plane.layer_entries + plane.entry[part]
         offset = files.slots[0].layout.data_start + slot * slot_bytes  # unless packed
         mapped = [shard.slots_address for shard in files.slots]
-        targets = self._mapped_slots(mapped, file, slot) if None not in mapped else state.slots(stop - first, slot_bytes)
+        targets = (
+            self._mapped_slots(mapped, file, slot)
+            if None not in mapped
+            else state.slots(stop - first, slot_bytes)
+        )
         packed = files.journal.packed
         descriptors = np.array([shard.descriptor for shard in files.slots], np.int64)
-        nbytes, forms, crcs = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.uint8), np.zeros(stop - first, np.uint32)
+        nbytes, forms, crcs = (
+            np.zeros(stop - first, np.int64),
+            np.zeros(stop - first, np.uint8),
+            np.zeros(stop - first, np.uint32),
+        )
         reach("slots.before_store")
         encode_chunks(
             frames,
@@ -129,21 +141,41 @@ class SlabEncoder:
         return targets
 
     def _write(
-        self, files: GroupFiles, descriptors: np.ndarray, file: np.ndarray, offsets: np.ndarray, addresses: np.ndarray, nbytes: np.ndarray
+        self,
+        files: GroupFiles,
+        descriptors: np.ndarray,
+        file: np.ndarray,
+        offsets: np.ndarray,
+        addresses: np.ndarray,
+        nbytes: np.ndarray,
     ) -> None:
-        """From the worker's buffer into the files; packed, ``offsets`` becomes where the chunks went. Raises ``StorageError``."""
+        """From the worker's buffer into the files; packed, ``offsets`` becomes where the chunks went. Raises
+        ``StorageError``."""
         with storage_errors("write chunks of", "a shard"):
             reach("slots.before_write")
             if files.journal.packed:
-                raise_errno(write_runs(descriptors, files.cursors, file, addresses, nbytes, PAGE_BYTES, offsets))
+                raise_errno(
+                    write_runs(descriptors, files.cursors, file, addresses, nbytes, PAGE_BYTES, offsets)
+                )
             else:
                 raise_errno(write_slots(descriptors[file], offsets, addresses, nbytes, PAGE_BYTES))
 
-    def _journal_frames(self, journal: GroupJournal, slot_layer: int, records: np.ndarray, filled: np.ndarray, state: WorkerState) -> None:
+    def _journal_frames(
+        self,
+        journal: GroupJournal,
+        slot_layer: int,
+        records: np.ndarray,
+        filled: np.ndarray,
+        state: WorkerState,
+    ) -> None:
         with storage_errors("write", journal.path):
             reach("journal.before_frames")
             place = journal.layout.frames_place(slot_layer)
-            raise_errno(journal_frames(journal.descriptor, place, records, filled, journal.seed, state.scratch(records.size)))
+            raise_errno(
+                journal_frames(
+                    journal.descriptor, place, records, filled, journal.seed, state.scratch(records.size)
+                )
+            )
 
     def _journal_chunks(
         self,
@@ -159,7 +191,18 @@ class SlabEncoder:
             reach("journal.before_chunks")
             places = journal.layout.chunk_places(file, slot)
             scratch = state.scratch(CHUNK_ENTRY.itemsize * slot.size)
-            raise_errno(journal_chunks(journal.descriptor, places, offset, nbytes, crcs, journal.writer_epoch, journal.seed, scratch))
+            raise_errno(
+                journal_chunks(
+                    journal.descriptor,
+                    places,
+                    offset,
+                    nbytes,
+                    crcs,
+                    journal.writer_epoch,
+                    journal.seed,
+                    scratch,
+                )
+            )
             reach("journal.after_chunks")
 
     def task_ranges(self, chunks_per_task: int) -> list[tuple[int, int]]:
@@ -170,9 +213,22 @@ class SlabEncoder:
 
 
 class SlabJob:
-    """What the tasks of one slab share: what they store, and what came of those that are done. The last one reports."""
+    """What the tasks of one slab share: what they store, and what came of those that are done. The last one
+    reports."""
 
-    __slots__ = ("_done", "_error", "_left", "_lock", "_report", "_stored_bytes", "command", "encoder", "overload", "queued_ns", "records")
+    __slots__ = (
+        "_done",
+        "_error",
+        "_left",
+        "_lock",
+        "_report",
+        "_stored_bytes",
+        "command",
+        "encoder",
+        "overload",
+        "queued_ns",
+        "records",
+    )
 
     def __init__(
         self,
@@ -183,7 +239,8 @@ class SlabJob:
         queued_ns: int,
         report: Callable[[SlabEncoded], None],
     ) -> None:
-        """``overload`` is asked when a worker begins: what has waited since ``queued_ns`` is encoded as fast as what comes now."""
+        """``overload`` is asked when a worker begins: what has waited since ``queued_ns`` is encoded as fast
+        as what comes now."""
         self.command = command
         self.encoder = encoder
         self.overload = overload
@@ -209,7 +266,8 @@ class SlabJob:
             self._report(SlabEncoded(self.command.row, self._stored_bytes, self._error, tuple(self._done)))
 
 
-@dataclass(slots=True)  # not frozen: there is one for each task, and that would cost as much as its way through the queue
+# not frozen: there is one for each task, and that would cost as much as its way through the queue
+@dataclass(slots=True)
 class SlabTask:
     """Chunks [first, stop) of one slab."""
 
@@ -221,15 +279,22 @@ class SlabTask:
         job, command = self.job, self.job.command
         begun_ns, level = time.monotonic_ns(), job.overload.level
         try:
-            nbytes = job.encoder.encode(command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level)
+            nbytes = job.encoder.encode(
+                command.frames, job.records, command.slab, command.files, self.first, self.stop, state, level
+            )
         except Exception as error:  # noqa: BLE001  (whatever it was, the acquisition must hear of it)
             job.task_ended(None, 0, _told(error))
         except BaseException as error:
-            job.task_ended(None, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}"))  # nobody else would report this task
+            # nobody else would report this task
+            job.task_ended(None, 0, ErrorText(WorkerError, f"a worker thread died: {error!r}"))
             raise
         else:
             took_ns = time.monotonic_ns() - begun_ns
-            job.task_ended(TaskTimes(begun_ns - job.queued_ns, took_ns, level, int(np.count_nonzero(nbytes))), int(nbytes.sum()), None)
+            job.task_ended(
+                TaskTimes(begun_ns - job.queued_ns, took_ns, level, int(np.count_nonzero(nbytes))),
+                int(nbytes.sum()),
+                None,
+            )
 
 
 def _told(error: Exception) -> ErrorText:
@@ -266,4 +331,8 @@ class StageTask:
         with storage_errors("write", area.path):
             reach("staging.before_write")
             data, entries = area.data_place(command.slots), area.entry_place(command.slots)
-            raise_errno(stage_frames(area.descriptor, command.frames, self.frame_bytes, data, entries, records, area.seed))
+            raise_errno(
+                stage_frames(
+                    area.descriptor, command.frames, self.frame_bytes, data, entries, records, area.seed
+                )
+            )

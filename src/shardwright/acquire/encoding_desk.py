@@ -1,4 +1,5 @@
-"""The encoding desk: which rows of the slab table are at the workers, and how fast these are to encode. Part of the core; workers do the encoding."""
+"""The encoding desk: which rows of the slab table are at the workers, and how fast these are to encode. Part
+of the core; workers do the encoding."""
 
 from __future__ import annotations
 
@@ -25,10 +26,17 @@ if TYPE_CHECKING:
 
 
 class EncodingDesk:
-    """``levels``: at which chunks may be encoded, from the configured one to the fastest; one where that never changes."""
+    """``levels``: at which chunks may be encoded, from the configured one to the fastest; one where that
+    never changes."""
 
     def __init__(
-        self, levels: Sequence[DegradeLevel], threads: int, table: SlabTable, limits: Limits, measures: Measures, ask: Callable[[Command], None]
+        self,
+        levels: Sequence[DegradeLevel],
+        threads: int,
+        table: SlabTable,
+        limits: Limits,
+        measures: Measures,
+        ask: Callable[[Command], None],
     ) -> None:
         self.rows: set[int] = set()  # that are being encoded
         self.overload = OverloadLevel(levels, tasks_to_try=threads)
@@ -48,7 +56,11 @@ class EncodingDesk:
         """The slab of a row to the workers: for the first time, or again, into other files."""
         self.rows.add(row)
         self._counts.begin_writing(row)
-        self._ask(Encode(row, int(self._table.slab[row]), files, self._table.addresses[row], self._table.records[row]))
+        self._ask(
+            Encode(
+                row, int(self._table.slab[row]), files, self._table.addresses[row], self._table.records[row]
+            )
+        )
 
     def done(self, report: SlabEncoded) -> bool:
         """Note a report. False: the row was given up with dead workers."""
@@ -76,8 +88,9 @@ class EncodingDesk:
         self._ring_used, self._ring_frames = used_frames, ring_frames
 
     def look_at_ring(self, unsynced_frames: int, now_s: float) -> tuple[DegradeLevel, float] | None:
-        """Under the overload policy ``degrade``: encode faster while frames wait for encoders; ``unsynced_frames`` wait for a commit instead. Returns
-        the level before, when it has changed, and the part of the ring that is behind."""
+        """Under the overload policy ``degrade``: encode faster while frames wait for encoders;
+        ``unsynced_frames`` wait for a commit instead. Returns the level before, when it has changed, and the
+        part of the ring that is behind."""
         if not self.overload.can_change:
             return None
         part = backlog_part(

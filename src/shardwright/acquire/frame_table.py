@@ -1,7 +1,8 @@
-"""Writes the frame table from the frame log when an acquisition ends. Constant memory: one chunk of rows at a time (and the
-sequences of lost frames).
+"""Writes the frame table from the frame log when an acquisition ends. Constant memory: one chunk of rows at a
+time (and the sequences of lost frames).
 
-It is built in the workspace and renamed into place as a whole, so that readers see all of it or none, and doing it again after a crash does no harm.
+It is built in the workspace and renamed into place as a whole, so that readers see all of it or none, and
+doing it again after a crash does no harm.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import TYPE_CHECKING
 import crc32c
 import numpy as np
 
-from shardwright.array.frame_table import ROWS_PER_CHUNK, TABLE_PATH, column_document, table_columns, table_document
+from shardwright.array.frame_table import (
+    ROWS_PER_CHUNK,
+    TABLE_PATH,
+    column_document,
+    table_columns,
+    table_document,
+)
 from shardwright.model.fates import Fate
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
@@ -31,11 +38,20 @@ if TYPE_CHECKING:
 _BUILT, _REPLACED = "frames.{}.building", "frames.replaced"  # folders of the workspace
 
 
-def write_frame_table(store: Path, spec: ArraySpec, log: FrameLog, *, writer: int = 0, may_publish: Callable[[], None] = lambda: None) -> None:
-    """The group ``frames`` of ``store``, complete and durable; the log stays, for its owner to delete. Replaces a table that is there already.
+def write_frame_table(
+    store: Path,
+    spec: ArraySpec,
+    log: FrameLog,
+    *,
+    writer: int = 0,
+    may_publish: Callable[[], None] = lambda: None,
+) -> None:
+    """The group ``frames`` of ``store``, complete and durable; the log stays, for its owner to delete.
+    Replaces a table that is there already.
 
-    ``writer`` sets the folder it is built in apart from another writer's; ``may_publish`` is asked right before readers see it. Raises
-    ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log is damaged, or what ``may_publish`` does. It may be called again then.
+    ``writer`` sets the folder it is built in apart from another writer's; ``may_publish`` is asked right
+    before readers see it. Raises ``StorageError`` (``StorageFullError``), ``ShardFormatError`` when the log
+    is damaged, or what ``may_publish`` does. It may be called again then.
     """
     workspace = store / WORKSPACE
     built, table = workspace / _BUILT.format(writer), store / TABLE_PATH
@@ -78,7 +94,8 @@ def _build(folder: Path, spec: ArraySpec, log: FrameLog) -> None:
 
 
 def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
-    """The log's records, ``ROWS_PER_CHUNK`` at a time and the rest at the end; each is valid until the next is asked for."""
+    """The log's records, ``ROWS_PER_CHUNK`` at a time and the rest at the end; each is valid until the next
+    is asked for."""
     filled = 0
     found_again = _found_again(log)
     for _, _, piece in log.blocks():
@@ -96,12 +113,21 @@ def _chunks(log: FrameLog, buffer: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _found_again(log: FrameLog) -> np.ndarray:
-    """Sequences that were given up after an I/O error, although what they had been written to was whole: recovery found them. Stored wins."""
-    lost = [records["sequence"][records["fate"] == Fate.LOST] for kind, _, records in log.blocks() if kind is BlockKind.EVENTS]
+    """Sequences that were given up after an I/O error, although what they had been written to was whole:
+    recovery found them. Stored wins."""
+    lost = [
+        records["sequence"][records["fate"] == Fate.LOST]
+        for kind, _, records in log.blocks()
+        if kind is BlockKind.EVENTS
+    ]
     given_up: np.ndarray = np.concatenate(lost) if lost else np.zeros(0, np.uint64)
     if not given_up.size:
         return given_up
-    stored = [np.intersect1d(given_up, records["sequence"]) for kind, _, records in log.blocks() if kind is BlockKind.GROUP]
+    stored = [
+        np.intersect1d(given_up, records["sequence"])
+        for kind, _, records in log.blocks()
+        if kind is BlockKind.GROUP
+    ]
     return np.concatenate(stored) if stored else given_up[:0]
 
 

@@ -1,25 +1,31 @@
-"""The shard groups of one acquisition: which are open, which wait for their last slabs or for room on the disk, which are sealed.
+"""The shard groups of one acquisition: which are open, which wait for their last slabs or for room on the
+disk, which are sealed.
 
-REOPENING  sealed by an earlier process before it was full, or by this one on its account; the keeper makes new files that go on with it
+REOPENING  sealed by an earlier process before it was full, or by this one on its account; the keeper makes
+           new files that go on with it
 OPEN       takes frames
 CLOSING    takes no more frames; slabs of it are still being compressed
 SEALING    handed to the keeper
-(gone)     sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be told from a duplicate
+(gone)     sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be
+told from a duplicate
 
-What a frame meets whose slab collects nothing yet (``fates``, ``_open_slab``); an *earlier* group is one that a process before this one closed, by an
-end that came early or was cut short by a kill. A place is shut when it has a frame, or when newer frames had passed over its slab.
+What a frame meets whose slab collects nothing yet (``fates``, ``_open_slab``); an *earlier* group is one that
+a process before this one closed, by an end that came early or was cut short by a kill. A place is shut when
+it has a frame, or when newer frames had passed over its slab.
 
     group                       the place           then
     unknown, or prepared        any                 the group opens
     OPEN                        slab not begun      a row of the slab table
-    OPEN                        slab of earlier     shut: refused; else the group is sealed, opened again, and takes it
+    OPEN                        slab of earlier     shut: refused; else the group is sealed, opened again, and
+                                takes it
     REOPENING                   shut                refused; else it waits
     CLOSING, SEALING            any                 it waits when the group opens again, else it is refused
     gone, earlier, not full     shut                refused; else the group is opened again: REOPENING
     gone otherwise              any                 refused
 
-A group whose files met an I/O error is rewritten: once no worker is at it, the keeper copies what can be read back to new files, and the slabs
-whose frames are still held are encoded again. Owned by the acquisition's thread.
+A group whose files met an I/O error is rewritten: once no worker is at it, the keeper copies what can be read
+back to new files, and the slabs whose frames are still held are encoded again. Owned by the acquisition's
+thread.
 """
 
 from __future__ import annotations
@@ -57,7 +63,8 @@ MOST_REWRITES = 2  # of one group; a disk that fails more often than that ends t
 
 
 class GroupState(enum.Enum):
-    """What becomes of a frame that comes for a group; the state of its files is another matter (``row_files``)."""
+    """What becomes of a frame that comes for a group; the state of its files is another matter
+    (``row_files``)."""
 
     REOPENING = "reopening"
     OPEN = "open"
@@ -67,8 +74,8 @@ class GroupState(enum.Enum):
 
 @dataclass
 class Group:
-    """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those that are there. ``files``: None until they are made, or
-    ``failure`` says why they could not be."""
+    """``slabs_left`` counts slabs not yet handed to the workers, ``in_flight`` those that are there.
+    ``files``: None until they are made, or ``failure`` says why they could not be."""
 
     number: int
     slabs_left: int
@@ -78,21 +85,25 @@ class Group:
     request: int = 0  # the one to prepare them that counts
     in_flight: int = 0
     closed: bool = False  # takes no more frames
-    waiting: list[int] = field(default_factory=list)  # rows that wait for the files to be prepared, or rewritten
+    # rows that wait for the files to be prepared, or rewritten
+    waiting: list[int] = field(default_factory=list)
     done_slabs: set[int] = field(default_factory=set)
     frames: int = 0  # stored in its slabs
     stored_bytes: int = 0  # what the account has for its shards
     sound: bool = True  # its files can still be used
     rewrites: int = 0
-    held_rows: list[int] = field(default_factory=list)  # while it is rewritten: rows that are in the old files, and in memory till they are durable
+    # while it is rewritten: rows that are in the old files, and in memory till they are durable
+    held_rows: list[int] = field(default_factory=list)
     waited: bool = False  # for room on the disk, and has not had it since
     retry_s: float = 0.0  # while it waits: when to try again
     spilled: bool = False
-    takes_back: dict[int, np.ndarray] = field(default_factory=dict)  # done slabs of an earlier process whose empty places can still be filled
+    # done slabs of an earlier process whose empty places can still be filled
+    takes_back: dict[int, np.ndarray] = field(default_factory=dict)
     opens_again: bool = False  # once it is sealed: for frames that an early end must not refuse
     reopened: bool = False  # its new shards replace sealed ones
     taking: TakingBack | None = None  # what it was, or is to be, opened again with
-    owed: set[int] = field(default_factory=set)  # slabs whose frames were taken back from the sealed shards, and are not in the new ones yet
+    # slabs whose frames were taken back from the sealed shards, and are not in the new ones yet
+    owed: set[int] = field(default_factory=set)
 
     def go(self, event: FilesEvent) -> None:
         """Its files' next state."""
@@ -119,7 +130,11 @@ class Group:
 
     @property
     def waits_for_room(self) -> bool:
-        return self.files_state in (FilesState.NO_ROOM, FilesState.NO_ROOM_TO_SEAL, FilesState.NO_ROOM_TO_REOPEN)
+        return self.files_state in (
+            FilesState.NO_ROOM,
+            FilesState.NO_ROOM_TO_SEAL,
+            FilesState.NO_ROOM_TO_REOPEN,
+        )
 
     @property
     def can_be_sealed(self) -> bool:
@@ -162,7 +177,8 @@ class Groups:
     # ------------------------------------------------------------------ which groups there are
 
     def prepare_first(self, prepare: Callable[[Prepare], GroupPrepared]) -> GroupPrepared:
-        """A disk without room for the first shard is a clean refusal. ``prepare`` does it at once. Raises ``StorageError``."""
+        """A disk without room for the first shard is a clean refusal. ``prepare`` does it at once. Raises
+        ``StorageError``."""
         group = self._prepared[0] = self._group(0)
         report = prepare(self._preparing(group))
         if report.error is not None and report.error.is_a(StorageFullError) and self._can_spill(group):
@@ -185,7 +201,9 @@ class Groups:
         """A group found on disk, its files open."""
         self.by_number[group.number] = group
 
-    def restore_closed(self, numbers: Iterable[int], holes: HoleMemory, earlier: dict[int, EarlierRow]) -> None:
+    def restore_closed(
+        self, numbers: Iterable[int], holes: HoleMemory, earlier: dict[int, EarlierRow]
+    ) -> None:
         self.holes = holes
         self._earlier = dict(earlier)
         for number in sorted(numbers):
@@ -206,8 +224,8 @@ class Groups:
         return group.state is GroupState.REOPENING or not group.opens_again
 
     def fates(self, slab: int, places: np.ndarray) -> np.ndarray:
-        """For frames at int64[n] places of a slab that collects nothing: PLACED when its group takes them, now or once it is open (again), DUPLICATE
-        or LATE when they are refused."""
+        """For frames at int64[n] places of a slab that collects nothing: PLACED when its group takes them,
+        now or once it is open (again), DUPLICATE or LATE when they are refused."""
         number = self._grid.group_of_slab(slab)
         group, earlier = self.by_number.get(number), self._earlier.get(number)
         if group is not None and group.state is GroupState.OPEN and slab in group.takes_back:
@@ -217,26 +235,40 @@ class Groups:
         return self.holes.fates(slab, places) if self.is_closed_slab(slab) else np.full(places.size, PLACED)
 
     def open(self, number: int) -> bool:
-        """Take frames into a group, the next one being prepared meanwhile; False when too many are open, or when it must be opened again first."""
+        """Take frames into a group, the next one being prepared meanwhile; False when too many are open, or
+        when it must be opened again first."""
         if number in self.by_number:
             return self.by_number[number].state is GroupState.OPEN
         if len(self.by_number) >= self._limits.open_groups or number in self._earlier:
             return False
         prepared = self._prepared.pop(number, None)
-        self.by_number[number] = self._new(number) if prepared is None or prepared.files_state is FilesState.REFUSED else prepared
+        self.by_number[number] = (
+            self._new(number) if prepared is None or prepared.files_state is FilesState.REFUSED else prepared
+        )
         self._prepare_next(number)
         return True
 
     def _prepare_next(self, number: int) -> None:
         following = self._grid.next_group(number)
-        if following is not None and following not in self.by_number and following not in self._prepared and not self.is_closed(following):
+        if (
+            following is not None
+            and following not in self.by_number
+            and following not in self._prepared
+            and not self.is_closed(following)
+        ):
             self.discard_prepared()
             self._prepared = {following: self._new(following)}
 
     def set_empty_aside(self, numbers: set[int]) -> None:
-        """Found on disk, but no frame has come for them: prepared, not open. ``numbers``: of groups that have frames in the slab table."""
+        """Found on disk, but no frame has come for them: prepared, not open. ``numbers``: of groups that have
+        frames in the slab table."""
         for number, group in list(self.by_number.items()):
-            if group.state is GroupState.OPEN and not group.done_slabs and not group.reopened and number not in numbers:
+            if (
+                group.state is GroupState.OPEN
+                and not group.done_slabs
+                and not group.reopened
+                and number not in numbers
+            ):
                 self._prepared[number] = self.by_number.pop(number)
 
     def earlier_to_open(self, number: int) -> EarlierRow | None:
@@ -250,7 +282,8 @@ class Groups:
         self._ask(Reopen(number, taking))
 
     def reopened(self, group: Group, files: GroupFiles, taken_back: frozenset[int]) -> EarlierRow:
-        """The files are there, and have all that was sealed but the slabs that were taken back. Returns what was sealed."""
+        """The files are there, and have all that was sealed but the slabs that were taken back. Returns what
+        was sealed."""
         group.files = files
         group.go(FilesEvent.REOPENED)
         row = self._earlier.pop(group.number)
@@ -270,7 +303,8 @@ class Groups:
         del self.by_number[group.number], self._earlier[group.number]
 
     def waits_to_reopen(self, group: Group, now_s: float, error: ErrorText) -> bool:
-        """The disk is full; False when that ends the acquisition. Where the sealed shards lie, the new ones must lie too: these never spill."""
+        """The disk is full; False when that ends the acquisition. Where the sealed shards lie, the new ones
+        must lie too: these never spill."""
         if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(group, now_s, error)
@@ -305,8 +339,8 @@ class Groups:
             self.seal(group)
 
     def seal(self, group: Group) -> None:
-        """Its new shards may replace older ones: only with every slab that was taken back from these. What a rewrite could not read back is told
-        as lost."""
+        """Its new shards may replace older ones: only with every slab that was taken back from these. What a
+        rewrite could not read back is told as lost."""
         assert not group.owed, "sealed now it would lose frames that are sealed"
         group.go(FilesEvent.SEAL)
         group.closed = True
@@ -338,12 +372,17 @@ class Groups:
         """Whether files are being made that frames wait for; not while the disk has no room for them."""
         return any(group.waiting and not group.waits_for_room for group in self.by_number.values())
 
-    # ------------------------------------------------------------------ files that are not there yet, or no longer good
+    # ------------------------------------------------------------------ files that are not there yet, or no l
 
     def cannot_be_filled(self, group: Group, now_s: float) -> ErrorText | None:
-        """Why a group that needs files will never have them. Where it is for want of room, and that is waited for, it goes on waiting."""
+        """Why a group that needs files will never have them. Where it is for want of room, and that is waited
+        for, it goes on waiting."""
         error = group.failure
-        if error is None or group.files_state is not FilesState.REFUSED or not (group.waiting or group.is_done):
+        if (
+            error is None
+            or group.files_state is not FilesState.REFUSED
+            or not (group.waiting or group.is_done)
+        ):
             return None
         if error.is_a(StorageFullError) and self._waits_for_room(group, now_s, error):
             return None
@@ -358,18 +397,24 @@ class Groups:
         return group.files
 
     def cannot_go_on(self, group: Group) -> ErrorText | None:
-        """Why an open group will never have files, as soon as that is known: with policy ``fail`` before any frame of it is acknowledged. None where
-        it has them, or waits for room."""
+        """Why an open group will never have files, as soon as that is known: with policy ``fail`` before any
+        frame of it is acknowledged. None where it has them, or waits for room."""
         error = group.failure
-        waits = error is not None and error.is_a(StorageFullError) and (self.waits_for_room or self._can_spill(group))
+        waits = (
+            error is not None
+            and error.is_a(StorageFullError)
+            and (self.waits_for_room or self._can_spill(group))
+        )
         return None if waits else error
 
     def may_stage(self, group: Group) -> bool:
-        """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it must be sure that they get there."""
+        """Whether frames of a group may be acknowledged before they are in its files: with policy ``fail`` it
+        must be sure that they get there."""
         return self._settings.on_full != "fail" or group.ready
 
     def waits_to_seal(self, group: Group, now_s: float, error: ErrorText) -> bool:
-        """Sealing needs a little room as well (folders, the frame log); even the ballast was not enough. False when that ends the acquisition."""
+        """Sealing needs a little room as well (folders, the frame log); even the ballast was not enough.
+        False when that ends the acquisition."""
         if not error.is_a(StorageFullError) or not self.waits_for_room:
             return False
         self._wait_for_room(group, now_s, error)
@@ -390,7 +435,14 @@ class Groups:
     def _wait_for_room(self, group: Group, now_s: float, error: ErrorText) -> None:
         if not self._disk_full:
             self._disk_full = True
-            self._on_event("disk_full", {"group": group.number, "reason": error.message, "hint": "Frames wait; free some space and they go on"})
+            self._on_event(
+                "disk_full",
+                {
+                    "group": group.number,
+                    "reason": error.message,
+                    "hint": "Frames wait; free some space and they go on",
+                },
+            )
         group.go(FilesEvent.WAIT)
         group.waited = True
         group.retry_s = now_s + FULL_DISK_RETRY_S
@@ -407,7 +459,10 @@ class Groups:
         self._ask(self._preparing(group))
 
     def _note_spill(self, group: Group, error: ErrorText) -> None:
-        self._on_event("spilling", {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message})
+        self._on_event(
+            "spilling",
+            {"group": group.number, "root": str(self._settings.spill_root), "reason": error.message},
+        )
         group.spilled = True
 
     @property
@@ -440,20 +495,30 @@ class Groups:
         if group.files_state is not FilesState.READY:
             group.go(FilesEvent.BROKE)
             return True
-        if not error.is_a(StorageError) or error.is_a(StorageFullError) or group.rewrites >= MOST_REWRITES or not group.sound:
+        if (
+            not error.is_a(StorageError)
+            or error.is_a(StorageFullError)
+            or group.rewrites >= MOST_REWRITES
+            or not group.sound
+        ):
             return False
         group.go(FilesEvent.BROKE)
         group.rewrites += 1
-        self._on_event("io_error", {"group": group.number, "reason": str(error), "then": "the shard is rewritten to a new file"})
+        self._on_event(
+            "io_error",
+            {"group": group.number, "reason": str(error), "then": "the shard is rewritten to a new file"},
+        )
         return True
 
     def rewrite(self, group: Group, stored_slabs: set[int], held_slabs: set[int]) -> None:
-        """Move to new files, once no worker is at the old ones. ``stored_slabs`` were acknowledged; of these ``held_slabs`` are encoded again."""
+        """Move to new files, once no worker is at the old ones. ``stored_slabs`` were acknowledged; of these
+        ``held_slabs`` are encoded again."""
         group.go(FilesEvent.REWRITE)
         self._ask(Rewrite(group.number, frozenset(stored_slabs), frozenset(held_slabs), spill=group.spilled))
 
     def rewritten(self, group: Group, files: GroupFiles | None) -> None:
-        """The keeper is done: with new files, or (None) the old ones are all there is, and hold what they hold."""
+        """The keeper is done: with new files, or (None) the old ones are all there is, and hold what they
+        hold."""
         group.go(FilesEvent.REWRITTEN)
         if files is None:
             group.sound = False

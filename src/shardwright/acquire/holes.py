@@ -1,4 +1,5 @@
-"""What is remembered of places without a frame: holes of closed slabs, and how much of the array readers may be shown."""
+"""What is remembered of places without a frame: holes of closed slabs, and how much of the array readers may
+be shown."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ REMEMBERED_HOLES = 4096  # slabs; of older ones every further frame counts as du
 
 
 class HoleMemory:
-    """For slabs that were closed with places empty: which places have a frame. Bounded; the oldest are forgotten first."""
+    """For slabs that were closed with places empty: which places have a frame. Bounded; the oldest are
+    forgotten first."""
 
     def __init__(self) -> None:
         self._filled: OrderedDict[int, np.ndarray | None] = OrderedDict()
@@ -44,7 +46,8 @@ class HoleMemory:
 
 
 class VisibleExtent:
-    """How much of the first frame axis is covered by sealed shards without a hole: what zarr.json may claim while frames still come."""
+    """How much of the first frame axis is covered by sealed shards without a hole: what zarr.json may claim
+    while frames still come."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

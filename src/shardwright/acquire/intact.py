@@ -34,7 +34,8 @@ def is_intact(workspace: Path) -> bool:
 
 
 def is_marked(workspace: Path) -> bool:
-    """False: a sync may have failed, so that the page cache, if it is still the same, may hold what the disk does not."""
+    """False: a sync may have failed, so that the page cache, if it is still the same, may hold what the disk
+    does not."""
     return (workspace / _BOOT).exists()
 
 

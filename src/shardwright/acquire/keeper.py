@@ -1,8 +1,10 @@
-"""The shard keeper: one thread per acquisition that does everything slow around shards, off the frame path. The only one that ever syncs.
+"""The shard keeper: one thread per acquisition that does everything slow around shards, off the frame path.
+The only one that ever syncs.
 
-It prepares groups of shards before they are needed, commits what workers stored (one sync for many frames), seals, rewrites groups whose files met
-an I/O error, keeps the frame log, and grows zarr.json behind sealed shards. Its commands are data, carried out in order, and it owns the files that
-they are about; what it found out goes back as a report.
+It prepares groups of shards before they are needed, commits what workers stored (one sync for many frames),
+seals, rewrites groups whose files met an I/O error, keeps the frame log, and grows zarr.json behind sealed
+shards. Its commands are data, carried out in order, and it owns the files that they are about; what it found
+out goes back as a report.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import FencedError, ShardwrightError, StorageError, StorageFullError, StoreGoneError, WorkerError
+from shardwright.model.errors import (
+    FencedError,
+    ShardwrightError,
+    StorageError,
+    StorageFullError,
+    StoreGoneError,
+    WorkerError,
+)
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
@@ -24,12 +33,34 @@ from shardwright.shard.group_files import REWRITE_SUFFIX, GroupFiles
 from shardwright.shard.rewrite import rewrite_group
 from shardwright.storage.failpoints import reach
 
-from .commands import Abandon, Commit, Discard, Finish, Grow, Prepare, Record, RemoveStore, Reopen, Rewrite, Seal
+from .commands import (
+    Abandon,
+    Commit,
+    Discard,
+    Finish,
+    Grow,
+    Prepare,
+    Record,
+    RemoveStore,
+    Reopen,
+    Rewrite,
+    Seal,
+)
 from .commit_ledger import LOGGED, STAGED
 from .intact import end_intact
 from .measures import BusyClock
 from .reopen import reopen_row
-from .reports import Committed, GroupPrepared, GroupReopened, GroupRewritten, GroupSealed, KeeperFailed, NotRecorded, Recorded, StoreFinished
+from .reports import (
+    Committed,
+    GroupPrepared,
+    GroupReopened,
+    GroupRewritten,
+    GroupSealed,
+    KeeperFailed,
+    NotRecorded,
+    Recorded,
+    StoreFinished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +76,13 @@ T = TypeVar("T")
 
 
 class ShardKeeper:
-    """The only one at ``folder`` until ``join``; whoever joined closes it, since workers may read the staging area till then. Reports go to
-    ``report`` from the keeper's thread. Before ``start`` its owner may ``prepare`` the first files itself."""
+    """The only one at ``folder`` until ``join``; whoever joined closes it, since workers may read the staging
+    area till then. Reports go to ``report`` from the keeper's thread. Before ``start`` its owner may
+    ``prepare`` the first files itself."""
 
-    def __init__(self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]) -> None:
+    def __init__(
+        self, folder: StoreFolder, layout: ArrayLayout, report: Callable[[KeeperReport], None]
+    ) -> None:
         self.folder = folder
         self.busy = BusyClock()
         self._layout = layout
@@ -64,7 +98,9 @@ class ShardKeeper:
 
     def start(self) -> None:
         """Once, when everything else that an acquisition is made of is there."""
-        thread = threading.Thread(target=self._work, name=f"shardwright-keeper-{self.folder.path.name}", daemon=True)
+        thread = threading.Thread(
+            target=self._work, name=f"shardwright-keeper-{self.folder.path.name}", daemon=True
+        )
         thread.start()
         self._thread = thread
 
@@ -77,7 +113,8 @@ class ShardKeeper:
         self._commands.put(None)
 
     def join(self) -> None:
-        """Also where no thread was started, or it died: files that nobody sealed are closed, for recovery. Only when no worker is at them."""
+        """Also where no thread was started, or it died: files that nobody sealed are closed, for recovery.
+        Only when no worker is at them."""
         if self._thread is not None:
             self._thread.join()
         for files in self._files.values():
@@ -85,7 +122,8 @@ class ShardKeeper:
         self._files.clear()
 
     def _work(self) -> None:
-        """A command that fails ends the acquisition, not this thread: the owner waits for the reports of later commands."""
+        """A command that fails ends the acquisition, not this thread: the owner waits for the reports of
+        later commands."""
         try:
             while (command := self._commands.get()) is not None:
                 with self.busy:
@@ -93,7 +131,9 @@ class ShardKeeper:
                     if (report := self._execute(command)) is not None:
                         self._report(report)
         except BaseException as error:
-            self._report(KeeperFailed(ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True))
+            self._report(
+                KeeperFailed(ErrorText(WorkerError, f"the shard keeper's thread died: {error!r}"), dead=True)
+            )
             raise
 
     def _execute(self, command: KeeperCommand) -> KeeperReport | None:
@@ -157,7 +197,9 @@ class ShardKeeper:
                 self._layout,
                 command.group,
                 command.taking,
-                lambda placement: self._create(command.group, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX),
+                lambda placement: self._create(
+                    command.group, spill=placement.spill is not None, reopened=True, suffix=REWRITE_SUFFIX
+                ),
             )
         except Exception as error:  # noqa: BLE001  (travels in the report)
             return GroupReopened(command.group, None, self._explained(error))
@@ -180,7 +222,9 @@ class ShardKeeper:
                 old,
                 command.stored_slabs,
                 command.held_slabs,
-                lambda: self._create(group, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX),
+                lambda: self._create(
+                    group, spill=command.spill, packed=packed, reopened=reopened, suffix=REWRITE_SUFFIX
+                ),
                 self.folder.may_rename,
             )
             self._files[group] = files
@@ -257,7 +301,11 @@ class ShardKeeper:
             self._with_ballast(lambda: self.folder.grow(command.extent))
 
     def _finish(self, command: Finish) -> StoreFinished:
-        return self._ended_by(lambda: self._with_ballast(lambda: self.folder.finish(command.extent, keep_workspace=command.keep_workspace)))
+        return self._ended_by(
+            lambda: self._with_ballast(
+                lambda: self.folder.finish(command.extent, keep_workspace=command.keep_workspace)
+            )
+        )
 
     def _remove_store(self) -> StoreFinished:
         def remove() -> None:
@@ -276,8 +324,8 @@ class ShardKeeper:
     # ------------------------------------------------------------------ their parts
 
     def _explained(self, error: Exception, *, in_sync: bool = False) -> ErrorText:
-        """An I/O error because another writer has taken the store over, or it is gone, is no disk error: nothing may be
-        rewritten then. Any other leaves the store no longer intact."""
+        """An I/O error because another writer has taken the store over, or it is gone, is no disk error:
+        nothing may be rewritten then. Any other leaves the store no longer intact."""
         self.folder.note_disk_error(error, in_sync=in_sync)
         if isinstance(error, StorageError):
             try:
@@ -288,7 +336,9 @@ class ShardKeeper:
                 return ErrorText.of(error)
         return ErrorText.of(error, WorkerError(f"the shard keeper failed: {error!r}"))
 
-    def _create(self, group: int, *, spill: bool, packed: bool | None = None, reopened: bool = False, suffix: str = "") -> GroupFiles:
+    def _create(
+        self, group: int, *, spill: bool, packed: bool | None = None, reopened: bool = False, suffix: str = ""
+    ) -> GroupFiles:
         folder = self.folder
         folder.may_rename()  # the names in the workspace are another's then
         return GroupFiles.create(
@@ -320,10 +370,12 @@ class ShardKeeper:
             return work()
 
     def _restore_ballast(self) -> None:
-        """What sealing took on a full disk is held back again before another group begins: it would have nothing to be sealed with."""
+        """What sealing took on a full disk is held back again before another group begins: it would have
+        nothing to be sealed with."""
         if self._ballast_given:
             if not self.folder.ballast.fill():
                 raise StorageFullError(
-                    f"no room below {self.folder.path} to hold back for sealing another shard", hint="Free some space on this filesystem"
+                    f"no room below {self.folder.path} to hold back for sealing another shard",
+                    hint="Free some space on this filesystem",
                 )
             self._ballast_given = False

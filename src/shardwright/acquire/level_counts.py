@@ -1,4 +1,5 @@
-"""How many chunks and frames were written at each degrade level; a slab that had to be written again counts once. The acquisition's thread."""
+"""How many chunks and frames were written at each degrade level; a slab that had to be written again counts
+once. The acquisition's thread."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ _LEVELS = len(DegradeLevel)
 
 
 class LevelCounts:
-    """``chunks``, ``frames`` int64[levels]: of slabs that are stored. A slab's frames count at the highest level that any of its chunks has; a chunk
-    that is all fill, and absent, has none. ``rows``: of the slab table, whose numbers slabs go by here."""
+    """``chunks``, ``frames`` int64[levels]: of slabs that are stored. A slab's frames count at the highest
+    level that any of its chunks has; a chunk that is all fill, and absent, has none. ``rows``: of the slab
+    table, whose numbers slabs go by here."""
 
     def __init__(self, rows: int) -> None:
         self.chunks: npt.NDArray[np.int64] = np.zeros(_LEVELS, np.int64)

@@ -1,6 +1,7 @@
 """The life of an acquisition: its states, and what leads from one to the next. A table, and nothing else.
 
-OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       an end was asked for: every group is sealed, then the store finished
+OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       an end was asked for: every group is sealed, then the
+store finished
   │        │     ▲            │     ▲
   │        │     └── NO_ROOM_TO_FINISH ◀┘               on a full disk, if it may wait for room
   ▼        ▼
@@ -30,7 +31,8 @@ class Life(Enum):
     FINISHING_STORE = "finishing the store"  # the keeper is at it
     NO_ROOM_TO_FINISH = "no room to finish"  # tried again later
     SEALED = "sealed"
-    FAILING = "failing"  # nothing more is taken in; workers may still read pixels, or the keeper copies a group
+    # nothing more is taken in; workers may still read pixels, or the keeper copies a group
+    FAILING = "failing"
     LEAVING = "leaving"  # nobody reads pixels: what is sound is being sealed, the rest is left
     LEAVING_STORE = "leaving the store"  # the keeper makes what readers see of it true
     FAILED = "failed"
@@ -73,10 +75,20 @@ TABLE = Table(
         step(_L.FINISHING_STORE, _E.WAIT, _L.NO_ROOM_TO_FINISH),
         step(_L.NO_ROOM_TO_FINISH, _E.RETRY, _L.FINISHING),
         step(frozenset({_L.OPEN, _L.FINISHING, _L.NO_ROOM_TO_FINISH}), _E.FAIL, _L.FAILING),
-        step(_L.FINISHING_STORE, _E.FAIL, _L.LEAVING_STORE, "all groups are sealed, and the keeper's answer is still to come"),
+        step(
+            _L.FINISHING_STORE,
+            _E.FAIL,
+            _L.LEAVING_STORE,
+            "all groups are sealed, and the keeper's answer is still to come",
+        ),
         step(_L.FAILING, _E.UNREAD, _L.LEAVING),
         step(_L.LEAVING, _E.DONE, _L.LEAVING_STORE),
-        step(_FAILED, _E.OVER, _L.FAILED, "in the first two because the keeper has died: nothing more can be sealed"),
+        step(
+            _FAILED,
+            _E.OVER,
+            _L.FAILED,
+            "in the first two because the keeper has died: nothing more can be sealed",
+        ),
     ),
     {
         _E.CLOSE: "an acquisition is closed once",

@@ -1,6 +1,8 @@
-"""Every limit of one acquisition, derived from its specification into one frozen object before anything is allocated.
+"""Every limit of one acquisition, derived from its specification into one frozen object before anything is
+allocated.
 
-ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being compressed
+ring      frames whose pixels are held: those that wait for their slab, and those whose slab is being
+          compressed
 staging   room on disk for frames whose slab takes long
 row       bookkeeping of one slab that is open or being compressed
 group     shard files that are filled at once (preallocated on disk, mapped)
@@ -24,11 +26,16 @@ from shardwright.shard.layout import largest_shard, page_aligned, plane_table_by
 if TYPE_CHECKING:
     from shardwright.array.spec import ArraySpec
 
-TASK_BYTES = 8 << 20  # raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between workers
-SLOW_TASK_BYTES = 2 << 20  # with a slow codec: nothing interrupts a task, and other acquisitions wait for its worker
+# raw bytes of one worker task: long enough to hide Python's part, short enough to share a slab between
+# workers
+TASK_BYTES = 8 << 20
+# with a slow codec: nothing interrupts a task, and other acquisitions wait for its worker
+SLOW_TASK_BYTES = 2 << 20
 RUNTIME_BYTES = 320 << 20  # interpreter, numba and its compiler, libraries; measured after warm-up
 SMALL_RING_BYTES = 32 << 20  # small arrays get room to arrive in any order
-MESSAGE_BYTES = 2 << 10  # what a frame that came in a message of its own takes beside its pixels, while they are needed; measured: 1.5 KiB
+# what a frame that came in a message of its own takes beside its pixels, while they are needed; measured: 1.5
+# KiB
+MESSAGE_BYTES = 2 << 10
 SMALL_STAGING_BYTES = 16 << 20
 MIN_ROWS = 64
 REORDER_DISK_BYTES = 1 << 30  # shards held open for frames that come far out of order
@@ -36,13 +43,14 @@ MAX_RING_FRAMES = 1 << 20
 DESCRIPTORS_PER_FILE = 2  # a mapping keeps one of its own
 MAX_DESCRIPTORS = 1 << 20  # where the system sets no limit
 SPARE_DESCRIPTORS = 256  # of the process: logs, libraries, threads, the control socket
-OWN_DESCRIPTORS = 16  # of an acquisition, beside its groups: ring, lock, staging, ballast, frame table, folders, zarr.json
+# of an acquisition, beside its groups: ring, lock, staging, ballast, frame table, folders, zarr.json
+OWN_DESCRIPTORS = 16
 
 
 @dataclass(frozen=True)
 class Limits:
-    """All in bytes or counts. ``memory_bytes`` is what a process with this one acquisition holds and cannot give back;
-    ``mapped_bytes`` is page cache of open shards on top of it."""
+    """All in bytes or counts. ``memory_bytes`` is what a process with this one acquisition holds and cannot
+    give back; ``mapped_bytes`` is page cache of open shards on top of it."""
 
     frame_bytes: int
     frames_per_slab: int
@@ -80,27 +88,48 @@ class Limits:
         batch_frames: int = 1,
         descriptors: int | None = None,
     ) -> Limits:
-        """Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or into ``ring_frames``. ``descriptors``: how many open files
-        to make do with; an acquisition whose frames in order need more has these."""
+        """Raises ``BudgetError`` naming what does not fit into ``memory_bytes`` or into ``ring_frames``.
+        ``descriptors``: how many open files to make do with; an acquisition whose frames in order need more
+        has these."""
         grid = Grid.of(spec)
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         least = least_ring_frames(grid, batch_frames)
-        ring = max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grid.frame_bytes, MESSAGE_BYTES))) if ring_frames is None else ring_frames
+        ring = (
+            max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grid.frame_bytes, MESSAGE_BYTES)))
+            if ring_frames is None
+            else ring_frames
+        )
         if ring < least:
-            raise BudgetError("ring_frames is too small for this chunking", expected=f"at least {least} frames", got=ring, hint=_smaller_chunks(grid))
+            raise BudgetError(
+                "ring_frames is too small for this chunking",
+                expected=f"at least {least} frames",
+                got=ring,
+                hint=_smaller_chunks(grid),
+            )
         rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
         shard = largest_shard(grid, codec.max_encoded_bytes, spec.index_location == "start")
         files = math.prod(grid.plane_shards)
         group_bytes = files * shard.file_bytes
         most_groups = _groups_within_descriptors(grid, files, descriptors)
-        open_groups = min(grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1))), most_groups)
+        open_groups = min(
+            grid.open_groups + max(2, min(64, REORDER_DISK_BYTES // max(group_bytes, 1))), most_groups
+        )
         filling = grid.open_groups + 1  # what is filled in order, and one that is being sealed
         task_chunks = chunks_per_task(grid, codec)
         buffer_bytes = task_chunks * shard.slot_bytes  # of one worker, when shards are not mapped
         record_bytes = record_dtype(len(spec.frame_fields)).itemsize
         staging_frames = 0 if grid.frames_per_slab == 1 else _staging_frames(grid, ring)
-        table_bytes = plane_table_bytes(grid) + rows * grid.frames_per_slab * (24 + record_bytes) + open_groups * files * shard.chunks * 16
-        memory = RUNTIME_BYTES + ring * grid.frame_bytes + threads * (codec.scratch_bytes + buffer_bytes) + table_bytes
+        table_bytes = (
+            plane_table_bytes(grid)
+            + rows * grid.frames_per_slab * (24 + record_bytes)
+            + open_groups * files * shard.chunks * 16
+        )
+        memory = (
+            RUNTIME_BYTES
+            + ring * grid.frame_bytes
+            + threads * (codec.scratch_bytes + buffer_bytes)
+            + table_bytes
+        )
         limits = cls(
             frame_bytes=grid.frame_bytes,
             frames_per_slab=grid.frames_per_slab,
@@ -132,7 +161,8 @@ class Limits:
 
     @property
     def acquisition_bytes(self) -> int:
-        """``memory_bytes`` without the process itself: what a further acquisition of this kind adds to a daemon."""
+        """``memory_bytes`` without the process itself: what a further acquisition of this kind adds to a
+        daemon."""
         return self.memory_bytes - RUNTIME_BYTES
 
     def bytes_with(self, transport: str) -> int:
@@ -140,13 +170,18 @@ class Limits:
         return self.acquisition_bytes + message_overhead_bytes(self.ring_frames, transport)
 
     def _check(self, budget_bytes: int | None, grid: Grid) -> None:
-        assert self.ring_frames > self.held_frames, "else frames in order could fill the ring with slabs that wait for one more frame"
+        assert self.ring_frames > self.held_frames, (
+            "else frames in order could fill the ring with slabs that wait for one more frame"
+        )
         assert self.rows > grid.open_slabs, "a slab must be able to open while others are being compressed"
-        assert self.open_groups > grid.open_groups, "the next shard must be able to open before the last is sealed"
+        assert self.open_groups > grid.open_groups, (
+            "the next shard must be able to open before the last is sealed"
+        )
         assert self.slot_bytes >= self.chunk_bytes, "the stored form of a chunk always fits its slot"
         if budget_bytes is not None and self.memory_bytes > budget_bytes:
             raise BudgetError(
-                f"the ring of {self.ring_frames} frames ({self.ring_bytes:,} bytes) does not fit the memory budget",
+                f"the ring of {self.ring_frames} frames ({self.ring_bytes:,} bytes) does not fit the memory "
+                f"budget",
                 expected=f"at most {budget_bytes:,} bytes in all",
                 got=f"{self.memory_bytes:,} bytes",
                 hint=_smaller_chunks(grid),
@@ -168,7 +203,8 @@ def chunks_per_task(grid: Grid, codec: CodecParameters) -> int:
 
 
 def _groups_within_descriptors(grid: Grid, files: int, share: int | None) -> int:
-    """How many groups (their files and a journal each) may be open, the prepared one left out. Raises ``BudgetError`` when that is too few."""
+    """How many groups (their files and a journal each) may be open, the prepared one left out. Raises
+    ``BudgetError`` when that is too few."""
     least, most = grid.open_groups + 2, most_descriptors() - SPARE_DESCRIPTORS
     a_group = DESCRIPTORS_PER_FILE * files + 1
     if (most - OWN_DESCRIPTORS) // a_group - 1 < least:
@@ -182,7 +218,8 @@ def _groups_within_descriptors(grid: Grid, files: int, share: int | None) -> int
 
 
 def most_descriptors() -> int:
-    """How many files this process may open: the hard limit, to which ``raise_descriptor_limit`` lifts the soft one."""
+    """How many files this process may open: the hard limit, to which ``raise_descriptor_limit`` lifts the
+    soft one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
 
@@ -192,11 +229,14 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard, "every limit of open files was derived from the hard limit"
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard, (
+        "every limit of open files was derived from the hard limit"
+    )
 
 
 def machine_memory_bytes() -> int:
-    """This machine's memory, or the limit of the control group that this process runs in where that is less."""
+    """This machine's memory, or the limit of the control group that this process runs in where that is
+    less."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -206,26 +246,29 @@ def machine_memory_bytes() -> int:
 
 
 def default_threads() -> int:
-    """Two workers more than cores: with O_DIRECT a worker waits for the disk part of its time. Measured on two cores, 2048x2048 frames:
-    2.6, 2.85 and 2.9 GB/s with 2, 3 and 4 workers."""
+    """Two workers more than cores: with O_DIRECT a worker waits for the disk part of its time. Measured on
+    two cores, 2048x2048 frames: 2.6, 2.85 and 2.9 GB/s with 2, 3 and 4 workers."""
     return len(os.sched_getaffinity(0)) + 2
 
 
 def _staging_frames(grid: Grid, ring_frames: int) -> int:
-    """Frames of incomplete slabs, as many again whose slabs wait for a commit, and as many for frames that come out of order; small ones get more."""
+    """Frames of incomplete slabs, as many again whose slabs wait for a commit, and as many for frames that
+    come out of order; small ones get more."""
     by_bytes = SMALL_STAGING_BYTES // page_aligned(grid.frame_bytes)
     return min(ring_frames, max(4 * grid.held_frames, by_bytes))
 
 
 def least_ring_frames(grid: Grid, batch_frames: int = 1) -> int:
-    """Frames that wait in incomplete slabs, plus two slabs being compressed or filled meanwhile, plus a batch on its way."""
+    """Frames that wait in incomplete slabs, plus two slabs being compressed or filled meanwhile, plus a batch
+    on its way."""
     return grid.held_frames + max(2, min(2 * grid.frames_per_slab, 2 * grid.held_frames)) + batch_frames
 
 
 def _smaller_chunks(grid: Grid) -> str:
     if grid.open_slabs > 1:
         return (
-            f"{grid.open_slabs} slabs are open at once, because frames change their chunk on faster axes before a chunk of a slower axis is full: "
+            f"{grid.open_slabs} slabs are open at once, because frames change their chunk on faster axes "
+            f"before a chunk of a slower axis is full: "
             "give the slower axis a smaller chunk_size, or chunk the faster axes"
         )
     deepest = math.prod(grid.chunk)

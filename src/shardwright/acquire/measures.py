@@ -1,6 +1,8 @@
-"""What a pipeline measures about itself: how long its steps take, and since when each thread is at what it does now.
+"""What a pipeline measures about itself: how long its steps take, and since when each thread is at what it
+does now.
 
-A number has one thread that writes it and no lock; whoever reads it, at any time and from any thread, sees a value that was true a moment ago.
+A number has one thread that writes it and no lock; whoever reads it, at any time and from any thread, sees a
+value that was true a moment ago.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _NS = 1_000_000_000
-BOUNDS_NS = tuple(digit * 10**power for power in range(5, 12) for digit in (1, 2, 5) if digit * 10**power <= 100 * _NS)  # 100 us to 100 s
+BOUNDS_NS = tuple(
+    digit * 10**power for power in range(5, 12) for digit in (1, 2, 5) if digit * 10**power <= 100 * _NS
+)  # 100 us to 100 s
 BOUNDS_S = tuple(bound / _NS for bound in BOUNDS_NS)
 _BOUNDS_NS = np.array(BOUNDS_NS, np.int64)
 
 
 class Histogram:
-    """Durations, counted in fixed buckets: number ``i`` holds those of at most ``BOUNDS_S[i]`` seconds, the last one all that are longer."""
+    """Durations, counted in fixed buckets: number ``i`` holds those of at most ``BOUNDS_S[i]`` seconds, the
+    last one all that are longer."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(len(BOUNDS_NS) + 1, np.int64)
@@ -52,10 +57,12 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Measures:
-    """Of one acquisition, or summed up. Written by the acquisition's owner, who hears the durations from workers and keeper.
+    """Of one acquisition, or summed up. Written by the acquisition's owner, who hears the durations from
+    workers and keeper.
 
-    ``queue``: a task waits for a worker; ``encode``: a worker compresses and writes its chunks; ``store``: from a frame's arrival until it is stored;
-    ``commit``: a sync; ``shard_open``, ``shard_seal``: the files of one group of shards are prepared, or sealed. What failed is not counted.
+    ``queue``: a task waits for a worker; ``encode``: a worker compresses and writes its chunks; ``store``:
+    from a frame's arrival until it is stored; ``commit``: a sync; ``shard_open``, ``shard_seal``: the files
+    of one group of shards are prepared, or sealed. What failed is not counted.
     """
 
     queue: Histogram = field(default_factory=Histogram)
@@ -68,14 +75,20 @@ class Measures:
     def plus(self, others: Iterable[Measures]) -> Measures:
         """New ones of all of them."""
         others = list(others)
-        return Measures(**{f.name: getattr(self, f.name).plus(getattr(other, f.name) for other in others) for f in fields(self)})
+        return Measures(
+            **{
+                f.name: getattr(self, f.name).plus(getattr(other, f.name) for other in others)
+                for f in fields(self)
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {f"{f.name}_seconds": getattr(self, f.name).to_dict() for f in fields(self)}
 
 
 class BusyClock:
-    """Since when one thread is at what it does now. A context manager around each piece of work, entered by that thread only."""
+    """Since when one thread is at what it does now. A context manager around each piece of work, entered by
+    that thread only."""
 
     __slots__ = ("_since_s",)
 
@@ -93,6 +106,7 @@ class BusyClock:
         self._since_s = time.monotonic()
 
     def busy_s(self) -> float:
-        """How long the piece of work that is going on (or its part: ``step``) has taken by now; 0 when there is none. From any thread."""
+        """How long the piece of work that is going on (or its part: ``step``) has taken by now; 0 when there
+        is none. From any thread."""
         since_s = self._since_s
         return time.monotonic() - since_s if since_s else 0.0

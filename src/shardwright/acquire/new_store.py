@@ -1,11 +1,11 @@
-"""A store in the making: built in a folder of its own beside its name, and renamed to that as a whole. A name stands for a store that can be
-recovered, or for none.
+"""A store in the making: built in a folder of its own beside its name, and renamed to that as a whole. A name
+stands for a store that can be recovered, or for none.
 
     ROOT/.shardwright-HEX.making/lock       held while somebody makes a store
     ROOT/.shardwright-HEX.making/NAME/      the store
 
-A store that never got a frame takes such a name itself, and is removed then. What a kill leaves is of no use: the next
-creation beside it, the next start of a daemon and ``recover`` remove it.
+A store that never got a frame takes such a name itself, and is removed then. What a kill leaves is of no use:
+the next creation beside it, the next start of a daemon and ``recover`` remove it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import FencedError, LockedError, ShardwrightError, StorageError, StorageFullError
+from shardwright.model.errors import (
+    FencedError,
+    LockedError,
+    ShardwrightError,
+    StorageError,
+    StorageFullError,
+)
 from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest
 from shardwright.storage.ballast import Ballast
@@ -40,7 +46,9 @@ def is_making_folder(folder: Path) -> bool:
 def abandoned(root: Path) -> list[Path]:
     """Making folders below ``root`` that nobody is at. Raises ``StorageError``."""
     with storage_errors("look into", root):
-        return sorted(folder for folder in root.iterdir() if is_making_folder(folder) and not is_locked(folder / _LOCK))
+        return sorted(
+            folder for folder in root.iterdir() if is_making_folder(folder) and not is_locked(folder / _LOCK)
+        )
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -65,7 +73,8 @@ def making_folder(root: Path) -> Iterator[Path]:
 
 
 def publish(store: Path, path: Path) -> None:
-    """Give a complete store its name, durably. Raises ``OutputExistsError`` when the name is taken, ``StorageError``."""
+    """Give a complete store its name, durably. Raises ``OutputExistsError`` when the name is taken,
+    ``StorageError``."""
     with storage_errors("rename to", path):
         reach("store.before_rename")
         rename_without_replacing(store, path)
@@ -73,9 +82,10 @@ def publish(store: Path, path: Path) -> None:
 
 
 def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
-    """Remove a store, its name in one step, so that no kill leaves a part of it there; also on a full disk, where no folder can be made, and (copy on
-    write) no name changed but in the ballast's room. ``lock`` and writer ``epoch`` are the caller's, whose manifest goes first: without one nobody
-    takes the store over. Raises ``FencedError`` when somebody has, ``StorageError``."""
+    """Remove a store, its name in one step, so that no kill leaves a part of it there; also on a full disk,
+    where no folder can be made, and (copy on write) no name changed but in the ballast's room. ``lock`` and
+    writer ``epoch`` are the caller's, whose manifest goes first: without one nobody takes the store over.
+    Raises ``FencedError`` when somebody has, ``StorageError``."""
     workspace, folder = path / WORKSPACE, path.with_name(_new_name())
     spilled = _spilled(path, path)
     with storage_errors("remove", path):
@@ -108,7 +118,8 @@ def _new_name() -> str:
 
 
 def _begin(root: Path) -> tuple[Path, StoreLock]:
-    """Whoever tidies up may take a folder for abandoned as long as it is not locked: then another one is begun."""
+    """Whoever tidies up may take a folder for abandoned as long as it is not locked: then another one is
+    begun."""
     for left in reversed(range(_TRIES)):
         folder = root / _new_name()
         with storage_errors("create", folder):

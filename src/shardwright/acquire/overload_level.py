@@ -1,12 +1,15 @@
-"""At which level chunks are encoded under the overload policy ``degrade``, decided from how far behind the encoders are.
+"""At which level chunks are encoded under the overload policy ``degrade``, decided from how far behind the
+encoders are.
 
-    faster      frames wait for encoders in HIGH of the ring, and workers have had their turn at the present level: one level up
+    faster      frames wait for encoders in HIGH of the ring, and workers have had their turn at the present
+                level: one level up
     hold        in between
     slower      they wait in no more than LOW of it, and the level has lasted for DWELL_S: one level down
 
-Two marks and the dwell keep it from flapping. A worker asks for the level when it begins a task, so that what already waits gets faster too.
-Where even the highest level is not enough the ring fills up, and the camera waits as with ``block``. It may be the disk that is too slow then, for
-which more bytes are the wrong answer: every STUCK_S the level below gets a trial of TRIAL_S.
+Two marks and the dwell keep it from flapping. A worker asks for the level when it begins a task, so that what
+already waits gets faster too. Where even the highest level is not enough the ring fills up, and the camera
+waits as with ``block``. It may be the disk that is too slow then, for which more bytes are the wrong answer:
+every STUCK_S the level below gets a trial of TRIAL_S.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ class Move(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """``tried``: workers have had their turn at this level; ``rested``: it has lasted long enough to be left for a slower one; ``stuck``: so long
-    that it does not help. None: either."""
+    """``tried``: workers have had their turn at this level; ``rested``: it has lasted long enough to be left
+    for a slower one; ``stuck``: so long that it does not help. None: either."""
 
     backlog: Backlog
     places: frozenset[Place]
@@ -64,10 +67,19 @@ class Row:
 
     def matches(self, backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: bool) -> bool:
         here = backlog is self.backlog and place in self.places
-        return here and self.tried in (None, tried) and self.rested in (None, rested) and self.stuck in (None, stuck)
+        return (
+            here
+            and self.tried in (None, tried)
+            and self.rested in (None, rested)
+            and self.stuck in (None, stuck)
+        )
 
 
-_CAN_RISE, _CAN_FALL, _ALL = frozenset({Place.LOWEST, Place.INNER}), frozenset({Place.INNER, Place.HIGHEST}), frozenset(Place)
+_CAN_RISE, _CAN_FALL, _ALL = (
+    frozenset({Place.LOWEST, Place.INNER}),
+    frozenset({Place.INNER, Place.HIGHEST}),
+    frozenset(Place),
+)
 TABLE = (
     Row(Backlog.HIGH, _CAN_RISE, tried=True, rested=None, move=Move.UP),
     Row(Backlog.HIGH, _CAN_RISE, tried=False, rested=None, move=Move.HOLD),
@@ -85,11 +97,14 @@ def decide(backlog: Backlog, place: Place, tried: bool, rested: bool, stuck: boo
     return next(row.move for row in TABLE if row.matches(backlog, place, tried, rested, stuck))
 
 
-def backlog_part(*, ring_frames: int, used_frames: int, collecting_frames: int, held_frames: int, unsynced_frames: int) -> float:
+def backlog_part(
+    *, ring_frames: int, used_frames: int, collecting_frames: int, held_frames: int, unsynced_frames: int
+) -> float:
     """How much of the ring's room for frames that wait for encoders is taken, 0 to 1.
 
-    ``used_frames`` of ``ring_frames`` are in use. Of these, ``collecting_frames`` wait for the rest of their slab (``held_frames`` when all come in
-    order), which no encoder can help, and ``unsynced_frames`` are encoded and wait for a sync, for which up to half of the room is meant.
+    ``used_frames`` of ``ring_frames`` are in use. Of these, ``collecting_frames`` wait for the rest of their
+    slab (``held_frames`` when all come in order), which no encoder can help, and ``unsynced_frames`` are
+    encoded and wait for a sync, for which up to half of the room is meant.
     """
     room = max(1, ring_frames - max(held_frames, collecting_frames))
     waiting = used_frames - collecting_frames - unsynced_frames
@@ -97,8 +112,8 @@ def backlog_part(*, ring_frames: int, used_frames: int, collecting_frames: int, 
 
 
 class OverloadLevel:
-    """Belongs to the acquisition's thread; ``level`` may be read by any. ``tasks_to_try``: how many tasks must have been encoded at a level before
-    a faster one is tried."""
+    """Belongs to the acquisition's thread; ``level`` may be read by any. ``tasks_to_try``: how many tasks
+    must have been encoded at a level before a faster one is tried."""
 
     def __init__(self, levels: Sequence[DegradeLevel], tasks_to_try: int) -> None:
         self._levels = tuple(levels)

@@ -1,4 +1,5 @@
-"""Frames that are not stored: their records go to the frame log, and only then are they acknowledged. Part of the core; the keeper writes them."""
+"""Frames that are not stored: their records go to the frame log, and only then are they acknowledged. Part of
+the core; the keeper writes them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Recorder:
         self._waiting: deque[tuple[float, Record]] = deque()  # for room on the disk: when to try again
 
     def record(self, records: np.ndarray, *, release: bool, settled: bool) -> None:
-        """``release``: their pixels are free once they are recorded; ``settled``: they are acknowledged then."""
+        """``release``: their pixels are free once they are recorded; ``settled``: they are acknowledged
+        then."""
         self.frames += records.size
         self._ask(Record(records, release, settled))
 
@@ -35,7 +37,9 @@ class Recorder:
         self.frames -= report.frames
 
     def wait_for_room(self, report: NotRecorded, now_s: float) -> None:
-        self._waiting.append((now_s + FULL_DISK_RETRY_S, Record(report.records, report.release, report.settled)))
+        self._waiting.append(
+            (now_s + FULL_DISK_RETRY_S, Record(report.records, report.release, report.settled))
+        )
 
     def try_again(self, now_s: float) -> None:
         """What has waited long enough; with ``inf`` all of it."""

@@ -1,9 +1,11 @@
-"""Opens a shard row again that was sealed before it was full: an end came early, and then the acquisition went on after all.
+"""Opens a shard row again that was sealed before it was full: an end came early, and then the acquisition
+went on after all.
 
-New files in progress get every chunk of the sealed shards but those of the slabs that go on: their frames are decoded into the staging area and are
-from then on like any other frame of a slab that collects. Once all of that is durable the new files take their names, the journal last. Until the row
-is sealed again the old shards keep the final names: a crash before the journal has its name leaves the row as it was, later ones cost what they
-cost any open row, and readers miss nothing.
+New files in progress get every chunk of the sealed shards but those of the slabs that go on: their frames are
+decoded into the staging area and are from then on like any other frame of a slab that collects. Once all of
+that is durable the new files take their names, the journal last. Until the row is sealed again the old shards
+keep the final names: a crash before the journal has its name leaves the row as it was, later ones cost what
+they cost any open row, and readers miss nothing.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ class TakingBack:
 
 @dataclass(frozen=True)
 class ReopenedRow:
-    """What came of it. ``slabs`` were taken back, their frames' ``records``, ``slots`` and the ``addresses`` of their pixels there one for one;
-    ``unused`` slots are free again. ``shards`` files of ``old_bytes`` will be replaced; ``copied_bytes`` of their chunks are in the new ones."""
+    """What came of it. ``slabs`` were taken back, their frames' ``records``, ``slots`` and the ``addresses``
+    of their pixels there one for one; ``unused`` slots are free again. ``shards`` files of ``old_bytes`` will
+    be replaced; ``copied_bytes`` of their chunks are in the new ones."""
 
     files: GroupFiles
     slabs: frozenset[int]
@@ -57,9 +60,15 @@ class ReopenedRow:
     copied_bytes: int
 
 
-def reopen_row(folder: StoreFolder, layout: ArrayLayout, group: int, taking: TakingBack, create: Callable[[Placement], GroupFiles]) -> ReopenedRow:
-    """``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the sealed shards cannot be read, or
-    are not those that were sealed, ``StorageError``; the row is then sealed as it was."""
+def reopen_row(
+    folder: StoreFolder,
+    layout: ArrayLayout,
+    group: int,
+    taking: TakingBack,
+    create: Callable[[Placement], GroupFiles],
+) -> ReopenedRow:
+    """``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``ShardFormatError`` when the sealed shards
+    cannot be read, or are not those that were sealed, ``StorageError``; the row is then sealed as it was."""
     with SealedRow(layout, group, folder.placements(), inner_checksum=folder.spec.chunk_checksum) as old:
         new = create(old.placement)
         try:
@@ -118,8 +127,9 @@ class _Reopening:
         )
 
     def _stage(self, slab: int, records: np.ndarray, places: np.ndarray, slots: np.ndarray) -> None:
-        """Frames of one slab, at ``places``: decoded, and put into the staging area. A band of chunks at a time, for all of its frames: a whole
-        slab may be larger than what is kept in memory. Raises ``ShardFormatError``, ``StorageError``."""
+        """Frames of one slab, at ``places``: decoded, and put into the staging area. A band of chunks at a
+        time, for all of its frames: a whole slab may be larger than what is kept in memory. Raises
+        ``ShardFormatError``, ``StorageError``."""
         staging, plane = self._folder.staging, self._layout.plane
         assert staging is not None, "slabs of several frames have one"
         where = slab_places(self._layout, slab)

@@ -1,4 +1,5 @@
-"""What became of a command (``commands``): data that workers and the shard keeper make in their threads, and the acquisition's core handles."""
+"""What became of a command (``commands``): data that workers and the shard keeper make in their threads, and
+the acquisition's core handles."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five times as long to make
-    """Of one task of a slab that was stored: how long it waited for a worker, how long that took, and at which level it wrote ``chunks`` chunks;
-    those that are all fill were not written."""
+    """Of one task of a slab that was stored: how long it waited for a worker, how long that took, and at
+    which level it wrote ``chunks`` chunks; those that are all fill were not written."""
 
     queue_ns: int
     encode_ns: int
@@ -26,8 +27,8 @@ class TaskTimes(NamedTuple):  # one for each task: a frozen dataclass takes five
 
 
 class SlabEncoded(NamedTuple):
-    """Every task of the slab in this row has ended: nobody reads its pixels any more. ``error``: of the first that was not stored. ``stored_bytes``
-    went into its group's files. ``tasks``: those that were stored."""
+    """Every task of the slab in this row has ended: nobody reads its pixels any more. ``error``: of the first
+    that was not stored. ``stored_bytes`` went into its group's files. ``tasks``: those that were stored."""
 
     row: int
     stored_bytes: int
@@ -46,8 +47,8 @@ class FramesStaged(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupPrepared:
-    """The files of a group are there (which took ``open_ns``), or ``error`` says why not. ``request``: the command's. ``free_bytes`` of the disk are
-    left; 0: not known."""
+    """The files of a group are there (which took ``open_ns``), or ``error`` says why not. ``request``: the
+    command's. ``free_bytes`` of the disk are left; 0: not known."""
 
     group: int
     request: int
@@ -59,8 +60,9 @@ class GroupPrepared:
 
 @dataclass(frozen=True)
 class GroupRewritten:
-    """The ``files`` are new, and the ``saved`` slabs durable in them; ``lost`` are the records of frames that could not be read back: the frame log
-    has them already. With an ``error`` the old files are all there is."""
+    """The ``files`` are new, and the ``saved`` slabs durable in them; ``lost`` are the records of frames that
+    could not be read back: the frame log has them already. With an ``error`` the old files are all there
+    is."""
 
     group: int
     files: GroupFiles | None
@@ -71,7 +73,8 @@ class GroupRewritten:
 
 @dataclass(frozen=True)
 class GroupReopened:
-    """New files go on with a sealed group, or ``error`` says why not: ``ShardFormatError`` when its shards cannot be read."""
+    """New files go on with a sealed group, or ``error`` says why not: ``ShardFormatError`` when its shards
+    cannot be read."""
 
     group: int
     made: ReopenedRow | None
@@ -80,8 +83,8 @@ class GroupReopened:
 
 @dataclass(frozen=True)
 class GroupSealed:
-    """The files of one group carry their final names (or were all fill), or ``error`` says why not. ``renamed``: some already do.
-    ``records``: of all its frames."""
+    """The files of one group carry their final names (or were all fill), or ``error`` says why not.
+    ``renamed``: some already do. ``records``: of all its frames."""
 
     group: int
     shards: int
@@ -101,8 +104,9 @@ class Committed:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The records of these sequences stand in the frame log (not synced yet). ``release``: their pixels are free now. ``settled``: they count as
-    acknowledged; frames that are lost with a failed acquisition never do."""
+    """The records of these sequences stand in the frame log (not synced yet). ``release``: their pixels are
+    free now. ``settled``: they count as acknowledged; frames that are lost with a failed acquisition never
+    do."""
 
     sequences: np.ndarray
     release: bool
@@ -143,5 +147,15 @@ class StoreFinished:
 
 
 WorkerReport = SlabEncoded | FramesStaged
-KeeperReport = GroupPrepared | GroupReopened | GroupRewritten | GroupSealed | Committed | Recorded | NotRecorded | KeeperFailed | StoreFinished
+KeeperReport = (
+    GroupPrepared
+    | GroupReopened
+    | GroupRewritten
+    | GroupSealed
+    | Committed
+    | Recorded
+    | NotRecorded
+    | KeeperFailed
+    | StoreFinished
+)
 Report = WorkerReport | KeeperReport

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Standing:
-    """How it stood. ``limits``: with room for all that is taken up. ``staged``: records of frames that go on from the staging area, in
-    ``staged_slots``. ``earlier``: the newest closed groups that are not full: they can be opened again; ``holes``: of closed groups."""
+    """How it stood. ``limits``: with room for all that is taken up. ``staged``: records of frames that go on
+    from the staging area, in ``staged_slots``. ``earlier``: the newest closed groups that are not full: they
+    can be opened again; ``holes``: of closed groups."""
 
     accounts: Accounts
     limits: Limits
@@ -34,9 +35,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class GroupStanding:
-    """How an open group stood. ``slabs``: of the group in all; ``whole_slabs``: stored, with ``frames``. ``holes``: of these, the places that have a
-    frame where some have none; ``takes_back``: those whose empty places can still be filled. ``stored_bytes``: what the account has for its shards.
-    ``sealing_begun``: some of them have their final names, so that it is sealed before it takes more. ``spilled``: its files are
+    """How an open group stood. ``slabs``: of the group in all; ``whole_slabs``: stored, with ``frames``.
+    ``holes``: of these, the places that have a frame where some have none; ``takes_back``: those whose empty
+    places can still be filled. ``stored_bytes``: what the account has for its shards. ``sealing_begun``: some
+    of them have their final names, so that it is sealed before it takes more. ``spilled``: its files are
     below the second root."""
 
     slabs: int

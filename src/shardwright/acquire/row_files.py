@@ -1,11 +1,14 @@
-"""The files of one shard row while it is in progress: which states they have, and what leads from one to the next. A table, and nothing else.
+"""The files of one shard row while it is in progress: which states they have, and what leads from one to the
+next. A table, and nothing else.
 
 PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a row on a sound disk
   │  ▲          │ ▲        │ ▲
   ▼  │          ▼ │        ▼ │
-REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room for the files, after an I/O error, without room to seal
+REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room for the files, after an I/O error, without room
+to seal
 NO_ROOM      REWRITING
-REOPENING ──▶ READY                               of a row that was sealed before it was full; NO_ROOM_TO_REOPEN
+REOPENING ──▶ READY                               of a row that was sealed before it was full;
+NO_ROOM_TO_REOPEN
 """
 
 from __future__ import annotations
@@ -56,8 +59,18 @@ TABLE = Table(
         step(_S.NO_ROOM, _E.RETRY, _S.PREPARING),
         step(_S.READY, _E.BROKE, _S.BROKEN),
         step(_S.BROKEN, _E.BROKE, _S.BROKEN, "another slab, or a commit, met the same disk"),
-        step(_S.REWRITING, _E.BROKE, _S.REWRITING, "of the old files; what was asked for is answered before, so that this is only for safety"),
-        step(_S.SEALING, _E.BROKE, _S.SEALING, "a commit that was asked for before: sealing fails as well, and says so"),
+        step(
+            _S.REWRITING,
+            _E.BROKE,
+            _S.REWRITING,
+            "of the old files; what was asked for is answered before, so that this is only for safety",
+        ),
+        step(
+            _S.SEALING,
+            _E.BROKE,
+            _S.SEALING,
+            "a commit that was asked for before: sealing fails as well, and says so",
+        ),
         step(_S.BROKEN, _E.REWRITE, _S.REWRITING),
         step(_S.REWRITING, _E.REWRITTEN, _S.READY),
         step(_S.READY, _E.SEAL, _S.SEALING),
@@ -72,7 +85,8 @@ TABLE = Table(
         step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _E.GIVE_UP, _S.GONE),
     ),
     {
-        _E.PREPARED: "only what is being prepared is answered so; of files that were discarded meanwhile nobody hears",
+        _E.PREPARED: "only what is being prepared is answered so; of files that were discarded meanwhile "
+        "nobody hears",
         _E.REFUSED: "likewise",
         _E.WAIT: "files that are there need no room, and what waits already does not wait twice",
         _E.RETRY: "only what waits for room is tried again",

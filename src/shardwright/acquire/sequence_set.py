@@ -1,4 +1,5 @@
-"""A set of frame sequences that fills up from 0, in any order: a count without holes, and a bit for each sequence beyond it."""
+"""A set of frame sequences that fills up from 0, in any order: a count without holes, and a bit for each
+sequence beyond it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ _LEAST = 1024  # elements
 
 
 class SequenceSet:
-    """``value`` counts sequences held without a hole from 0. Memory and the cost of ``add``: one byte for each between the value and the newest."""
+    """``value`` counts sequences held without a hole from 0. Memory and the cost of ``add``: one byte for
+    each between the value and the newest."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -27,7 +29,8 @@ class SequenceSet:
             grown[: self._held.size] = self._held
             self._held = grown
         self._held[offsets[offsets >= 0]] = True
-        held = self._held[: self.stop - self.value]  # beyond it none is, however large a hole has made the array once
+        # beyond it none is, however large a hole has made the array once
+        held = self._held[: self.stop - self.value]
         run = held.size if held.all() else int(held.argmin())
         if run:
             self.value += run
@@ -50,7 +53,10 @@ class SequenceSet:
             return []
         width = min(stop - self.value, self._held.size)
         edges = np.flatnonzero(np.diff(np.concatenate(([True], self._held[:width], [True])).astype(np.int8)))
-        holes = [(self.value + int(a), self.value + int(b) - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        holes = [
+            (self.value + int(a), self.value + int(b) - 1)
+            for a, b in zip(edges[::2], edges[1::2], strict=True)
+        ]
         if self.value + width < stop:
             if holes and holes[-1][1] == self.value + width - 1:
                 holes[-1] = (holes[-1][0], stop - 1)

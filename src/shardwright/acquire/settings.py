@@ -1,4 +1,5 @@
-"""How an acquisition treats its frames: what is promised when, and what is done when the disk or the writer cannot follow. Frozen."""
+"""How an acquisition treats its frames: what is promised when, and what is done when the disk or the writer
+cannot follow. Frozen."""
 
 from __future__ import annotations
 
@@ -29,12 +30,14 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class WriteSettings:
-    """``durability``: at which level a frame's pixels are given back to the camera. ``store_within_ms``: the longest a frame of an unfinished slab
-    waits before it is staged. ``sync_interval_ms``: how often what is stored is made durable. ``overload``: what the camera's side does without
-    credit; with ``degrade`` chunks are encoded faster while the ring fills (``overload_level``), and without credit the camera waits. ``on_full``:
-    what happens when the next shard cannot be preallocated. ``on_duplicate``: whether a frame whose place is taken is counted or an error; the first
-    one of a place is kept either way. ``ballast_bytes`` are kept on disk for sealing and recovery; ``low_water_bytes`` of free
-    disk raise a warning (0: never)."""
+    """``durability``: at which level a frame's pixels are given back to the camera. ``store_within_ms``: the
+    longest a frame of an unfinished slab waits before it is staged. ``sync_interval_ms``: how often what is
+    stored is made durable. ``overload``: what the camera's side does without credit; with ``degrade`` chunks
+    are encoded faster while the ring fills (``overload_level``), and without credit the camera waits.
+    ``on_full``: what happens when the next shard cannot be preallocated. ``on_duplicate``: whether a frame
+    whose place is taken is counted or an error; the first one of a place is kept either way.
+    ``ballast_bytes`` are kept on disk for sealing and recovery; ``low_water_bytes`` of free disk raise a
+    warning (0: never)."""
 
     io: IoMode = "auto"
     durability: Durability = "stored"
@@ -52,10 +55,21 @@ class WriteSettings:
         """From a user's arguments. Raises ``SpecError`` for what cannot be meant."""
         for name, choices in _CHOICES.items():
             if name in values and values[name] not in choices:
-                raise SpecError(f"unknown {name}", expected=f"one of {', '.join(choices)}", got=repr(values[name]))
+                raise SpecError(
+                    f"unknown {name}", expected=f"one of {', '.join(choices)}", got=repr(values[name])
+                )
         for name in ("store_within_ms", "sync_interval_ms"):
             if name in values and (type(values[name]) is not int or not 1 <= values[name] <= MAX_INTERVAL_MS):
-                raise SpecError(f"{name} out of range", expected=f"1 to {MAX_INTERVAL_MS} milliseconds", got=repr(values[name])[:80])
-        if (values.get("on_full") == "spill") != (values.get("spill_root") is not None) and "spill_root" in values:
-            raise SpecError("on_full='spill' and spill_root belong together", got=f"on_full={values.get('on_full')!r}, {values.get('spill_root')}")
+                raise SpecError(
+                    f"{name} out of range",
+                    expected=f"1 to {MAX_INTERVAL_MS} milliseconds",
+                    got=repr(values[name])[:80],
+                )
+        if (values.get("on_full") == "spill") != (
+            values.get("spill_root") is not None
+        ) and "spill_root" in values:
+            raise SpecError(
+                "on_full='spill' and spill_root belong together",
+                got=f"on_full={values.get('on_full')!r}, {values.get('spill_root')}",
+            )
         return cls(**values)

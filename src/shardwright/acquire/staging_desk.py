@@ -1,6 +1,8 @@
-"""The staging desk: which frames of unfinished slabs go to the staging area, and when. Part of the core; workers do the writing.
+"""The staging desk: which frames of unfinished slabs go to the staging area, and when. Part of the core;
+workers do the writing.
 
-A frame that has waited for half of ``store_within_ms`` for its slab is staged. Its slot is free again once its slab is durable.
+A frame that has waited for half of ``store_within_ms`` for its slab is staged. Its slot is free again once
+its slab is durable.
 """
 
 from __future__ import annotations
@@ -24,15 +26,24 @@ STAGE_TASK_BYTES = 32 << 20  # pixels of one task: slow slabs have a frame or tw
 
 
 class StagingDesk:
-    """``slots``: of the staging area, 0 where slabs of one frame never wait, or once staging has failed; ``taken`` hold frames already."""
+    """``slots``: of the staging area, 0 where slabs of one frame never wait, or once staging has failed;
+    ``taken`` hold frames already."""
 
-    def __init__(self, slots: int, taken: Iterable[int], table: SlabTable, frame_bytes: int, ask: Callable[[Command], None]) -> None:
+    def __init__(
+        self,
+        slots: int,
+        taken: Iterable[int],
+        table: SlabTable,
+        frame_bytes: int,
+        ask: Callable[[Command], None],
+    ) -> None:
         self.slots = slots
         self._table = table
         self._most = max(1, STAGE_TASK_BYTES // frame_bytes)
         self._ask = ask
         self._free = FreeSlots(slots, np.setdiff1d(np.arange(slots), np.array(list(taken), np.int64)))
-        self.tasks = np.zeros(table.slab.size, np.int64)  # of each row that are on their way; the row stays put until they are done
+        # of each row that are on their way; the row stays put until they are done
+        self.tasks = np.zeros(table.slab.size, np.int64)
         self.starved = False  # frames waited for a slot the last time
 
     @property
@@ -59,10 +70,19 @@ class StagingDesk:
         table = self._table
         table.staging_slot[row, places] = ON_ITS_WAY
         self.tasks[row] += 1
-        self._ask(Stage(row, places, self._free.take(places.size), table.addresses[row][places].copy(), table.records[row][places].copy()))
+        self._ask(
+            Stage(
+                row,
+                places,
+                self._free.take(places.size),
+                table.addresses[row][places].copy(),
+                table.records[row][places].copy(),
+            )
+        )
 
     def done(self, report: FramesStaged) -> bool:
-        """Note a report; True when the frames are staged. After a failure nothing is staged any more: slabs are stored when they are full."""
+        """Note a report; True when the frames are staged. After a failure nothing is staged any more: slabs
+        are stored when they are full."""
         self.tasks[report.row] -= 1
         if report.error is None and self.slots:
             self._table.staging_slot[report.row, report.places] = report.slots

@@ -1,4 +1,5 @@
-"""State machines as tables: which event leads from which states to which, and why an event never comes where there is no such step."""
+"""State machines as tables: which event leads from which states to which, and why an event never comes where
+there is no such step."""
 
 from __future__ import annotations
 

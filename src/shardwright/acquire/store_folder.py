@@ -1,14 +1,18 @@
-"""The store's folder while an acquisition writes into it. Owned by the keeper's thread; created or taken up by whoever opens the acquisition.
+"""The store's folder while an acquisition writes into it. Owned by the keeper's thread; created or taken up
+by whoever opens the acquisition.
 
     NAME.ome.zarr/zarr.json          group, written once
-    NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always its shape)
+    NAME.ome.zarr/0/zarr.json        array; its shape only ever covers sealed shards (one single image: always
+                                     its shape)
     NAME.ome.zarr/0/c/...            sealed shards
     NAME.ome.zarr/frames/            frame table, written at the end
-    NAME.ome.zarr/.shardwright/      the workspace, gone when the acquisition has ended: lock, manifest, journals and shards in progress, staging
+    NAME.ome.zarr/.shardwright/      the workspace, gone when the acquisition has ended: lock, manifest,
+                                     journals and shards in progress, staging
                                      area, frame log, ballast
 
-Made beside its name and renamed to it (``new_store``), so that it is never seen without a manifest before its end, which deletes that first:
-a workspace without one is done with, or was left by an older release that died while it made the store.
+Made beside its name and renamed to it (``new_store``), so that it is never seen without a manifest before its
+end, which deletes that first: a workspace without one is done with, or was left by an older release that died
+while it made the store.
 """
 
 from __future__ import annotations
@@ -41,7 +45,15 @@ from shardwright.read.store import read_metadata, read_nodes
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
 from shardwright.shard.group_files import LOG_NAME, STAGING_NAME, WORKSPACE, Placement, placements_of
-from shardwright.shard.manifest import Manifest, check_writer_epoch, delete_manifests, has_manifest, manifest_path, read_manifest, write_manifest
+from shardwright.shard.manifest import (
+    Manifest,
+    check_writer_epoch,
+    delete_manifests,
+    has_manifest,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
 from shardwright.shard.staging import StagingArea
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.choose_io import resolve_io
@@ -67,7 +79,8 @@ IDENTITY_BYTES = 16
 
 
 class StoreFolder:
-    """Made by ``create``, or by ``recovery.resume`` from what is on disk. ``staging`` is None where no slab waits for a second frame."""
+    """Made by ``create``, or by ``recovery.resume`` from what is on disk. ``staging`` is None where no slab
+    waits for a second frame."""
 
     def __init__(
         self,
@@ -100,7 +113,8 @@ class StoreFolder:
         return cast("IoMode", self.manifest.io)
 
     def count_client(self) -> int:
-        """One more client sends to this acquisition: its number, once it is on disk. Raises ``StorageError`` or ``FencedError``."""
+        """One more client sends to this acquisition: its number, once it is on disk. Raises ``StorageError``
+        or ``FencedError``."""
         self.may_rename()
         counted = replace(self.manifest, client_epoch=self.manifest.client_epoch + 1)
         write_manifest(self.workspace, counted)
@@ -109,7 +123,8 @@ class StoreFolder:
 
     @classmethod
     def create(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> StoreFolder:
-        """Raises ``OutputExistsError`` when something is there already, ``StorageFullError`` or ``StorageError``; nothing is left behind then."""
+        """Raises ``OutputExistsError`` when something is there already, ``StorageFullError`` or
+        ``StorageError``; nothing is left behind then."""
         make_directories(path.parent)
         _refuse_taken(path)
         for folder in abandoned(path.parent):
@@ -118,14 +133,17 @@ class StoreFolder:
         with making_folder(path.parent) as making:
             made = making / path.name
             make_directories(made / WORKSPACE)
-            lock = StoreLock.take(made / WORKSPACE / "lock")  # before it has its name: nobody can take it up in between
-            lock.renamed(path / WORKSPACE / "lock")  # held there only once it has its name: what has it before is another's
+            # before it has its name: nobody can take it up in between
+            lock = StoreLock.take(made / WORKSPACE / "lock")
+            # held there only once it has its name: what has it before is another's
+            lock.renamed(path / WORKSPACE / "lock")
             try:
                 manifest = _build(made, spec, limits, settings)
                 publish(made, path)
                 return cls._open_new(path, spec, limits, settings, manifest, lock)
             except BaseException as error:
-                with suppress(StorageError, FencedError):  # what stays under its name is recovered as a store that never got a frame
+                # what stays under its name is recovered as a store that never got a frame
+                with suppress(StorageError, FencedError):
                     if lock.is_held():
                         withdraw(path, lock, epoch=1)
                 lock.release()
@@ -134,18 +152,34 @@ class StoreFolder:
                 raise
 
     @classmethod
-    def _open_new(cls, path: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings, manifest: Manifest, lock: StoreLock) -> StoreFolder:
+    def _open_new(
+        cls,
+        path: Path,
+        spec: ArraySpec,
+        limits: Limits,
+        settings: WriteSettings,
+        manifest: Manifest,
+        lock: StoreLock,
+    ) -> StoreFolder:
         """A store that has just been made. Raises ``StorageError``; ``lock`` is then still the caller's."""
         workspace, dtype = path / WORKSPACE, record_dtype(len(spec.frame_fields))
         log = FrameLog.open(workspace / LOG_NAME, dtype, manifest.identity_bytes)
         try:
             staging = None
             if limits.staging_frames:
-                staging = StagingArea.open(workspace / STAGING_NAME, limits.staging_frames, limits.frame_bytes, dtype, manifest.identity_bytes)
+                staging = StagingArea.open(
+                    workspace / STAGING_NAME,
+                    limits.staging_frames,
+                    limits.frame_bytes,
+                    dtype,
+                    manifest.identity_bytes,
+                )
         except BaseException:
             log.close()
             raise
-        return cls(path, spec, manifest, lock, log, staging, Ballast(workspace / "ballast", settings.ballast_bytes))
+        return cls(
+            path, spec, manifest, lock, log, staging, Ballast(workspace / "ballast", settings.ballast_bytes)
+        )
 
     def remember_seen(self, stop: int, extent: int) -> None:
         """That frames came which nothing else on disk will tell of. Raises ``StorageError``."""
@@ -162,8 +196,8 @@ class StoreFolder:
         return placements_of(self.path, self.manifest)
 
     def may_rename(self) -> None:
-        """Asked right before everything that readers see or that cannot be taken back. ``FencedError``: another writer has taken this store over;
-        ``StoreGoneError``: somebody has deleted or moved it."""
+        """Asked right before everything that readers see or that cannot be taken back. ``FencedError``:
+        another writer has taken this store over; ``StoreGoneError``: somebody has deleted or moved it."""
         try:
             if not self._over:
                 check_writer_epoch(self.workspace, self.manifest.writer_epoch)
@@ -172,35 +206,49 @@ class StoreFolder:
             raise self._gone() or error from None
 
     def check_there(self) -> None:
-        """Raises ``StoreGoneError``. Cheap: a deleted file takes all that is written, and every sync of it succeeds."""
+        """Raises ``StoreGoneError``. Cheap: a deleted file takes all that is written, and every sync of it
+        succeeds."""
         with storage_errors("look at", self.path):
             there = self.lock.is_held() and manifest_path(self.workspace, self.manifest.writer_epoch).exists()
         if not there and (gone := self._gone()) is not None:
             raise gone
 
     def _gone(self) -> StoreGoneError | None:
-        """What has become of the folder, unless another writer has it: that one leaves its lock and a manifest or, when done, the frame table."""
+        """What has become of the folder, unless another writer has it: that one leaves its lock and a
+        manifest or, when done, the frame table."""
         lock = self.lock.current_path()
         if lock is not None and not self.lock.is_held():
             now = lock.parent.parent
-            return StoreMovedError(f"{self.path} was moved away while it was recorded", got=now, hint=f"`shardwright recover {now}` seals it there")
+            return StoreMovedError(
+                f"{self.path} was moved away while it was recorded",
+                got=now,
+                hint=f"`shardwright recover {now}` seals it there",
+            )
         if not self.path.exists():
-            return StoreGoneError(f"{self.path} was deleted while it was recorded", hint="What was in it is gone")
+            return StoreGoneError(
+                f"{self.path} was deleted while it was recorded", hint="What was in it is gone"
+            )
         if has_manifest(self.workspace):
             another = read_manifest(self.workspace).identity != self.manifest.identity
-            return StoreGoneError(f"{self.path} was deleted while it was recorded, and another has its name") if another else None
+            return (
+                StoreGoneError(f"{self.path} was deleted while it was recorded, and another has its name")
+                if another
+                else None
+            )
         if lock is None and (self.lock.path.exists() or (self.path / TABLE_PATH).exists()):
             return None
         hint = "Only shards that were sealed before may be left"
-        return StoreGoneError(f"the working files of {self.path} were deleted while it was recorded", hint=hint)
+        return StoreGoneError(
+            f"the working files of {self.path} were deleted while it was recorded", hint=hint
+        )
 
     def _may_remove(self) -> None:
         if not self.lock.is_held():
             raise FencedError(f"another writer has taken {self.path} over", got="a new lock file")
 
     def note_disk_error(self, error: BaseException, *, in_sync: bool = False) -> None:
-        """What was acknowledged may leave no trace from now on, unless this store is another's by now. A full disk takes
-        nothing back, but by a sync that failed (``in_sync``)."""
+        """What was acknowledged may leave no trace from now on, unless this store is another's by now. A full
+        disk takes nothing back, but by a sync that failed (``in_sync``)."""
         if isinstance(error, StorageError) and (in_sync or not isinstance(error, StorageFullError)):
             with suppress(StorageError):
                 if self.lock.is_held():
@@ -212,32 +260,42 @@ class StoreFolder:
         return facts.f_bavail * facts.f_frsize
 
     def grow(self, extent: int) -> None:
-        """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises ``StorageError``."""
+        """Let zarr.json cover ``extent`` elements of the first frame axis; never shrinks it. Raises
+        ``StorageError``."""
         if extent > self._extent and array_shape(self.spec, extent) != array_shape(self.spec, self._extent):
             self._write_array(extent, self.may_rename)
             self._extent = extent
 
     def finish(self, extent: int, *, keep_workspace: bool) -> None:
-        """Final shape, frame table, then the workspace goes (unless files for recovery are in it). Raises ``StorageError`` or ``FencedError``."""
+        """Final shape, frame table, then the workspace goes (unless files for recovery are in it). Raises
+        ``StorageError`` or ``FencedError``."""
         self.may_rename()
         self.grow(extent)
-        write_frame_table(self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename)
+        write_frame_table(
+            self.path, self.spec, self.log, writer=self.manifest.writer_epoch, may_publish=self.may_rename
+        )
         self._consolidate_again()
         if not keep_workspace:
             self.remove_workspace()
 
     def _consolidate_again(self) -> None:
-        """Where somebody has consolidated the store while it grew: shape and frame table are now others. Raises ``StorageError``, ``FencedError``."""
+        """Where somebody has consolidated the store while it grew: shape and frame table are now others.
+        Raises ``StorageError``, ``FencedError``."""
         try:
             group = read_metadata(self.path, foreign=True)
-            document = None if told_metadata(group) is None else encode(consolidated(group, read_nodes(self.path)))
+            document = (
+                None if told_metadata(group) is None else encode(consolidated(group, read_nodes(self.path)))
+            )
         except (ShardFormatError, StorageError):
             return  # it is not ours to mend, and no reason not to end: `verify` tells of it
         if document is not None:
-            replace_file(self.path / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch)
+            replace_file(
+                self.path / "zarr.json", document, self.may_rename, writer=self.manifest.writer_epoch
+            )
 
     def remove_workspace(self) -> None:
-        """The manifest goes first, durably: whatever a crash leaves of the rest is then known to be of no use. The lock is held to the end."""
+        """The manifest goes first, durably: whatever a crash leaves of the rest is then known to be of no
+        use. The lock is held to the end."""
         self.may_rename()
         try:
             delete_manifests(self.workspace, up_to_epoch=self.manifest.writer_epoch)
@@ -245,11 +303,13 @@ class StoreFolder:
             self._may_remove()  # another writer took over in between, and is perhaps done
             if has_manifest(self.workspace):
                 raise
-            self._over = True  # gone, perhaps not durably: the rest stays until the next start, and is known to be of no use
+            # gone, perhaps not durably: the rest stays until the next start, and is known to be of no use
+            self._over = True
             self.close()
             return
         self._over = True
-        with suppress(StorageError):  # everything is sealed; what stays behind is known to be of no use, and recovery removes it
+        # everything is sealed; what stays behind is known to be of no use, and recovery removes it
+        with suppress(StorageError):
             for placement in reversed(self.placements()):
                 with storage_errors("remove", placement.workspace):
                     reach("workspace.before_remove")
@@ -269,29 +329,36 @@ class StoreFolder:
         self.lock.release()
 
     def remove_store(self) -> None:
-        """Take back a store that never got a frame, so that its name is free for the next try; if another writer has taken over, it is that one's."""
+        """Take back a store that never got a frame, so that its name is free for the next try; if another
+        writer has taken over, it is that one's."""
         self.log.close()
         if self.staging is not None:
             self.staging.close()
-        with suppress(StorageError, FencedError):  # it stays then, and recovery removes it; or it is another's
+        # it stays then, and recovery removes it; or it is another's
+        with suppress(StorageError, FencedError):
             if self.lock.is_held():
                 withdraw(self.path, self.lock, epoch=self.manifest.writer_epoch)
         self.lock.release()
 
     def _write_array(self, extent: int, may_replace: Callable[[], None] = lambda: None) -> None:
         document = array_metadata(self.spec, extent, codec_metadata(self.spec))
-        replace_file(self.path / IMAGE_PATH / "zarr.json", document, may_replace, writer=self.manifest.writer_epoch)
+        replace_file(
+            self.path / IMAGE_PATH / "zarr.json", document, may_replace, writer=self.manifest.writer_epoch
+        )
 
 
 def _refuse_taken(path: Path) -> None:
     if os.path.lexists(path):
         raise OutputExistsError(
-            "the output exists already", got=path, hint="Choose another name, or move the old store away: nothing is ever overwritten"
+            "the output exists already",
+            got=path,
+            hint="Choose another name, or move the old store away: nothing is ever overwritten",
         )
 
 
 def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings) -> Manifest:
-    """Everything that a new store begins with, durable, no file of it open; the place of its spilled shards, too. Raises ``StorageError``."""
+    """Everything that a new store begins with, durable, no file of it open; the place of its spilled shards,
+    too. Raises ``StorageError``."""
     workspace, roots = store / WORKSPACE, [store]
     make_directories(store / IMAGE_PATH)
     if settings.spill_root is not None:
@@ -309,7 +376,9 @@ def _build(store: Path, spec: ArraySpec, limits: Limits, settings: WriteSettings
     )
     FrameLog.create(workspace / LOG_NAME, dtype, identity).close()
     if limits.staging_frames:
-        StagingArea.create(workspace / STAGING_NAME, limits.staging_frames, limits.frame_bytes, dtype, identity).close()
+        StagingArea.create(
+            workspace / STAGING_NAME, limits.staging_frames, limits.frame_bytes, dtype, identity
+        ).close()
     Ballast(workspace / "ballast", settings.ballast_bytes).fill()
     replace_file(store / IMAGE_PATH / "zarr.json", array_metadata(spec, 0, codec_metadata(spec)))
     replace_file(store / "zarr.json", group_metadata(spec, store.name.split(".")[0]))

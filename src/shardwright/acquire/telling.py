@@ -1,4 +1,5 @@
-"""What an acquisition tells people: events for the operator, losses for the client, frames whose place was taken. Each is told once."""
+"""What an acquisition tells people: events for the operator, losses for the client, frames whose place was
+taken. Each is told once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _EVENT_OF_FATE = {
     Fate.LOST: "frames_lost",
 }
 _HINT_OF_FATE = {
-    Fate.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place where the array has no axis for them",
+    Fate.DUPLICATE: "Is the index right? Images of several positions or channels fall on one place where "
+    "the array has no axis for them",
     Fate.LATE: "Its place had been closed: more frames came in another order than the ring holds",
     Fate.DROPPED: "Frames come faster than they are stored: is it the disk or the codec?",
     Fate.LOST: "`shardwright inspect --missing STORE` lists the places that such frames leave empty",
@@ -52,13 +54,17 @@ class Telling:
         self._events.append((event, facts))
 
     def take_events(self, accounts: Accounts) -> list[Event]:
-        """The first frame of each fate is an event; how many follow stands in the counts, so that a camera which is too fast fills no log."""
+        """The first frame of each fate is an event; how many follow stands in the counts, so that a camera
+        which is too fast fills no log."""
         for fate, event in _EVENT_OF_FATE.items():
             frames = accounts.frames_by_fate[fate]
             raised = fate is Fate.DUPLICATE and self._raises_duplicates
             if frames and fate not in self._told and not raised:
                 self._told.add(fate)
-                self.note(event, {"frames": frames, **self._facts_of_first(fate, accounts), "hint": _HINT_OF_FATE[fate]})
+                self.note(
+                    event,
+                    {"frames": frames, **self._facts_of_first(fate, accounts), "hint": _HINT_OF_FATE[fate]},
+                )
         events, self._events = self._events, []
         return events
 
@@ -67,7 +73,10 @@ class Telling:
         record = accounts.first_by_fate.get(fate)
         if record is None:
             return {}
-        facts: dict[str, Any] = {"sequence": int(record["sequence"]), "reason": Reason(int(record["reason"])).name.lower()}
+        facts: dict[str, Any] = {
+            "sequence": int(record["sequence"]),
+            "reason": Reason(int(record["reason"])).name.lower(),
+        }
         if record["frame_id"] >= 0:
             facts["frame_id"] = int(record["frame_id"])
         if record["position"] >= 0:
@@ -75,20 +84,25 @@ class Telling:
         return facts
 
     def take_duplicates(self, accounts: Accounts) -> ErrorText | None:
-        """What there is to say of frames since the last call whose place was taken, None without any. A sequence that is sent again is none."""
+        """What there is to say of frames since the last call whose place was taken, None without any. A
+        sequence that is sent again is none."""
         count = accounts.frames_by_fate[Fate.DUPLICATE] - self._duplicates_told
         if not count:
             return None
         self._duplicates_told += count
         record = accounts.first_by_fate.pop(Fate.DUPLICATE)
         index = self._grid.index_of(int(record["position"]))
-        named = f"frame {int(record['sequence'])}" + (f" (id {int(record['frame_id'])})" if record["frame_id"] >= 0 else "")
+        named = f"frame {int(record['sequence'])}" + (
+            f" (id {int(record['frame_id'])})" if record["frame_id"] >= 0 else ""
+        )
         return ErrorText(
             DuplicateFrameError,
             f"the place of {named} is taken",
             expected="one frame for each place",
-            got=f"another one for index {index}" + (f", and {count - 1} more such frames" if count > 1 else ""),
-            hint=f"{_HINT_OF_FATE[Fate.DUPLICATE]}. on_duplicate: count keeps the first of a place and counts the others",
+            got=f"another one for index {index}"
+            + (f", and {count - 1} more such frames" if count > 1 else ""),
+            hint=f"{_HINT_OF_FATE[Fate.DUPLICATE]}. on_duplicate: count keeps the first of a place and "
+            f"counts the others",
         )
 
     def note_losses(self, sequences: np.ndarray) -> None:
@@ -101,8 +115,13 @@ class Telling:
         )
         sequences = np.sort(sequences)
         edges = np.flatnonzero(np.diff(sequences) != 1)
-        firsts, lasts = sequences[np.concatenate(([0], edges + 1))], sequences[np.concatenate((edges, [sequences.size - 1]))]
-        self._losses.extend((first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True))
+        firsts, lasts = (
+            sequences[np.concatenate(([0], edges + 1))],
+            sequences[np.concatenate((edges, [sequences.size - 1]))],
+        )
+        self._losses.extend(
+            (first, last, error) for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        )
         self._told.add(Fate.LOST)
         self.note("frames_lost", {"frames": int(sequences.size), "reason": error.message})
 

@@ -1,11 +1,14 @@
-"""Whose turn it is: tasks wait in lines of their acquisitions, and the next one is from the line that has had the least of the workers' time.
+"""Whose turn it is: tasks wait in lines of their acquisitions, and the next one is from the line that has had
+the least of the workers' time.
 
     line A   ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪   its turn is at 812 ms of worker time; after a task of 9 ms it is at 821 ms
-    line B   ▪                      was empty, and comes back at the turn of whoever was served last, here 812 ms: it is next
+    line B   ▪                      was empty, and comes back at the turn of whoever was served last, here 812
+             ms: it is next
 
-A line that asks for less than its share never waits for the backlog of another, only for a worker to become free. Lines that ask for more get equal
-parts of the workers' time, however long their tasks are. What a line did not use while it was empty is gone (start-time fair queueing). No I/O, no
-clock, no thread: the caller says what each task took.
+A line that asks for less than its share never waits for the backlog of another, only for a worker to become
+free. Lines that ask for more get equal parts of the workers' time, however long their tasks are. What a line
+did not use while it was empty is gone (start-time fair queueing). No I/O, no clock, no thread: the caller
+says what each task took.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 T = TypeVar("T")
-MOST_AHEAD_NS = 10_000_000_000  # one task that took minutes, on a disk that hung, does not cost its line minutes of waiting
+# one task that took minutes, on a disk that hung, does not cost its line minutes of waiting
+MOST_AHEAD_NS = 10_000_000_000
 
 
 class Line(Generic[T]):
@@ -29,7 +33,8 @@ class Line(Generic[T]):
     def __init__(self, turns: Turns[T]) -> None:
         self.turns = turns
         self.tasks: deque[T] = deque()
-        self.took_ns: deque[int] = deque()  # of tasks that are done and not yet in ``used_ns``; any thread appends
+        # of tasks that are done and not yet in ``used_ns``; any thread appends
+        self.took_ns: deque[int] = deque()
         self.used_ns = 0  # by tasks that are done
         self.task_ns = 0  # of one task, by the last that were done: counted for each that is under way
         self.under_way = 0
@@ -54,8 +59,10 @@ class Turns(Generic[T]):
     __slots__ = ("_came", "_present_ns", "_served", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[int, int, Line[T]]] = []  # a heap of (turn, number, line): each line that has tasks, once
-        self._came, self._served = 0, 1 << 62  # numbers: of lines with the same turn those that came back first, then those that wait longest
+        # a heap of (turn, number, line): each line that has tasks, once
+        self.waiting: list[tuple[int, int, Line[T]]] = []
+        # numbers: of lines with the same turn those that came back first, then those that wait longest
+        self._came, self._served = 0, 1 << 62
         self._present_ns = 0  # the turn of the line that was served last
 
     def put(self, line: Line[T], tasks: Iterable[T]) -> None:
@@ -71,7 +78,8 @@ class Turns(Generic[T]):
         line.tasks.extend(tasks)
 
     def take(self) -> tuple[T, Line[T]]:
-        """The next task and its line, whose ``took_ns`` gets the task's time once it is done. Something waits."""
+        """The next task and its line, whose ``took_ns`` gets the task's time once it is done. Something
+        waits."""
         self._present_ns, _, line = self.waiting[0]
         task = line.tasks.popleft()
         line.under_way += 1
@@ -84,8 +92,8 @@ class Turns(Generic[T]):
 
 
 class Schedule(Generic[T]):
-    """Staging, which keeps a promise in time, before encoding, but never twice in a row while there is something to encode. Within each of the two,
-    lines have their turns. Not thread-safe."""
+    """Staging, which keeps a promise in time, before encoding, but never twice in a row while there is
+    something to encode. Within each of the two, lines have their turns. Not thread-safe."""
 
     __slots__ = ("_encoding", "_staged_last", "_staging")
 

@@ -1,6 +1,7 @@
 """The worker pool: threads that run tasks, each with its own compressor states and scratch memory.
 
-Acquisitions share the pool by turns (``turns``). Workers share nothing but the schedule; a task reports to its own acquisition.
+Acquisitions share the pool by turns (``turns``). Workers share nothing but the schedule; a task reports to
+its own acquisition.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ log = logging.getLogger("shardwright")
 
 
 class WorkerState:
-    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is then reused, until there is no such
-    task any more (``fit``); ``close`` leaves it to whoever comes next. ``lock`` is held while a task runs."""
+    """What one worker owns: native compressor states and scratch that grows to the largest task's need and is
+    then reused, until there is no such task any more (``fit``); ``close`` leaves it to whoever comes next.
+    ``lock`` is held while a task runs."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -42,7 +44,8 @@ class WorkerState:
         self._slots = spare_memory.take(0)
 
     def slots(self, count: int, slot_bytes: int) -> np.ndarray:
-        """int64[count] addresses of page-aligned slots in this worker's own buffer, for shards that are not mapped."""
+        """int64[count] addresses of page-aligned slots in this worker's own buffer, for shards that are not
+        mapped."""
         self._slots = _at_least(self._slots, count * slot_bytes)
         return int(self._slots.ctypes.data) + slot_bytes * np.arange(count, dtype=np.int64)
 
@@ -56,7 +59,8 @@ class WorkerState:
         return self._scratch.size + self._slots.size
 
     def fit(self, need: tuple[int, int]) -> None:
-        """Gives back what is larger than ``need``, of scratch and of slots; tasks that need more have it again. Under ``lock``."""
+        """Gives back what is larger than ``need``, of scratch and of slots; tasks that need more have it
+        again. Under ``lock``."""
         self.fits = need
         scratch_bytes, slots_bytes = need
         if self._scratch.size > _most_bytes(scratch_bytes):
@@ -71,7 +75,8 @@ class WorkerState:
         self.contexts.close()
         for block in (self._scratch, self._slots):
             spare_memory.give_back(block)
-        self._scratch = self._slots = spare_memory.take(0)  # the pool knows this object for as long as it lives
+        # the pool knows this object for as long as it lives
+        self._scratch = self._slots = spare_memory.take(0)
 
 
 def _at_least(block: np.ndarray, nbytes: int) -> np.ndarray:
@@ -82,18 +87,21 @@ def _at_least(block: np.ndarray, nbytes: int) -> np.ndarray:
 
 
 def _most_bytes(need_bytes: int) -> int:
-    """A block may be a little larger than what was asked for, and scratch also takes a little for the journal."""
+    """A block may be a little larger than what was asked for, and scratch also takes a little for the
+    journal."""
     return max(LEAST_BYTES, need_bytes + need_bytes // 8)
 
 
 class Task(Protocol):
     def run(self, state: WorkerState) -> None:
-        """Do the work and report the outcome, errors included. An exception that leaves here kills the worker."""
+        """Do the work and report the outcome, errors included. An exception that leaves here kills the
+        worker."""
 
 
 class WorkerPool:
-    """``threads`` workers. ``failure`` tells of the exception that killed one; the owner must look at ``alive``. One that dies, perhaps with a task
-    that nobody will report, takes the others with it: they finish what is queued, and then ``ended`` says that nothing more will come."""
+    """``threads`` workers. ``failure`` tells of the exception that killed one; the owner must look at
+    ``alive``. One that dies, perhaps with a task that nobody will report, takes the others with it: they
+    finish what is queued, and then ``ended`` says that nothing more will come."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
@@ -101,12 +109,14 @@ class WorkerPool:
         self.failure: str | None = None
         self._schedule: Schedule[Task] = Schedule()  # under ``_lock``, which is held for a microsecond
         self._lock = threading.Lock()
-        self._tokens: SimpleQueue[bool] = SimpleQueue()  # True for each task that waits, behind it False for each worker that is to end
+        # True for each task that waits, behind it False for each worker that is to end
+        self._tokens: SimpleQueue[bool] = SimpleQueue()
         self._states: list[WorkerState] = []  # of the workers that began; each appends its own
         self._buffers_needed: tuple[int, int] | None = None  # replaced as a whole
         self._busy = [BusyClock() for _ in range(threads)]
         self._threads = [
-            threading.Thread(target=self._work, args=(busy,), name=f"shardwright-worker-{i}", daemon=True) for i, busy in enumerate(self._busy)
+            threading.Thread(target=self._work, args=(busy,), name=f"shardwright-worker-{i}", daemon=True)
+            for i, busy in enumerate(self._busy)
         ]
 
     @property
@@ -123,7 +133,8 @@ class WorkerPool:
             thread.start()
 
     def line(self, *, staging: bool = False) -> Line[Task]:
-        """A line of its own for the tasks of one acquisition: those that stage frames, or those that encode them."""
+        """A line of its own for the tasks of one acquisition: those that stage frames, or those that encode
+        them."""
         return self._schedule.line(staging=staging)
 
     def put(self, line: Line[Task], tasks: Sequence[Task]) -> None:
@@ -151,14 +162,15 @@ class WorkerPool:
         return sum(state.buffer_bytes for state in self._states)
 
     def keep_buffers(self, scratch_bytes: int, slots_bytes: int) -> None:
-        """No task to come needs more of either for each worker: what is larger goes, of a worker that is at a task when that is done. From any
-        thread."""
+        """No task to come needs more of either for each worker: what is larger goes, of a worker that is at a
+        task when that is done. From any thread."""
         self._buffers_needed = (scratch_bytes, slots_bytes)
         for state in list(self._states):
             self._fit(state)
 
     def _fit(self, state: WorkerState) -> None:
-        if state.lock.acquire(blocking=False):  # else its worker is at a task, and looks when it has let go of the lock
+        # else its worker is at a task, and looks when it has let go of the lock
+        if state.lock.acquire(blocking=False):
             try:
                 if self._buffers_needed is not None:
                     state.fit(self._buffers_needed)

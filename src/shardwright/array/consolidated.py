@@ -1,8 +1,11 @@
-"""Consolidated metadata, as zarr-python writes them into a group's zarr.json: a copy of the zarr.json of everything below.
+"""Consolidated metadata, as zarr-python writes them into a group's zarr.json: a copy of the zarr.json of
+everything below.
 
-    "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {"0": {...}, "frames": {...}, "frames/fate": {...}}}
+    "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {"0": {...}, "frames":
+    {...}, "frames/fate": {...}}}
 
-Readers believe the copy and do not look any further, so that one which is not true is read as wrong pixels, or hides what it does not name.
+Readers believe the copy and do not look any further, so that one which is not true is read as wrong pixels,
+or hides what it does not name.
 """
 
 from __future__ import annotations
@@ -21,11 +24,16 @@ _EXTENSIONS = ("chunk_grid", "chunk_key_encoding", "codecs")
 
 
 def told_metadata(group: dict[str, Any]) -> dict[str, Any] | None:
-    """What a group says of everything below it: zarr.json by path; None when it says nothing. Raises ``ShardFormatError`` for another kind."""
+    """What a group says of everything below it: zarr.json by path; None when it says nothing. Raises
+    ``ShardFormatError`` for another kind."""
     field = group.get(FIELD)
     if field is None:
         return None
-    if not isinstance(field, dict) or field.get("kind") != "inline" or not isinstance(field.get("metadata"), dict):
+    if (
+        not isinstance(field, dict)
+        or field.get("kind") != "inline"
+        or not isinstance(field.get("metadata"), dict)
+    ):
         raise ShardFormatError(f"{FIELD} is of an unknown kind", expected="inline", got=repr(field)[:80])
     metadata: dict[str, Any] = field["metadata"]
     return metadata
@@ -55,7 +63,11 @@ def differences(told: Mapping[str, Any], nodes: Mapping[str, dict[str, Any]]) ->
             yield path, "is not described by an object"
         else:
             copied, found = told[path], nodes[path]
-            fields = [name for name in sorted((copied.keys() | found.keys()) - {FIELD}) if not _same(name, copied, found)]
+            fields = [
+                name
+                for name in sorted((copied.keys() | found.keys()) - {FIELD})
+                if not _same(name, copied, found)
+            ]
             if fields:
                 yield path, f"is described with another {', '.join(fields)}"
 

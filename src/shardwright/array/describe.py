@@ -1,4 +1,5 @@
-"""Many frames described at once, as one array of descriptors: what ``append_many`` is given, checked as a whole before any frame is taken."""
+"""Many frames described at once, as one array of descriptors: what ``append_many`` is given, checked as a
+whole before any frame is taken."""
 
 from __future__ import annotations
 
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 
 def checked_stack(frames: npt.ArrayLike, shape: tuple[int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """``frames`` as one array (count, rows, columns), uncopied where it is one. Raises ``FrameShapeError``, ``FrameDtypeError``."""
+    """``frames`` as one array (count, rows, columns), uncopied where it is one. Raises ``FrameShapeError``,
+    ``FrameDtypeError``."""
     pixels = frames if type(frames) is np.ndarray else np.asarray(frames)
     if pixels.ndim != 3 or pixels.shape[1:] != shape:
-        raise FrameShapeError("wrong shape of several frames", expected=f"(count, {shape[0]}, {shape[1]})", got=pixels.shape)
+        raise FrameShapeError(
+            "wrong shape of several frames", expected=f"(count, {shape[0]}, {shape[1]})", got=pixels.shape
+        )
     if pixels.dtype != dtype:
         raise FrameDtypeError("wrong frame dtype", expected=dtype, got=pixels.dtype)
     return pixels
@@ -38,14 +42,17 @@ def described(
     frame_ids: npt.ArrayLike | None,
     metadata: Mapping[str, npt.ArrayLike] | None,
 ) -> npt.NDArray[np.void]:
-    """descriptor_dtype[count], complete but for sequence, flags and times; without ``indices`` and ``frame_ids`` also but for the position.
+    """descriptor_dtype[count], complete but for sequence, flags and times; without ``indices`` and
+    ``frame_ids`` also but for the position.
 
     Raises ``FrameIndexError``, ``MetadataError``.
     """
     records = np.zeros(count, descriptor_dtype(len(spec.frame_fields)))
     records["frame_id"] = -1
     if frame_ids is not None:
-        records["frame_id"] = records["position"] = _checked_ids(frame_ids, count, MAX_POSITION if indices is not None else grid.last_position)
+        records["frame_id"] = records["position"] = _checked_ids(
+            frame_ids, count, MAX_POSITION if indices is not None else grid.last_position
+        )
     if indices is not None:
         records["position"] = grid.positions_of(_integers(indices, "indices", (count, len(grid.counts))))
     for name in METADATA_FIELDS:
@@ -69,10 +76,13 @@ def _checked_ids(frame_ids: npt.ArrayLike, count: int, last: int) -> npt.NDArray
 
 
 def _integers(values: npt.ArrayLike, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """As int64; an unsigned number that is too large for it becomes a negative one, which is refused as well."""
+    """As int64; an unsigned number that is too large for it becomes a negative one, which is refused as
+    well."""
     array = np.asarray(values)
     if array.shape != shape or (array.size and array.dtype.kind not in "iu"):
         raise FrameIndexError(
-            f"{name} that do not fit the frames", expected=f"integers of shape {shape}", got=f"{array.dtype} of shape {array.shape}"
+            f"{name} that do not fit the frames",
+            expected=f"integers of shape {shape}",
+            got=f"{array.dtype} of shape {array.shape}",
         )
     return array.astype(np.int64)

@@ -1,8 +1,10 @@
 """The border for every zarr.json that is read: what is not understood is refused, by the name of its field.
 
-Zarr v3 core: a reader must refuse a field that it does not know, unless its value is an object with ``must_understand: false``. The same holds for
-the fields of an extension (``chunk_grid``, ``chunk_key_encoding``, a codec), which has no such way out: its bytes would be read wrongly. Whoever
-rewrites an array (compaction, new levels) relies on it. Standard library only, so that the web process may ask as well.
+Zarr v3 core: a reader must refuse a field that it does not know, unless its value is an object with
+``must_understand: false``. The same holds for the fields of an extension (``chunk_grid``,
+``chunk_key_encoding``, a codec), which has no such way out: its bytes would be read wrongly. Whoever rewrites
+an array (compaction, new levels) relies on it. Standard library only, so that the web process may ask as
+well.
 """
 
 from __future__ import annotations
@@ -32,35 +34,51 @@ _EXTENSION = {"name", "configuration", "must_understand"}
 
 
 def check_node(document: Any) -> dict[str, Any]:
-    """The document itself. Raises ``ShardFormatError`` when it is not that of a group or an array at all; the caller names the file."""
-    if not isinstance(document, dict) or document.get("zarr_format") != 3 or document.get("node_type") not in ("group", "array"):
+    """The document itself. Raises ``ShardFormatError`` when it is not that of a group or an array at all; the
+    caller names the file."""
+    if (
+        not isinstance(document, dict)
+        or document.get("zarr_format") != 3
+        or document.get("node_type") not in ("group", "array")
+    ):
         raise ShardFormatError("describes no Zarr v3 group or array")
     node: dict[str, Any] = document
     return node
 
 
 def check_document(document: Any) -> dict[str, Any]:
-    """The document itself. Raises ``ShardFormatError`` naming the field that is not understood; the caller names the file."""
+    """The document itself. Raises ``ShardFormatError`` naming the field that is not understood; the caller
+    names the file."""
     node = check_node(document)
     fields = _FIELDS[node["node_type"]]
     for name, value in node.items():
         if name not in fields and not (isinstance(value, dict) and value.get("must_understand") is False):
-            raise ShardFormatError(f"field {name!r} is not understood", expected="fields of Zarr v3, or objects with must_understand: false")
+            raise ShardFormatError(
+                f"field {name!r} is not understood",
+                expected="fields of Zarr v3, or objects with must_understand: false",
+            )
     if not isinstance(node.get("attributes", {}), dict):
-        raise ShardFormatError("attributes is of the wrong type", expected="an object", got=repr(node["attributes"])[:80])
+        raise ShardFormatError(
+            "attributes is of the wrong type", expected="an object", got=repr(node["attributes"])[:80]
+        )
     if node["node_type"] == "array":
         _check_array(node)
     return node
 
 
 def understood(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields of Zarr v3 alone. What else a document holds describes what it was written for, and nothing that is made from that."""
+    """The fields of Zarr v3 alone. What else a document holds describes what it was written for, and nothing
+    that is made from that."""
     return {name: value for name, value in document.items() if name in _FIELDS[document["node_type"]]}
 
 
 def _check_array(document: dict[str, Any]) -> None:
     if document.get("storage_transformers"):
-        raise ShardFormatError("storage_transformers is not supported", expected="none", got=repr(document["storage_transformers"])[:160])
+        raise ShardFormatError(
+            "storage_transformers is not supported",
+            expected="none",
+            got=repr(document["storage_transformers"])[:160],
+        )
     for field, known in (("chunk_grid", _GRIDS), ("chunk_key_encoding", _KEY_ENCODINGS)):
         if field in document:  # what is missing, whoever needs it says
             _check_extension(field, document[field], known)
@@ -70,7 +88,11 @@ def _check_array(document: dict[str, Any]) -> None:
 
 def _check_codecs(field: str, codecs: Any) -> None:
     if not isinstance(codecs, list) or not codecs:
-        raise ShardFormatError(f"{field} lacks a field or has one of the wrong type", expected="a list of codecs", got=repr(codecs)[:80])
+        raise ShardFormatError(
+            f"{field} lacks a field or has one of the wrong type",
+            expected="a list of codecs",
+            got=repr(codecs)[:80],
+        )
     for number, codec in enumerate(codecs):
         place = f"{field}[{number}]"
         configuration = _check_extension(place, codec, _CODECS)
@@ -82,15 +104,27 @@ def _check_codecs(field: str, codecs: Any) -> None:
 def _check_extension(field: str, value: Any, known: dict[str, set[str]]) -> dict[str, Any]:
     """The configuration of an extension; a codec may be spelled as its name alone."""
     extension = {"name": value} if isinstance(value, str) and known is _CODECS else value
-    if not isinstance(extension, dict) or not isinstance(extension.get("name"), str) or not isinstance(extension.get("configuration", {}), dict):
+    if (
+        not isinstance(extension, dict)
+        or not isinstance(extension.get("name"), str)
+        or not isinstance(extension.get("configuration", {}), dict)
+    ):
         expected = '{"name": ..., "configuration": {...}}'
-        raise ShardFormatError(f"{field} lacks a field or has one of the wrong type", expected=expected, got=repr(value)[:160])
+        raise ShardFormatError(
+            f"{field} lacks a field or has one of the wrong type", expected=expected, got=repr(value)[:160]
+        )
     name = extension["name"]
     if name not in known:
         what = f"codec not supported ({field})" if known is _CODECS else f"{field} not supported"
         raise ShardFormatError(what, expected=" or ".join(map(repr, known)), got=repr(name)[:80])
     configuration: dict[str, Any] = extension.get("configuration", {})
-    unknown = [*(extension.keys() - _EXTENSION), *(f"configuration.{key}" for key in configuration.keys() - known[name])]
+    unknown = [
+        *(extension.keys() - _EXTENSION),
+        *(f"configuration.{key}" for key in configuration.keys() - known[name]),
+    ]
     if unknown:
-        raise ShardFormatError(f"{field}.{min(unknown)} of {name!r} is not understood", expected=", ".join(sorted(known[name])) or "none")
+        raise ShardFormatError(
+            f"{field}.{min(unknown)} of {name!r} is not understood",
+            expected=", ".join(sorted(known[name])) or "none",
+        )
     return configuration

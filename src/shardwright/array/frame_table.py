@@ -1,18 +1,22 @@
-"""The frame table: one row for each frame the writer heard of, as 1-D Zarr arrays in the group ``frames`` beside the image.
+"""The frame table: one row for each frame the writer heard of, as 1-D Zarr arrays in the group ``frames``
+beside the image.
 
 zarr-python and pandas (or pyarrow) make a table of it in one line:
 
-    pandas.DataFrame({name: column[:] for name, column in zarr.open_group("embryo.ome.zarr/frames", mode="r").arrays()})
+    pandas.DataFrame({name: column[:] for name, column in zarr.open_group("embryo.ome.zarr/frames",
+    mode="r").arrays()})
 
-    index_<axis>            i64, one for each frame axis, in the order of acquisition; -1 for a frame that names no place
+    index_<axis>            i64, one for each frame axis, in the order of acquisition; -1 for a frame that
+                            names no place
     frame_id, sequence      the camera's own number (-1: none), and the writer's count of what was sent
-    camera_ns, monotonic_ns           when the frame was given to the client: UTC, and that machine's monotonic clock
-    arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
+    camera_ns, monotonic_ns           when the frame was given to the client: UTC, and that machine's
+    monotonic clock arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
     delta_t ... position_z, further fields    f64, NaN where not given
     client_epoch            u32, which client of the acquisition sent it, counted from 1
     fate, reason            u8, ``model.fates``; the group's attributes spell the numbers out
 
-Rows stand shard by shard as these were sealed, frames that were not stored among them; sort by ``sequence`` for the order of sending.
+Rows stand shard by shard as these were sealed, frames that were not stored among them; sort by ``sequence``
+for the order of sending.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ def _index_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, 
 
 
 def table_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, values) of every column, in the order of the table, for some records (``shard.frame_record.record_dtype``[n])."""
+    """(name, values) of every column, in the order of the table, for some records
+    (``shard.frame_record.record_dtype``[n])."""
     yield from _index_columns(records, spec)
     for name in RECORD_COLUMNS:
         yield name, records[name]
@@ -68,7 +73,11 @@ def table_columns(records: np.ndarray, spec: ArraySpec) -> Iterator[tuple[str, n
 
 def column_document(rows: int, dtype: np.dtype) -> bytes:
     """zarr.json of one column. Every chunk carries a crc32c."""
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "gzip", "configuration": {"level": 1}}, {"name": "crc32c"}]
+    codecs = [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "gzip", "configuration": {"level": 1}},
+        {"name": "crc32c"},
+    ]
     return _encode(
         {
             "zarr_format": 3,
@@ -88,7 +97,14 @@ def column_document(rows: int, dtype: np.dtype) -> bytes:
 def table_document(rows: int, names: list[str]) -> bytes:
     """zarr.json of the group."""
     fates, reasons = ({str(int(n)): n.name.lower() for n in numbers} for numbers in (Fate, Reason))
-    table = {"table": "frames", "version": VERSION, "rows": rows, "columns": names, "fate": fates, "reason": reasons}
+    table = {
+        "table": "frames",
+        "version": VERSION,
+        "rows": rows,
+        "columns": names,
+        "fate": fates,
+        "reason": reasons,
+    }
     return _encode({"zarr_format": 3, "node_type": "group", "attributes": {"shardwright": table}})
 
 

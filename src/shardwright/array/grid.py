@@ -1,11 +1,16 @@
-"""The chunk grid: from a frame's place in acquisition order to its slab, its shard and its place in the array.
+"""The chunk grid: from a frame's place in acquisition order to its slab, its shard and its place in the
+array.
 
-    acquisition order     t, z, c            the order frames arrive in; ``position`` ravels an index over these axes (row-major)
+    acquisition order     t, z, c            the order frames arrive in; ``position`` ravels an index over
+                          these axes (row-major)
     storage order         t, c, z, y, x      the order of the array's axes
-    slab                  the frames that share one chunk coordinate along every frame axis; they complete one layer of inner chunks
-    group                 the slabs that share one shard coordinate along every frame axis; one shard file for each shard of the frame plane
+    slab                  the frames that share one chunk coordinate along every frame axis; they complete one
+                          layer of inner chunks
+    group                 the slabs that share one shard coordinate along every frame axis; one shard file for
+                          each shard of the frame plane
 
-The only component that knows both orders. Pure arithmetic on one frozen object; the kernels get its tables as plain arrays.
+The only component that knows both orders. Pure arithmetic on one frozen object; the kernels get its tables as
+plain arrays.
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ def _ravel(index: tuple[int, ...], counts: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Grid:
-    """Derived from a spec by ``Grid.of``. Frame axes are all but the last two, in acquisition order; ``counts[0]`` is 0 when unlimited."""
+    """Derived from a spec by ``Grid.of``. Frame axes are all but the last two, in acquisition order;
+    ``counts[0]`` is 0 when unlimited."""
 
     counts: tuple[int, ...]
     chunk: tuple[int, ...]
@@ -105,11 +111,14 @@ class Grid:
     @cached_property
     def plane_chunks(self) -> tuple[int, int]:
         """Inner chunks that cover one frame, along rows and columns."""
-        return _ceil_div(self.frame_shape[0], self.plane_chunk[0]), _ceil_div(self.frame_shape[1], self.plane_chunk[1])
+        return _ceil_div(self.frame_shape[0], self.plane_chunk[0]), _ceil_div(
+            self.frame_shape[1], self.plane_chunk[1]
+        )
 
     @cached_property
     def plane_shards(self) -> tuple[int, int]:
-        """Shard files that cover one frame, along rows and columns; their product is the files of one group."""
+        """Shard files that cover one frame, along rows and columns; their product is the files of one
+        group."""
         return (
             _ceil_div(self.plane_chunks[0], self.plane_shard_chunks[0]),
             _ceil_div(self.plane_chunks[1], self.plane_shard_chunks[1]),
@@ -125,19 +134,26 @@ class Grid:
         return self.frames_per_slab * self.plane_chunk[0] * self.plane_chunk[1] * self.itemsize
 
     def position_of(self, index: tuple[int, ...]) -> int:
-        """The position of an n-d frame index (acquisition order). Raises ``FrameIndexError`` outside the array."""
+        """The position of an n-d frame index (acquisition order). Raises ``FrameIndexError`` outside the
+        array."""
         if len(index) != len(self.counts):
-            raise FrameIndexError("frame index has the wrong number of axes", expected=f"{len(self.counts)} numbers", got=index)
+            raise FrameIndexError(
+                "frame index has the wrong number of axes", expected=f"{len(self.counts)} numbers", got=index
+            )
         for axis, (i, count) in enumerate(zip(index, self.counts, strict=True)):
             if i < 0 or (i >= count and not (axis == 0 and self.unlimited)):
                 bound = "0 or more" if axis == 0 and self.unlimited else f"0 to {count - 1}"
-                raise FrameIndexError(f"frame index outside the array along axis {axis}", expected=bound, got=index)
+                raise FrameIndexError(
+                    f"frame index outside the array along axis {axis}", expected=bound, got=index
+                )
         return self.check_position(_ravel(tuple(index), self.counts))
 
     def positions_of(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """``position_of`` for int64[n, axes] at once."""
         first_last = self.last_position // math.prod(self.counts[1:])  # so that nothing below overflows
-        lasts = np.array([first_last if axis == 0 else count - 1 for axis, count in enumerate(self.counts)], np.int64)
+        lasts = np.array(
+            [first_last if axis == 0 else count - 1 for axis, count in enumerate(self.counts)], np.int64
+        )
         outside = ((indices < 0) | (indices > lasts)).any(axis=1)
         positions = np.zeros(len(indices), np.int64)
         for axis, count in enumerate(self.counts):
@@ -155,7 +171,9 @@ class Grid:
     def check_position(self, position: int) -> int:
         """``position`` itself. Raises ``FrameIndexError`` outside the array."""
         if not 0 <= position <= self.last_position:
-            raise FrameIndexError("frame id outside the array", expected=f"0 to {self.last_position}", got=position)
+            raise FrameIndexError(
+                "frame id outside the array", expected=f"0 to {self.last_position}", got=position
+            )
         return position
 
     def slab_of_position(self, position: int) -> int:
@@ -167,14 +185,19 @@ class Grid:
         return _unravel(slab, self.slab_counts)
 
     def frames_in_slab(self, slab: int) -> int:
-        """Frames of this slab that lie inside the array; fewer than ``frames_per_slab`` at the array's far edges."""
+        """Frames of this slab that lie inside the array; fewer than ``frames_per_slab`` at the array's far
+        edges."""
         live = 1
-        for axis, (g, c, n) in enumerate(zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)):
+        for axis, (g, c, n) in enumerate(
+            zip(self.slab_coordinates(slab), self.chunk, self.counts, strict=True)
+        ):
             live *= c if axis == 0 and self.unlimited else min(c, n - g * c)
         return live
 
     def group_of_slab(self, slab: int) -> int:
-        coordinates = tuple(g // s for g, s in zip(self.slab_coordinates(slab), self.shard_chunks, strict=True))
+        coordinates = tuple(
+            g // s for g, s in zip(self.slab_coordinates(slab), self.shard_chunks, strict=True)
+        )
         return _ravel(coordinates, self.group_counts)
 
     def group_coordinates(self, group: int) -> tuple[int, ...]:
@@ -183,12 +206,15 @@ class Grid:
     def group_extent_chunks(self, group: int) -> tuple[int, ...]:
         """Slabs of this group along each frame axis that lie inside the array (acquisition order)."""
         extent = []
-        for axis, (h, s, n) in enumerate(zip(self.group_coordinates(group), self.shard_chunks, self.slab_counts, strict=True)):
+        for axis, (h, s, n) in enumerate(
+            zip(self.group_coordinates(group), self.shard_chunks, self.slab_counts, strict=True)
+        ):
             extent.append(s if axis == 0 and self.unlimited else min(s, n - h * s))
         return tuple(extent)
 
     def next_group(self, group: int) -> int | None:
-        """The group that in-order acquisition touches next, None after the last: groups are numbered by their first frame."""
+        """The group that in-order acquisition touches next, None after the last: groups are numbered by their
+        first frame."""
         if not self.counts:
             return None
         following = group + 1
@@ -228,6 +254,11 @@ class Grid:
 
     @cached_property
     def held_frames(self) -> int:
-        """The most frames that wait in incomplete slabs while frames arrive in order: the last one completes its slab."""
-        per_slab = self.frames_per_slab if self.unlimited or not self.counts else math.prod(map(min, self.chunk, self.counts))
+        """The most frames that wait in incomplete slabs while frames arrive in order: the last one completes
+        its slab."""
+        per_slab = (
+            self.frames_per_slab
+            if self.unlimited or not self.counts
+            else math.prod(map(min, self.chunk, self.counts))
+        )
         return self.open_slabs * per_slab

@@ -1,11 +1,13 @@
-"""Levels of one image: the ``datasets`` of its OME-Zarr multiscale, and zarr.json of an array that is made from another one.
+"""Levels of one image: the ``datasets`` of its OME-Zarr multiscale, and zarr.json of an array that is made
+from another one.
 
     level 0                     the image as it was acquired
     level n                     level n-1, with half the elements along the chosen axes
-    coordinateTransformations   scale, then (where it is not 0) translation: where the centre of element 0 lies in the axes' units
+    coordinateTransformations   scale, then (where it is not 0) translation: where the centre of element 0
+                                lies in the axes' units
 
-An element of a mean, minimum or maximum stands for its whole window, so that its centre moves by half an element of the level below; "nearest" is
-the window's first element and stays where that was.
+An element of a mean, minimum or maximum stands for its whole window, so that its centre moves by half an
+element of the level below; "nearest" is the window's first element and stays where that was.
 """
 
 from __future__ import annotations
@@ -26,14 +28,21 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 
 def multiscale_of(attributes: dict[str, Any] | None) -> dict[str, Any]:
-    """The one multiscale of an image group's attributes. Raises ``ShardFormatError`` when it is another kind of group."""
+    """The one multiscale of an image group's attributes. Raises ``ShardFormatError`` when it is another kind
+    of group."""
     try:
         (multiscale,) = (attributes or {})["ome"]["multiscales"]
-        sound = len(multiscale["datasets"]) >= 1 and all(isinstance(axis["name"], str) for axis in multiscale["axes"])
+        sound = len(multiscale["datasets"]) >= 1 and all(
+            isinstance(axis["name"], str) for axis in multiscale["axes"]
+        )
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
-        raise ShardFormatError("the store is no OME-Zarr image", expected="a group with one multiscale of named axes", got=sorted(attributes or {}))
+        raise ShardFormatError(
+            "the store is no OME-Zarr image",
+            expected="a group with one multiscale of named axes",
+            got=sorted(attributes or {}),
+        )
     found: dict[str, Any] = multiscale
     return found
 
@@ -45,7 +54,11 @@ def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[floa
         kind = transformation.get("type")
         values = transformation.get(kind)
         if kind not in ("scale", "translation") or not isinstance(values, list) or len(values) != rank:
-            raise ShardFormatError("coordinateTransformations not supported", expected=f"scale and translation of {rank} numbers", got=transformation)
+            raise ShardFormatError(
+                "coordinateTransformations not supported",
+                expected=f"scale and translation of {rank} numbers",
+                got=transformation,
+            )
         if kind == "scale":
             scale = values
         else:
@@ -53,19 +66,25 @@ def scale_and_translation(dataset: dict[str, Any], rank: int) -> tuple[list[floa
     return scale, translation
 
 
-def level_dataset(below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool) -> dict[str, Any]:
-    """The dataset of the level at ``path``, made from ``below``. ``centred``: its elements stand for windows, not for their first elements."""
+def level_dataset(
+    below: dict[str, Any], path: str, factors: tuple[int, ...], *, centred: bool
+) -> dict[str, Any]:
+    """The dataset of the level at ``path``, made from ``below``. ``centred``: its elements stand for windows,
+    not for their first elements."""
     scale, translation = scale_and_translation(below, len(factors))
     if centred:
         translation = [t + (f - 1) / 2 * s for t, s, f in zip(translation, scale, factors, strict=True)]
-    transformations: list[dict[str, Any]] = [{"type": "scale", "scale": [s * f for s, f in zip(scale, factors, strict=True)]}]
+    transformations: list[dict[str, Any]] = [
+        {"type": "scale", "scale": [s * f for s, f in zip(scale, factors, strict=True)]}
+    ]
     if any(translation):
         transformations.append({"type": "translation", "translation": translation})
     return {"path": path, "coordinateTransformations": transformations}
 
 
 def group_document(document: dict[str, Any], datasets: list[dict[str, Any]], method: str | None) -> bytes:
-    """The image group's zarr.json with these ``datasets``; all else stays, but for consolidated metadata, which would tell of others.
+    """The image group's zarr.json with these ``datasets``; all else stays, but for consolidated metadata,
+    which would tell of others.
 
     ``method``: how levels were made, None when that does not change.
     """
@@ -87,8 +106,9 @@ def derived_array(
     chunk_codecs: list[Any],
     made: dict[str, Any],
 ) -> bytes:
-    """zarr.json of an array that has another shape, other chunks or another codec than ``document``, and every other field of Zarr v3: dtype, fill
-    value, axes, attributes, index location. ``made`` says how, under the creator's attribute."""
+    """zarr.json of an array that has another shape, other chunks or another codec than ``document``, and
+    every other field of Zarr v3: dtype, fill value, axes, attributes, index location. ``made`` says how,
+    under the creator's attribute."""
     changed = copy.deepcopy(understood(document))
     changed["shape"] = list(shape)
     changed["chunk_grid"]["configuration"]["chunk_shape"] = list(shard_shape)
@@ -96,13 +116,21 @@ def derived_array(
     sharding["chunk_shape"], sharding["codecs"] = list(chunk_shape), chunk_codecs
     attributes = changed.get("attributes") or {}
     before = attributes.get(CREATOR_ATTRIBUTE)
-    changed["attributes"] = {**attributes, CREATOR_ATTRIBUTE: {**(before if isinstance(before, dict) else {}), **made}}
+    changed["attributes"] = {
+        **attributes,
+        CREATOR_ATTRIBUTE: {**(before if isinstance(before, dict) else {}), **made},
+    }
     return encode(changed)
 
 
-def fitting_shards(shape: tuple[int, ...], chunk_shape: tuple[int, ...], shard_shape: tuple[int, ...]) -> tuple[int, ...]:
+def fitting_shards(
+    shape: tuple[int, ...], chunk_shape: tuple[int, ...], shard_shape: tuple[int, ...]
+) -> tuple[int, ...]:
     """Shards no longer than the array needs: a small level has a small index. Whole chunks."""
-    return tuple(min(s, math.ceil(n / c) * c) if n else s for n, c, s in zip(shape, chunk_shape, shard_shape, strict=True))
+    return tuple(
+        min(s, math.ceil(n / c) * c) if n else s
+        for n, c, s in zip(shape, chunk_shape, shard_shape, strict=True)
+    )
 
 
 def encode(document: dict[str, Any]) -> bytes:

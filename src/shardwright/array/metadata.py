@@ -64,7 +64,9 @@ def array_metadata(spec: ArraySpec, first_axis_extent: int, chunk_codecs: list[d
 
 def group_metadata(spec: ArraySpec, name: str) -> bytes:
     """zarr.json of the OME-Zarr group that holds the image."""
-    return _encode({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}})
+    return _encode(
+        {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome_attributes(spec, name)}}
+    )
 
 
 def _encode(document: dict[str, Any]) -> bytes:

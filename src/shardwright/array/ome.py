@@ -15,16 +15,25 @@ _CHANNEL_COLORS = ("FFFFFF", "00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "
 
 
 def ome_attributes(spec: ArraySpec, name: str) -> dict[str, Any]:
-    """The ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` channel for each along a channel axis, up to
-    ``MAX_CHANNELS``."""
+    """The ``ome`` attributes of the group: one multiscale of one level, and one ``omero`` channel for each
+    along a channel axis, up to ``MAX_CHANNELS``."""
     stored = spec.stored_dimensions
     multiscale = {
         "name": name,
         "axes": [_axis(d) for d in stored],
-        "datasets": [{"path": IMAGE_PATH, "coordinateTransformations": [{"type": "scale", "scale": [d.scale for d in stored]}]}],
+        "datasets": [
+            {
+                "path": IMAGE_PATH,
+                "coordinateTransformations": [{"type": "scale", "scale": [d.scale for d in stored]}],
+            }
+        ],
     }
     channels = _channels(spec)
-    return {"version": "0.5", "multiscales": [multiscale], **({"omero": {"channels": channels}} if channels else {})}
+    return {
+        "version": "0.5",
+        "multiscales": [multiscale],
+        **({"omero": {"channels": channels}} if channels else {}),
+    }
 
 
 def _axis(d: Dimension) -> dict[str, str]:
@@ -44,7 +53,12 @@ def _channels(spec: ArraySpec) -> list[dict[str, Any]]:
     low, high = _display_range(spec.dtype)
     window = {"min": low, "max": high, "start": low, "end": high}
     return [
-        {"label": f"channel {i}", "color": _CHANNEL_COLORS[i % len(_CHANNEL_COLORS)], "active": True, "window": window}
+        {
+            "label": f"channel {i}",
+            "color": _CHANNEL_COLORS[i % len(_CHANNEL_COLORS)],
+            "active": True,
+            "window": window,
+        }
         for i in range(counts[0] if counts else 1)
     ]
 
@@ -59,23 +73,39 @@ def _display_range(dtype: str) -> tuple[float, float]:
 
 
 def layout_warnings(spec: ArraySpec) -> list[str]:
-    """What readers or validators will not take, one sentence each; empty for the profile that everything opens."""
+    """What readers or validators will not take, one sentence each; empty for the profile that everything
+    opens."""
     warnings = []
     if spec.index_location == "start":
-        warnings.append("index_location: start is not read by JavaScript viewers (zarrita, neuroglancer): they look for the index at the end")
+        warnings.append(
+            "index_location: start is not read by JavaScript viewers (zarrita, neuroglancer): "
+            "they look for the index at the end"
+        )
     stored = spec.stored_dimensions
     ranks = {"time": 0, "channel": 1, "other": 1, "space": 2}
     order = [ranks[d.axis_type] for d in stored]
     if order != sorted(order):
-        warnings.append("axes: OME-Zarr 0.5 wants time, then channel, then space; set storage_order, or validators and napari will refuse the image")
+        warnings.append(
+            "axes: OME-Zarr 0.5 wants time, then channel, then space; set storage_order, or "
+            "validators and napari will refuse the image"
+        )
     for kind, most in (("time", 1), ("channel", 1), ("space", 3)):
         count = sum(d.axis_type == kind for d in stored)
         if count > most:
-            warnings.append(f"axes: OME-Zarr 0.5 allows {most} {kind} axis, this array has {count}; validators will refuse the image")
+            warnings.append(
+                f"axes: OME-Zarr 0.5 allows {most} {kind} axis, this array has {count}; "
+                f"validators will refuse the image"
+            )
     if not 2 <= len(stored) <= 5:
-        warnings.append(f"axes: OME-Zarr 0.5 allows 2 to 5 axes, this array has {len(stored)}; validators will refuse the image")
+        warnings.append(
+            f"axes: OME-Zarr 0.5 allows 2 to 5 axes, this array has {len(stored)}; validators "
+            f"will refuse the image"
+        )
     if sum(d.axis_type == "space" for d in stored) < 2:
-        warnings.append("axes: OME-Zarr 0.5 wants 2 or 3 space axes; name the frame's axes y and x or give them type: space")
+        warnings.append(
+            "axes: OME-Zarr 0.5 wants 2 or 3 space axes; name the frame's axes y and x or give "
+            "them type: space"
+        )
     if spec.dtype in ("bool", "int64", "float16", "float64"):
         warnings.append(f"dtype: {spec.dtype} is not among the data types that neuroglancer shows")
     return warnings

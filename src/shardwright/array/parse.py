@@ -16,5 +16,8 @@ def parse_spec(facts: ArraySpec | dict[str, Any]) -> ArraySpec:
     try:
         return ArraySpec.model_validate(facts)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)[:4]]
+        problems = [
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+            for problem in error.errors(include_url=False)[:4]
+        ]
         raise SpecError("the array specification is wrong", got="; ".join(problems)[:800]) from None

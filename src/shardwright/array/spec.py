@@ -1,6 +1,7 @@
 """ArraySpec and its parts: what a user asks for, validated once at the border and frozen.
 
-Names follow ome-writers and acquire-zarr. The same models are read from YAML, sent as JSON over the wire and built in Python.
+Names follow ome-writers and acquire-zarr. The same models are read from YAML, sent as JSON over the wire and
+built in Python.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_serializer, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from shardwright.wire.descriptor import METADATA_FIELDS
 
@@ -22,7 +32,8 @@ DTYPES = (
     *("uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
-# c-blosc counts a chunk's bytes in an int32 and keeps 16 for its header; gzip and LZ4 are within that bound too.
+# c-blosc counts a chunk's bytes in an int32 and keeps 16 for its header; gzip and LZ4 are within that bound
+# too.
 MAX_CHUNK_BYTES = 2**31 - 1 - 16
 MAX_FRAMES = 2**48  # of a whole array: the places that the protocol can name, far below what int64 holds
 MAX_FRAME_BYTES = 2**36
@@ -34,7 +45,17 @@ MAX_ATTRIBUTES_DEPTH = 64  # of lists and objects in each other; many readers of
 MAX_UNIT_CHARACTERS = 128
 MAX_FRAME_FIELDS = 32
 RESERVED_COLUMNS = frozenset(
-    {"frame_id", "sequence", "camera_ns", "monotonic_ns", "arrival_ns", "arrival_monotonic_ns", "client_epoch", "fate", "reason"}
+    {
+        "frame_id",
+        "sequence",
+        "camera_ns",
+        "monotonic_ns",
+        "arrival_ns",
+        "arrival_monotonic_ns",
+        "client_epoch",
+        "fate",
+        "reason",
+    }
 )
 _DTYPE_NAME = re.compile(r"[<>=|]?[A-Za-z?]+[0-9]*")  # NumPy takes more: "\n" is its type number 10
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -48,10 +69,12 @@ class _Frozen(BaseModel):
 
 
 class Dimension(_Frozen):
-    """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is in ``unit`` per pixel or step.
+    """One axis, in the order frames are acquired. ``count=None`` is unlimited (first axis only); ``scale`` is
+    in ``unit`` per pixel or step.
 
-    ``scale=0`` stands for *unknown*, as acquisition programs say it of a pixel size that nobody calibrated. OME-Zarr has no unknown scale and allows
-    none of 0, so it becomes its neutral one: ``scale`` 1.0 and no ``unit``, which claims no size.
+    ``scale=0`` stands for *unknown*, as acquisition programs say it of a pixel size that nobody calibrated.
+    OME-Zarr has no unknown scale and allows none of 0, so it becomes its neutral one: ``scale`` 1.0 and no
+    ``unit``, which claims no size.
     """
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")
@@ -107,17 +130,21 @@ def _codec_tag(value: Any) -> str:
 
 
 CODEC_NAMES = ("blosc", "zstd", "gzip", "none")
-Codec = Annotated[Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] | Annotated[Gzip, Tag("gzip")], Discriminator(_codec_tag)]
+Codec = Annotated[
+    Annotated[Blosc, Tag("blosc")] | Annotated[Zstd, Tag("zstd")] | Annotated[Gzip, Tag("gzip")],
+    Discriminator(_codec_tag),
+]
 
 
 class ArraySpec(_Frozen):
-    """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns), codec and layout. An axis whose ``scale`` is
-    not known is given ``scale=0`` (``Dimension``).
+    """One image array: dtype, axes in acquisition order (the last two are the frame's rows and columns),
+    codec and layout. An axis whose ``scale`` is not known is given ``scale=0`` (``Dimension``).
 
-    ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own. ``fill_value`` stands where no frame came;
-    for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for
-    its default settings; None or ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that
-    every frame may bring as metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
+    ``storage_order`` names all axes in the order they are stored; the last two stay the frame's own.
+    ``fill_value`` stands where no frame came; for floats also ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
+    ``codec`` may be a name, ``"blosc"``, ``"zstd"`` or ``"gzip"``, for its default settings; None or
+    ``"none"`` stores chunks as they are. ``frame_fields`` names further numbers that every frame may bring as
+    metadata, beside those of ``wire.METADATA_FIELDS``; each becomes a column of the frame table.
     """
 
     dtype: str
@@ -154,7 +181,8 @@ class ArraySpec(_Frozen):
     @field_validator("fill_value", mode="before")
     @classmethod
     def _plain_number(cls, value: Any) -> Any:
-        """Non-finite floats by the name they have in JSON, so that a spec survives the wire; NumPy scalars as Python's."""
+        """Non-finite floats by the name they have in JSON, so that a spec survives the wire; NumPy scalars as
+        Python's."""
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, float) and not math.isfinite(value):
@@ -168,17 +196,30 @@ class ArraySpec(_Frozen):
         try:
             length = len(json.dumps(value, indent=2, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"attributes: must be plain JSON, since they go into zarr.json: {error}") from None
+            raise ValueError(
+                f"attributes: must be plain JSON, since they go into zarr.json: {error}"
+            ) from None
         if length > MAX_ATTRIBUTES_BYTES:
-            raise ValueError(f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json, got {length}")
+            raise ValueError(
+                f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in "
+                f"zarr.json, got {length}"
+            )
         return value
 
     @field_validator("frame_fields")
     @classmethod
     def _column_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for i, name in enumerate(value):
-            if not _FIELD_NAME.fullmatch(name) or name in METADATA_FIELDS or name in RESERVED_COLUMNS or name.startswith("index_"):
-                raise ValueError(f"frame_fields: {name!r} is taken or no plain name (a to z, digits, _), expected a name that no column has yet")
+            if (
+                not _FIELD_NAME.fullmatch(name)
+                or name in METADATA_FIELDS
+                or name in RESERVED_COLUMNS
+                or name.startswith("index_")
+            ):
+                raise ValueError(
+                    f"frame_fields: {name!r} is taken or no plain name (a to z, digits, _), "
+                    f"expected a name that no column has yet"
+                )
             if name in value[:i]:
                 raise ValueError(f"frame_fields: names must differ, got {name!r} twice")
         return value
@@ -199,31 +240,49 @@ class ArraySpec(_Frozen):
             raise ValueError(f"dimensions: names must differ, got {names}")
         for d in self.dimensions[1:]:
             if d.count is None:
-                raise ValueError(f"dimensions: only the first axis may be unlimited (count: null), not {d.name!r}")
+                raise ValueError(
+                    f"dimensions: only the first axis may be unlimited (count: null), not {d.name!r}"
+                )
         if len(self.dimensions) == 2 and self.dimensions[0].count is None:
             raise ValueError("dimensions: the two axes of the frame itself need a count")
         if self.storage_order is not None:
             if sorted(self.storage_order) != sorted(names):
-                raise ValueError(f"storage_order: must name every axis once, expected the axes {names}, got {list(self.storage_order)}")
+                raise ValueError(
+                    f"storage_order: must name every axis once, expected the axes {names}, got "
+                    f"{list(self.storage_order)}"
+                )
             if list(self.storage_order[-2:]) != names[-2:]:
-                raise ValueError(f"storage_order: must end with the frame's own axes {names[-2:]}, got {list(self.storage_order)}")
+                raise ValueError(
+                    f"storage_order: must end with the frame's own axes {names[-2:]}, got "
+                    f"{list(self.storage_order)}"
+                )
         self._check_sizes()
         self.fill_bytes()  # raises when the fill value does not fit the dtype
         return self
 
     def _check_sizes(self) -> None:
-        """Every product of the axes' numbers that an array, a table or a file is made for. What they need in memory is the plan's to say."""
+        """Every product of the axes' numbers that an array, a table or a file is made for. What they need in
+        memory is the plan's to say."""
         frame_axes, plane = self.dimensions[:-2], self.dimensions[-2:]
         chunk_bytes = math.prod(d.chunk_size for d in self.dimensions) * self.itemsize
         if chunk_bytes > MAX_CHUNK_BYTES:
             raise ValueError(
-                f"dimensions: one inner chunk would have {chunk_bytes} bytes, the codecs end at {MAX_CHUNK_BYTES}; make chunk_size smaller"
+                f"dimensions: one inner chunk would have {chunk_bytes} bytes, the codecs end at "
+                f"{MAX_CHUNK_BYTES}; make chunk_size smaller"
             )
         for what, most, size in (
             ("frames in the array", MAX_FRAMES, math.prod(d.count or 1 for d in frame_axes)),
             ("bytes in a frame", MAX_FRAME_BYTES, self.frame_bytes),
-            ("inner chunks in a frame", MAX_CHUNKS_OF_FRAME, math.prod(-(-(d.count or 1) // d.chunk_size) for d in plane)),
-            ("inner chunks in a shard", MAX_CHUNKS_PER_SHARD, math.prod(d.shard_size_chunks for d in self.dimensions)),
+            (
+                "inner chunks in a frame",
+                MAX_CHUNKS_OF_FRAME,
+                math.prod(-(-(d.count or 1) // d.chunk_size) for d in plane),
+            ),
+            (
+                "inner chunks in a shard",
+                MAX_CHUNKS_PER_SHARD,
+                math.prod(d.shard_size_chunks for d in self.dimensions),
+            ),
             ("frames in a shard", MAX_FRAMES_PER_SHARD, math.prod(d.shard_size for d in frame_axes)),
         ):
             if size > most:
@@ -255,7 +314,8 @@ class ArraySpec(_Frozen):
         return tuple(by_name[name] for name in self.storage_order)
 
     def fill_bytes(self) -> bytes:
-        """The fill value as one little-endian element. Raises ``ValueError`` when it is none of the dtype's (floats are rounded to it)."""
+        """The fill value as one little-endian element. Raises ``ValueError`` when it is none of the dtype's
+        (floats are rounded to it)."""
         dtype = np.dtype(self.dtype).newbyteorder("<")
         value = self.fill_value
         if isinstance(value, str):
@@ -277,13 +337,22 @@ def _check_depth(attributes: Any) -> None:
     """Not by recursion: what is nested too deep ends this process's stack as well."""
     level = [attributes]
     for _ in range(MAX_ATTRIBUTES_DEPTH + 1):
-        inner = (value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list | tuple))
+        inner = (
+            value.values() if isinstance(value, dict) else value
+            for value in level
+            if isinstance(value, dict | list | tuple)
+        )
         level = [value for values in inner for value in values]
         if not level:
             return
         if len(level) > MAX_ATTRIBUTES_BYTES:
-            raise ValueError(f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json")
-    raise ValueError(f"attributes: nested too deep, expected at most {MAX_ATTRIBUTES_DEPTH} lists and objects in each other")
+            raise ValueError(
+                f"attributes: too long, expected at most {MAX_ATTRIBUTES_BYTES} bytes in zarr.json"
+            )
+    raise ValueError(
+        f"attributes: nested too deep, expected at most {MAX_ATTRIBUTES_DEPTH} lists and "
+        f"objects in each other"
+    )
 
 
 def _short(value: str) -> str:

@@ -15,7 +15,8 @@ def command(
     socket: Path | None = SOCKET,
     as_json: bool = typer.Option(False, "--json", help="Print them as JSON."),
 ) -> None:
-    """List the acquisitions that a running daemon has open, with what has come, is stored and is missing. Exits with 1 when no daemon answers."""
+    """List the acquisitions that a running daemon has open, with what has come, is stored and is missing.
+    Exits with 1 when no daemon answers."""
     with control_client(config, socket) as daemon:
         status = daemon.ask("status")["status"]
     if as_json:

@@ -1,4 +1,5 @@
-"""The ``shardwright`` command: names its subcommands, loads only the one that is asked for, and turns typed errors into one line and an exit code.
+"""The ``shardwright`` command: names its subcommands, loads only the one that is asked for, and turns typed
+errors into one line and an exit code.
 
 Exit codes: 0 done, 1 the work failed or something is wrong with the data, 2 usage or configuration.
 """
@@ -22,21 +23,31 @@ from shardwright.storage.failpoints import load_from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # where the scripts of --install-completion put the words so far
+# where the scripts of --install-completion put the words so far
+_COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
-# name -> (module with a function ``command``, the line that --help shows). A module is imported only when its command is called, so that
-# `shardwright schema` waits neither for numba nor for zmq.
+# name -> (module with a function ``command``, the line that --help shows). A module is imported only when its
+# command is called, so that `shardwright schema` waits neither for numba nor for zmq.
 COMMANDS = {
     "serve": ("shardwright.cli.serve", "Run the daemon that takes frames from cameras."),
     "check": ("shardwright.cli.check", "Print what a configuration will need, or what is wrong with it."),
-    "plan": ("shardwright.cli.plan", "Say whether this machine can hold the cameras' rates, by measuring it."),
-    "doctor": ("shardwright.cli.doctor", "Check this machine for a configuration: disks, limits, kernel, clock, libraries."),
+    "plan": (
+        "shardwright.cli.plan",
+        "Say whether this machine can hold the cameras' rates, by measuring it.",
+    ),
+    "doctor": (
+        "shardwright.cli.doctor",
+        "Check this machine for a configuration: disks, limits, kernel, clock, libraries.",
+    ),
     "schema": ("shardwright.cli.schema", "Print the JSON Schema of the configuration."),
     "install": ("shardwright.cli.install", "Put systemd units and an example configuration in place."),
     "camera": ("shardwright.cli.camera", "Run a simulated camera against a daemon."),
     "status": ("shardwright.cli.status", "Show what a running daemon does."),
     "acquisitions": ("shardwright.cli.acquisitions", "List the acquisitions that a running daemon has open."),
-    "stop": ("shardwright.cli.stop", "End one acquisition of a running daemon, sealed with what has arrived."),
+    "stop": (
+        "shardwright.cli.stop",
+        "End one acquisition of a running daemon, sealed with what has arrived.",
+    ),
     "drain": ("shardwright.cli.drain", "End a running daemon in good order."),
     "keygen": ("shardwright.cli.keygen", "Make a pair of keys for connections over TCP."),
     "inspect": ("shardwright.cli.inspect", "Show the shards, slots and gaps of a store or of one shard."),
@@ -55,7 +66,9 @@ def _print_version(wanted: bool) -> None:
 
 
 def _root(
-    show_version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    show_version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None:
     """Acquisition writer for microscope rigs: camera frames in, sharded OME-Zarr out."""
 
@@ -84,7 +97,9 @@ def _shown(params: list[Any]) -> list[Any]:
 
 def _paragraphs(function: Callable[..., Any]) -> str:
     """Its docstring for a terminal of any width: line ends that are not between paragraphs would be kept."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (inspect.getdoc(function) or "").split("\n\n"))
+    return "\n\n".join(
+        " ".join(paragraph.split()) for paragraph in (inspect.getdoc(function) or "").split("\n\n")
+    )
 
 
 def _words(arguments: Sequence[str]) -> set[str]:
@@ -93,7 +108,8 @@ def _words(arguments: Sequence[str]) -> set[str]:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """The typer application for one command line: the commands it names are loaded, the others only listed."""
+    """The typer application for one command line: the commands it names are loaded, the others only
+    listed."""
     words = _words(arguments)
     app = typer.Typer(
         name="shardwright",
@@ -105,7 +121,9 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_root)
     for name, (module, summary) in COMMANDS.items():
         function: Callable[..., Any] = import_module(module).command if name in words else _not_loaded
-        app.command(name, cls=_Command, short_help=summary, help=_paragraphs(function) if name in words else summary)(function)
+        app.command(
+            name, cls=_Command, short_help=summary, help=_paragraphs(function) if name in words else summary
+        )(function)
     return app
 
 
@@ -115,7 +133,8 @@ def exit_code(error: ShardwrightError) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command line and exit. Unexpected exceptions keep their traceback and end in a non-zero code."""
+    """Run one command line and exit. Unexpected exceptions keep their traceback and end in a non-zero
+    code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     load_from_environment()
     try:

@@ -1,4 +1,5 @@
-"""Options that describe arrays, as a user writes them: ``z=64,y=64``, ``zstd:5``, ``512MiB``. A wrong one is a usage error that shows how."""
+"""Options that describe arrays, as a user writes them: ``z=64,y=64``, ``zstd:5``, ``512MiB``. A wrong one is
+a usage error that shows how."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def parse_sizes(option: str, text: str) -> dict[str, int]:
     for part in text.split(","):
         match = _SIZE.fullmatch(part.strip())
         if match is None or match[1] in sizes:
-            raise typer.BadParameter(f"expected axes and sizes such as z=64,y=64,x=64, each axis once, got {text!r}", param_hint=option)
+            raise typer.BadParameter(
+                f"expected axes and sizes such as z=64,y=64,x=64, each axis once, got {text!r}",
+                param_hint=option,
+            )
         sizes[match[1]] = int(match[2])
     return sizes
 
@@ -59,7 +63,9 @@ def parse_codec(text: str) -> Blosc | Zstd | Gzip | None:
             return Blosc.model_validate(facts)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: {' '.join(str(error).split())}", param_hint="--codec") from None
-    raise typer.BadParameter(f"expected one of zstd:5, gzip:6, blosc:zstd:5, none, got {text!r}", param_hint="--codec")
+    raise typer.BadParameter(
+        f"expected one of zstd:5, gzip:6, blosc:zstd:5, none, got {text!r}", param_hint="--codec"
+    )
 
 
 def parse_size(option: str, text: str) -> int:

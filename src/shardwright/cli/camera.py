@@ -27,40 +27,84 @@ _PLAIN_PROGRESS_INTERVAL_S = 2.0
 
 
 def command(
-    connect: str = typer.Option(..., metavar="ENDPOINT", help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555."),
-    name: str = typer.Option(..., metavar="NAME", help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root."),
+    connect: str = typer.Option(
+        ...,
+        metavar="ENDPOINT",
+        help="The daemon's endpoint, such as ipc:///run/shardwright/ingest.sock or tcp://rig:5555.",
+    ),
+    name: str = typer.Option(
+        ...,
+        metavar="NAME",
+        help="Name of the acquisition; the store is NAME.ome.zarr in the daemon's output root.",
+    ),
     frames: int = typer.Option(100, min=1, metavar="COUNT", help="Frames to send."),
-    shape: str | None = typer.Option(None, help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own.", metavar="HxW"),
-    dtype: str | None = typer.Option(None, metavar="DTYPE", help="Pixel type. Default: uint16, or the stream's own."),
-    fps: float = typer.Option(0.0, min=0, metavar="HZ", help="Frames per second; 0 is as fast as the daemon takes them."),
-    seed: int = typer.Option(0, min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."),
-    stream: str | None = typer.Option(None, metavar="STREAM", help="A stream of the daemon's configuration, in place of an own layout."),
-    chunk: str | None = typer.Option(None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"),
-    shard: str | None = typer.Option(None, help="Chunks of one shard along each axis. Default: about 256 MiB.", metavar="TxHxW"),
-    codec: str = typer.Option("blosc:lz4:1:shuffle", metavar="CODEC", help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none."),
-    transport: Literal["auto", "shm", "message"] = typer.Option("auto", help="How the pixels travel; auto: shared memory where it can."),
+    shape: str | None = typer.Option(
+        None, help="ROWSxCOLUMNS of a frame. Default: 2048x2048, or the stream's own.", metavar="HxW"
+    ),
+    dtype: str | None = typer.Option(
+        None, metavar="DTYPE", help="Pixel type. Default: uint16, or the stream's own."
+    ),
+    fps: float = typer.Option(
+        0.0, min=0, metavar="HZ", help="Frames per second; 0 is as fast as the daemon takes them."
+    ),
+    seed: int = typer.Option(
+        0, min=0, metavar="NUMBER", help="Seed of the pixels; the same seed gives the same frames."
+    ),
+    stream: str | None = typer.Option(
+        None, metavar="STREAM", help="A stream of the daemon's configuration, in place of an own layout."
+    ),
+    chunk: str | None = typer.Option(
+        None, help="Inner chunk as FRAMESxROWSxCOLUMNS. Default: about 2 MiB.", metavar="TxHxW"
+    ),
+    shard: str | None = typer.Option(
+        None, help="Chunks of one shard along each axis. Default: about 256 MiB.", metavar="TxHxW"
+    ),
+    codec: str = typer.Option(
+        "blosc:lz4:1:shuffle",
+        metavar="CODEC",
+        help="blosc[:CNAME[:LEVEL[:SHUFFLE]]], zstd[:LEVEL], gzip[:LEVEL] or none.",
+    ),
+    transport: Literal["auto", "shm", "message"] = typer.Option(
+        "auto", help="How the pixels travel; auto: shared memory where it can."
+    ),
     timeout_ms: int = typer.Option(10_000, min=1, metavar="MS", help="How long to wait for the daemon."),
     reconnect_ms: int = typer.Option(
-        60_000, "--reconnect-ms", min=0, metavar="MS", help="How long to wait for a daemon that dies to come back; 0 for not at all."
+        60_000,
+        "--reconnect-ms",
+        min=0,
+        metavar="MS",
+        help="How long to wait for a daemon that dies to come back; 0 for not at all.",
     ),
     secret_key: Path | None = typer.Option(
-        None, envvar="SHARDWRIGHT_SECRET_KEY", help="This camera's NAME.key_secret, for a daemon that demands keys.", metavar="FILE"
+        None,
+        envvar="SHARDWRIGHT_SECRET_KEY",
+        help="This camera's NAME.key_secret, for a daemon that demands keys.",
+        metavar="FILE",
     ),
-    daemon_key: Path | None = typer.Option(None, envvar="SHARDWRIGHT_DAEMON_KEY", help="That daemon's NAME.key.", metavar="FILE"),
+    daemon_key: Path | None = typer.Option(
+        None, envvar="SHARDWRIGHT_DAEMON_KEY", help="That daemon's NAME.key.", metavar="FILE"
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the receipt as JSON."),
 ) -> None:
-    """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the seed.
+    """Run a simulated camera: photon noise on a fluorescence-like sample, every frame regenerable from the
+    seed.
 
     Exits with 1 when the daemon did not store every frame.
     """
     if stream is not None and (chunk or shard):
-        raise typer.BadParameter("the stream has its own layout; leave out --chunk and --shard", param_hint="--stream")
+        raise typer.BadParameter(
+            "the stream has its own layout; leave out --chunk and --shard", param_hint="--stream"
+        )
     rows_columns = None if shape is None else parse_shape(shape)
     if dtype is not None and dtype not in DTYPES:
         raise typer.BadParameter(f"expected one of {', '.join(DTYPES)}, got {dtype!r}", param_hint="--dtype")
     if (secret_key is None) != (daemon_key is None):
-        raise typer.BadParameter("one key is of no use without the other", param_hint="--secret-key and --daemon-key")
-    spec = None if stream else camera_spec(rows_columns or (2048, 2048), dtype or "uint16", chunk, shard, codec)
+        raise typer.BadParameter(
+            "one key is of no use without the other", param_hint="--secret-key and --daemon-key"
+        )
+    spec = (
+        None if stream else camera_spec(rows_columns or (2048, 2048), dtype or "uint16", chunk, shard, codec)
+    )
 
     from shardwright.client import Curve
     from shardwright.client import connect as connect_daemon
@@ -68,7 +112,9 @@ def command(
     from shardwright.simulate.photons import PhotonFrames
 
     curve = None if secret_key is None or daemon_key is None else Curve(secret_key, daemon_key)
-    with connect_daemon(connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms, curve=curve) as daemon:
+    with connect_daemon(
+        connect, timeout_ms=timeout_ms, transport=transport, reconnect_timeout_ms=reconnect_ms, curve=curve
+    ) as daemon:
         with daemon.acquire(name, spec, stream=stream) as target:
             source = PhotonFrames(rows_columns or target.spec.frame_shape, dtype or target.spec.dtype, seed)
             with _progress(frames) as on_frame:
@@ -87,7 +133,9 @@ def parse_counts(text: str, count: int, option: str) -> tuple[int, ...]:
     """``2048x2048`` as numbers above 0. Raises typer's usage error."""
     parts = text.lower().split("x")
     if len(parts) != count or not all(part.isdecimal() and 0 < int(part) < 2**31 for part in parts):
-        raise typer.BadParameter(f"expected {'x'.join(['N'] * count)} with numbers above 0, got {text!r}", param_hint=option)
+        raise typer.BadParameter(
+            f"expected {'x'.join(['N'] * count)} with numbers above 0, got {text!r}", param_hint=option
+        )
     return tuple(map(int, parts))
 
 
@@ -97,14 +145,21 @@ def parse_shape(text: str) -> tuple[int, int]:
     return rows, columns
 
 
-def camera_spec(shape: tuple[int, int], dtype: str, chunk: str | None, shard: str | None, codec: str) -> ArraySpec:
-    """An unlimited t, y, x array for frames of ``shape``. Raises typer's usage error for options that make no array."""
+def camera_spec(
+    shape: tuple[int, int], dtype: str, chunk: str | None, shard: str | None, codec: str
+) -> ArraySpec:
+    """An unlimited t, y, x array for frames of ``shape``. Raises typer's usage error for options that make no
+    array."""
     import numpy as np
 
     itemsize = np.dtype(dtype).itemsize
     if chunk is None:
         rows, columns = (min(256, n) for n in shape)
-        chunk_sizes: tuple[int, ...] = (max(1, CHUNK_GOAL_BYTES // (rows * columns * itemsize)), rows, columns)
+        chunk_sizes: tuple[int, ...] = (
+            max(1, CHUNK_GOAL_BYTES // (rows * columns * itemsize)),
+            rows,
+            columns,
+        )
     else:
         chunk_sizes = parse_counts(chunk, 3, "--chunk")
     if shard is None:
@@ -171,6 +226,8 @@ def _print_receipt(receipt: Receipt, run: CameraRun, transport: str) -> None:
     table.add_row("ratio", f"{receipt.ratio:.2f}")
     table.add_row("transport", transport)
     table.add_row(
-        "camera", f"{run.frames_per_second:,.1f} frames/s, {run.bytes_per_second / 1e9:.3f} GB/s, {run.frames_behind} frames behind schedule"
+        "camera",
+        f"{run.frames_per_second:,.1f} frames/s, {run.bytes_per_second / 1e9:.3f} GB/s, "
+        f"{run.frames_behind} frames behind schedule",
     )
     Console().print(table)

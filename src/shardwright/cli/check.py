@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
     frame_rate: float | None = typer.Option(
-        None, "--frame-rate", min=0.000001, max=1e9, metavar="HZ", help="Frames per second, in place of each stream's frame_rate_hz."
+        None,
+        "--frame-rate",
+        min=0.000001,
+        max=1e9,
+        metavar="HZ",
+        help="Frames per second, in place of each stream's frame_rate_hz.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the plan as JSON."),
 ) -> None:
-    """Print what a configuration will need: slots, slabs, ring, memory, disk, files per hour, and what its promises cost.
+    """Print what a configuration will need: slots, slabs, ring, memory, disk, files per hour, and what its
+    promises cost.
 
     Exits with 2 and one line that names the field and its line when something is wrong.
     """
@@ -51,19 +57,28 @@ def _print_plan(config: Path, plan: Plan) -> None:
     console = Console(highlight=False)
     for stream in plan.streams:
         _print_stream(console, stream)
-    console.print(f"daemon: {plan.threads} worker threads, {len(plan.streams)} configured stream{'' if len(plan.streams) == 1 else 's'}")
     console.print(
-        f"memory: {format_bytes(plan.memory_peak_bytes)} at most, of a budget of {format_bytes(plan.memory_budget_bytes)};"
-        f" this machine has {format_bytes(plan.machine_memory_bytes)}; page cache of open shards: {format_bytes(plan.mapped_bytes)}",
+        f"daemon: {plan.threads} worker threads, {len(plan.streams)} configured "
+        f"stream{'' if len(plan.streams) == 1 else 's'}"
+    )
+    console.print(
+        f"memory: {format_bytes(plan.memory_peak_bytes)} at most, of a budget of "
+        f"{format_bytes(plan.memory_budget_bytes)};"
+        f" this machine has {format_bytes(plan.machine_memory_bytes)}; page cache of open shards: "
+        f"{format_bytes(plan.mapped_bytes)}",
         soft_wrap=True,
     )
     console.print(
-        f"disk:   {format_bytes(plan.disk_reserved_bytes)} taken before the first frame in {plan.output_root};"
+        f"disk:   {format_bytes(plan.disk_reserved_bytes)} taken before the first frame in "
+        f"{plan.output_root};"
         f" {format_bytes(plan.disk_free_bytes)} are free",
         soft_wrap=True,
     )
     console.print(f"compaction: {compaction_text(plan.compaction)}", soft_wrap=True)
-    warnings = [*plan.warnings, *(f"{stream.name}: {warning}" for stream in plan.streams for warning in stream.warnings)]
+    warnings = [
+        *plan.warnings,
+        *(f"{stream.name}: {warning}" for stream in plan.streams for warning in stream.warnings),
+    ]
     for warning in warnings:
         console.print(f"[yellow]warning:[/yellow] {warning}", soft_wrap=True)
     console.print(f"[green]ok[/green] {config}", soft_wrap=True)
@@ -80,7 +95,8 @@ def compaction_text(compaction: Compaction) -> str:
     rate = f", at most {format_bytes(compaction.rate)}/s" if compaction.rate else ""
     workers = f"{compaction.workers} process{'' if compaction.workers == 1 else 'es'}"
     return (
-        f"each store, {compaction.after_s:g} s after it was sealed, in {compaction.order} order{recompress}; {workers} at idle priority{rate};"
+        f"each store, {compaction.after_s:g} s after it was sealed, in {compaction.order} "
+        f"order{recompress}; {workers} at idle priority{rate};"
         f" not while a ring is more than {compaction.pause_above:.0%} full"
     )
 
@@ -104,7 +120,11 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     rows = [
         ("array", spec.dtype, axes),
         ("frame", size(limits.frame_bytes), f"{spec.frame_shape[0]} x {spec.frame_shape[1]}"),
-        ("inner chunk", size(limits.chunk_bytes), " x ".join(str(d.chunk_size) for d in spec.stored_dimensions)),
+        (
+            "inner chunk",
+            size(limits.chunk_bytes),
+            " x ".join(str(d.chunk_size) for d in spec.stored_dimensions),
+        ),
         ("slot", size(limits.slot_bytes), "longest encoded chunk, whole pages"),
         ("slab", size(limits.slab_bytes), f"{limits.frames_per_slab} frames, compressed as one"),
         ("ring", size(limits.ring_bytes), f"{limits.ring_frames:,} frames{_bridged(stream)}"),
@@ -113,24 +133,40 @@ def stream_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
             f"{stream.open_shard_files:,}",
             f"at most {most_open:,} when frames come far out of order",
         ),
-        ("shard file", size(limits.shard_file_bytes), f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back"),
-        ("peak memory", size(limits.memory_bytes), f"ring, tables, buffers of {limits.threads} workers, interpreter"),
+        (
+            "shard file",
+            size(limits.shard_file_bytes),
+            f"{limits.chunks_per_shard:,} chunks; the most it can take, before gaps are given back",
+        ),
+        (
+            "peak memory",
+            size(limits.memory_bytes),
+            f"ring, tables, buffers of {limits.threads} workers, interpreter",
+        ),
         ("page cache", size(limits.mapped_bytes), "open shards, on top, where they are mapped (output.io)"),
         ("disk ahead", size(limits.disk_reserved_bytes), "shards, preallocated"),
         *_safety_rows(stream),
     ]
     if stream.frame_rate_hz is None:
-        return [*rows, ("frame rate", "unknown", "give --frame-rate or frame_rate_hz for rates and files per hour")]
+        return [
+            *rows,
+            ("frame rate", "unknown", "give --frame-rate or frame_rate_hz for rates and files per hour"),
+        ]
     return [
         *rows,
-        ("data rate", f"{(stream.data_rate_bytes_per_s or 0) / 1e6:,.1f} MB/s", f"at {stream.frame_rate_hz:g} frames a second"),
+        (
+            "data rate",
+            f"{(stream.data_rate_bytes_per_s or 0) / 1e6:,.1f} MB/s",
+            f"at {stream.frame_rate_hz:g} frames a second",
+        ),
         ("raw data", f"{(stream.raw_bytes_per_hour or 0) / 1e12:,.2f} TB/hour", "before compression"),
         ("shard files", f"{stream.shard_files_per_hour or 0:,.0f} per hour", ""),
     ]
 
 
 _PROMISES = {
-    "stored": "a frame survives the daemon within {store_within_ms} ms, and a power cut once synced, every {sync_interval_ms} ms",
+    "stored": "a frame survives the daemon within {store_within_ms} ms, and a power cut once synced, every "
+    "{sync_interval_ms} ms",
     "durable": "a frame stays in the ring until it is synced, every {sync_interval_ms} ms",
 }
 _OVERLOAD = {
@@ -139,17 +175,27 @@ _OVERLOAD = {
     "drop": "the newest frames are dropped, counted and recorded",
     "fail": "the acquisition ends",
 }
-_ON_FULL = {"block": "the camera waits for room", "spill": "goes on in output.spill_root", "fail": "the acquisition ends"}
+_ON_FULL = {
+    "block": "the camera waits for room",
+    "spill": "goes on in output.spill_root",
+    "fail": "the acquisition ends",
+}
 
 
 def _safety_rows(stream: StreamPlan) -> list[tuple[str, str, str]]:
     from shardwright.config.quantities import format_bytes as size
 
     rules, safety = stream.reliability, stream.safety
-    parts = f"{safety.journals} journals of {size(safety.journal_bytes)}, ballast {size(safety.ballast_bytes)}"
+    parts = (
+        f"{safety.journals} journals of {size(safety.journal_bytes)}, ballast {size(safety.ballast_bytes)}"
+    )
     return [
         ("durability", rules.durability, _PROMISES[rules.durability].format(**rules.model_dump())),
-        ("crash safety", size(safety.disk_bytes), f"of disk: staging area {size(safety.staging_bytes)}, {parts}"),
+        (
+            "crash safety",
+            size(safety.disk_bytes),
+            f"of disk: staging area {size(safety.staging_bytes)}, {parts}",
+        ),
         ("overload", rules.overload, _OVERLOAD[rules.overload].format(steps=_degrade_steps(stream))),
         ("full disk", rules.on_full, _ON_FULL[rules.on_full]),
     ]

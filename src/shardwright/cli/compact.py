@@ -1,4 +1,5 @@
-"""``shardwright compact``: the sealed shards of stores repacked, one store after another, and what that saved or what is wrong."""
+"""``shardwright compact``: the sealed shards of stores repacked, one store after another, and what that saved
+or what is wrong."""
 
 from __future__ import annotations
 
@@ -29,48 +30,68 @@ _NAMED_AT_MOST = 20  # of each sort, in what is printed for people; --json has a
 
 
 def command(
-    stores: list[Path] | None = typer.Argument(None, help="Stores, arrays in them, or single shard files.", metavar="STORE"),
+    stores: list[Path] | None = typer.Argument(
+        None, help="Stores, arrays in them, or single shard files.", metavar="STORE"
+    ),
     config: Path | None = typer.Option(
         None,
         "--config",
         metavar="FILE",
-        help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its compaction's order, recompress, rate and "
+        help="In place of STORE: every finished store below output.root of a daemon's YAML file, with its "
+        "compaction's order, recompress, rate and "
         "workers, unless they are given here.",
     ),
     order: str | None = typer.Option(
-        None, "--order", metavar="ORDER", help="Order of the chunks in a shard: row_major (unless given), column_major or morton."
+        None,
+        "--order",
+        metavar="ORDER",
+        help="Order of the chunks in a shard: row_major (unless given), column_major or morton.",
     ),
     recompress: str | None = typer.Option(
         None,
         "--recompress",
         metavar="CNAME[:LEVEL]",
-        help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays. codec: as that says, for chunks that were "
+        help="Encode chunks anew where that makes them smaller, e.g. zstd:5. The array's codec stays. "
+        "codec: as that says, for chunks that were "
         "written faster or uncompressed under overload: degrade.",
     ),
     trim: bool = typer.Option(
-        False, "--trim", help="Drop chunks and shards outside the array's shape, which another program has left when it cropped the array."
+        False,
+        "--trim",
+        help="Drop chunks and shards outside the array's shape, which another program has "
+        "left when it cropped the array.",
     ),
     rate: Rate = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     to: str | None = typer.Option(
-        None, "--to", metavar="DEST", help="Leave the store as it is and write a packed one to DEST, a new folder or s3://BUCKET/PREFIX."
+        None,
+        "--to",
+        metavar="DEST",
+        help="Leave the store as it is and write a packed one to DEST, a new folder or s3://BUCKET/PREFIX.",
     ),
-    move: bool = typer.Option(False, "--move", help="With --to: delete the store here once all of it is at DEST and verified."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only look: say what would be saved, change nothing."),
+    move: bool = typer.Option(
+        False, "--move", help="With --to: delete the store here once all of it is at DEST and verified."
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Only look: say what would be saved, change nothing."
+    ),
     as_json: AsJson = False,
     no_idle: NoIdle = False,
 ) -> None:
-    """Pack the chunks of sealed shards without gaps. Each new shard is read back and compared before it takes the old one's place at once.
+    """Pack the chunks of sealed shards without gaps. Each new shard is read back and compared before it takes
+    the old one's place at once.
 
-    May be stopped and run again at any point: finished shards are not done again. Shards that are still being written are skipped and named,
-    which is no failure. Exits with 0 when all sealed shards are packed, with 1 when something was left as it is or is wrong (named), and 2 for usage.
+    May be stopped and run again at any point: finished shards are not done again. Shards that are still being
+    written are skipped and named, which is no failure. Exits with 0 when all sealed shards are packed, with 1
+    when something was left as it is or is wrong (named), and 2 for usage.
 
     With --config a store that another job is at work on is left to that job, which is no failure either.
 
-    With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything else as it is, metadata last. Shards with
-    bytes of unknown meaning are sent whole and named, which is no failure. S3 needs
-    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL in the environment.
+    With --to the whole store goes to DEST, where it must not exist: shards packed on their way, everything
+    else as it is, metadata last. Shards with bytes of unknown meaning are sent whole and named, which is no
+    failure. S3 needs AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, for a server of your own, AWS_ENDPOINT_URL
+    in the environment.
     """
     from shardwright.repack.job import Options
     from shardwright.repack.manners import Manners
@@ -80,7 +101,11 @@ def command(
     if config is not None:
         loaded = configured(config, stores, to)
         wanted = loaded.compaction
-        order, recompress, workers = order or wanted.order, recompress or wanted.recompress, workers or wanted.workers
+        order, recompress, workers = (
+            order or wanted.order,
+            recompress or wanted.recompress,
+            workers or wanted.workers,
+        )
         bytes_per_s = wanted.rate if bytes_per_s is None else bytes_per_s
         stores = sealed_stores(loaded.output.root)
     elif not stores:
@@ -95,30 +120,53 @@ def command(
     if to is not None:
         _send(stores[0], to, options, workers, scheduler, delete_source=move, as_json=as_json)
     else:
-        _repack(stores, options, workers, scheduler, leave_locked=config is not None, dry_run=dry_run, as_json=as_json)
+        _repack(
+            stores,
+            options,
+            workers,
+            scheduler,
+            leave_locked=config is not None,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
 
 
 def _repack(
-    stores: Sequence[Path], options: Options, workers: int | None, scheduler: str | None, *, leave_locked: bool, dry_run: bool, as_json: bool
+    stores: Sequence[Path],
+    options: Options,
+    workers: int | None,
+    scheduler: str | None,
+    *,
+    leave_locked: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """The stores where they are. ``leave_locked``: one that another job is at work on, such as the daemon's own, is left to that one."""
+    """The stores where they are. ``leave_locked``: one that another job is at work on, such as the daemon's
+    own, is left to that one."""
     try:
         plans = {store.absolute(): _planned(store.absolute(), options) for store in stores}
     except KeyboardInterrupt:
         typer.echo("shardwright: interrupted while the shards were looked at; nothing was begun", err=True)
         raise typer.Exit(1) from None
-    outcomes: list[Outcome] = list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
-    ok = not any(_bad(outcome) and not (leave_locked and isinstance(outcome[1], LockedError)) for outcome in outcomes)
+    outcomes: list[Outcome] = (
+        list(plans.items()) if dry_run else _run_all(plans, workers, scheduler, quiet=as_json)
+    )
+    ok = not any(
+        _bad(outcome) and not (leave_locked and isinstance(outcome[1], LockedError)) for outcome in outcomes
+    )
     _tell(outcomes, ok=ok, dry_run=dry_run, as_json=as_json)
     if not ok:
         raise typer.Exit(1)
 
 
 def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) -> None:
-    """What became of the stores, or would; what was done was told as it was done, unless it is for programs."""
+    """What became of the stores, or would; what was done was told as it was done, unless it is for
+    programs."""
     if as_json:
         facts = {"ok": ok, "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}
-        typer.echo(json.dumps({**facts, **({"total": _total([plan for _, plan in outcomes])} if dry_run else {})}))
+        typer.echo(
+            json.dumps({**facts, **({"total": _total([plan for _, plan in outcomes])} if dry_run else {})})
+        )
     elif dry_run:
         for outcome in outcomes:
             typer.echo(summary(*outcome))
@@ -128,13 +176,25 @@ def _tell(outcomes: list[Outcome], *, ok: bool, dry_run: bool, as_json: bool) ->
         typer.echo("no finished store is there yet")
 
 
-def _send(store: Path, to: str, options: Options, workers: int | None, scheduler: str | None, *, delete_source: bool, as_json: bool) -> None:
+def _send(
+    store: Path,
+    to: str,
+    options: Options,
+    workers: int | None,
+    scheduler: str | None,
+    *,
+    delete_source: bool,
+    as_json: bool,
+) -> None:
     from shardwright.repack.executors import open_executor
     from shardwright.repack.manners import Manners
     from shardwright.repack.move_report import MoveOptions
 
     wish = MoveOptions(to, delete_source, options.order, Manners(idle=options.idle))
-    with told_of_interrupts("compact --to", "what has arrived is kept"), closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
+    with (
+        told_of_interrupts("compact --to", "what has arrived is kept"),
+        closing(open_executor(workers=workers, scheduler=scheduler)) as executor,
+    ):
         if not send(store.absolute(), wish, executor, bytes_per_s=options.bytes_per_s, as_json=as_json):
             raise typer.Exit(1)
 
@@ -146,8 +206,17 @@ def parse_recompress(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     cname, _, level = text.partition(":")
-    if not cname or (level and not level.isdecimal()) or text.endswith(":") or (cname == AS_CONFIGURED and level):
-        raise ConfigError("--recompress is no codec", expected="CNAME or CNAME:LEVEL, such as zstd:5, or codec alone", got=text)
+    if (
+        not cname
+        or (level and not level.isdecimal())
+        or text.endswith(":")
+        or (cname == AS_CONFIGURED and level)
+    ):
+        raise ConfigError(
+            "--recompress is no codec",
+            expected="CNAME or CNAME:LEVEL, such as zstd:5, or codec alone",
+            got=text,
+        )
     return {"cname": cname, "clevel": int(level) if level else None, "shuffle": None}
 
 
@@ -167,16 +236,27 @@ def _planned(store: Path, options: Options) -> JobPlan | ShardwrightError:
         return error
 
 
-def _run_all(plans: Mapping[Path, JobPlan | ShardwrightError], workers: int | None, scheduler: str | None, *, quiet: bool) -> list[Outcome]:
-    """An interrupt ends it: what was not begun is then not in the list, and the last report says so. No store is begun when one has no room."""
+def _run_all(
+    plans: Mapping[Path, JobPlan | ShardwrightError],
+    workers: int | None,
+    scheduler: str | None,
+    *,
+    quiet: bool,
+) -> list[Outcome]:
+    """An interrupt ends it: what was not begun is then not in the list, and the last report says so. No store
+    is begun when one has no room."""
     from shardwright.repack.executors import open_executor
     from shardwright.repack.job import Report, check_room
 
     outcomes: list[Outcome] = []
     with closing(open_executor(workers=workers, scheduler=scheduler)) as executor:
-        check_room([plan for plan in plans.values() if not isinstance(plan, ShardwrightError)], executor.workers)
+        check_room(
+            [plan for plan in plans.values() if not isinstance(plan, ShardwrightError)], executor.workers
+        )
         for store, plan in plans.items():
-            outcome: Report | ShardwrightError = plan if isinstance(plan, ShardwrightError) else _run(plan, executor)
+            outcome: Report | ShardwrightError = (
+                plan if isinstance(plan, ShardwrightError) else _run(plan, executor)
+            )
             outcomes.append((store, outcome))
             if not quiet:
                 typer.echo(summary(store, outcome))
@@ -191,7 +271,9 @@ def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
 
     files = plan.pause_files
     try:
-        with show_progress(f"compact: {plan.store.root.name}", "packed", plan.todo_bytes, lambda: pause_note(files)) as on_bytes:
+        with show_progress(
+            f"compact: {plan.store.root.name}", "packed", plan.todo_bytes, lambda: pause_note(files)
+        ) as on_bytes:
             return run(plan, executor, on_bytes)
     except ShardwrightError as error:
         return error
@@ -199,7 +281,9 @@ def _run(plan: JobPlan, executor: Executor) -> Report | ShardwrightError:
 
 def _bad(outcome: Outcome) -> bool:
     _, result = outcome
-    return isinstance(result, ShardwrightError) or bool(result.failures) or getattr(result, "interrupted", False)
+    return (
+        isinstance(result, ShardwrightError) or bool(result.failures) or getattr(result, "interrupted", False)
+    )
 
 
 def _facts(store: Path, result: JobPlan | Report | ShardwrightError) -> dict[str, Any]:
@@ -216,7 +300,12 @@ def summary(store: Path, result: JobPlan | Report | ShardwrightError) -> str:
         return f"{store}: not compacted: {' '.join(str(result).split())}"
     facts = result.to_dict()
     lines = [f"{store}: {_would_do(facts) if isinstance(result, JobPlan) else _done(facts)}"]
-    lines += _some([f"  left as it is: {name}: {' '.join(error['message'].split())}" for name, error in facts["failures"].items()])
+    lines += _some(
+        [
+            f"  left as it is: {name}: {' '.join(error['message'].split())}"
+            for name, error in facts["failures"].items()
+        ]
+    )
     lines += _some([f"  skipped, still being written: {name}" for name in facts["open"]])
     lines += _some([f"  no shard: {name}: {reason}" for name, reason in facts["unknown"].items()])
     return "\n".join(lines)
@@ -227,7 +316,8 @@ def _would_do(facts: Mapping[str, Any]) -> str:
 
     return (
         f"{facts['shards_todo']} of {facts['shards']} shards to do, {facts['shards_packed']} packed already;"
-        f" {format_bytes(facts['file_bytes'])} in files ({format_bytes(facts['allocated_bytes'])} on disk), {format_bytes(facts['gap_bytes'])} of it"
+        f" {format_bytes(facts['file_bytes'])} in files ({format_bytes(facts['allocated_bytes'])} on disk), "
+        f"{format_bytes(facts['gap_bytes'])} of it"
         f" in gaps, {format_bytes(facts['expected_bytes'])} when packed"
     )
 
@@ -237,9 +327,14 @@ def _done(facts: Mapping[str, Any]) -> str:
 
     recoded = f", {facts['chunks_recoded']} chunks recompressed" if facts["chunks_recoded"] else ""
     recoded += f", {facts['dropped']} shards outside the shape deleted" if facts["dropped"] else ""
-    interrupted = f"; INTERRUPTED, {facts['left']} shards left: run the same command again to go on" if facts["interrupted"] else ""
+    interrupted = (
+        f"; INTERRUPTED, {facts['left']} shards left: run the same command again to go on"
+        if facts["interrupted"]
+        else ""
+    )
     return (
-        f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are {format_bytes(facts['gain_bytes'])} shorter;"
+        f"{facts['packed']} shards packed, {facts['skipped']} were already{recoded}; files are "
+        f"{format_bytes(facts['gain_bytes'])} shorter;"
         f" {facts['seconds']:.1f} s{interrupted}"
     )
 
@@ -251,5 +346,13 @@ def _some(lines: Sequence[str]) -> list[str]:
 
 def _total(plans: Sequence[Any]) -> dict[str, int]:
     facts = [plan.to_dict() for plan in plans if not isinstance(plan, ShardwrightError)]
-    names = ("shards_todo", "shards", "shards_packed", "file_bytes", "allocated_bytes", "gap_bytes", "expected_bytes")
+    names = (
+        "shards_todo",
+        "shards",
+        "shards_packed",
+        "file_bytes",
+        "allocated_bytes",
+        "gap_bytes",
+        "expected_bytes",
+    )
     return {name: sum(fact[name] for fact in facts) for name in names}

@@ -22,25 +22,38 @@ if TYPE_CHECKING:
 _NAMED_AT_MOST = 20  # in what is printed for people; --json has all
 
 
-def check_options(stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool) -> None:
+def check_options(
+    stores: list[Path], to: str | None, *, move: bool, recompress: str | None, trim: bool, dry_run: bool
+) -> None:
     """Raises ``ConfigError`` for options that do not go together."""
     if move and to is None:
         raise ConfigError("--move needs --to DEST", hint="It deletes the source once all of it is at DEST")
     if to is not None and len(stores) != 1:
         raise ConfigError("--to takes one store: DEST is the new store", got=f"{len(stores)} stores")
     if to is not None and recompress is not None:
-        raise ConfigError("--recompress and --to do not go together", hint="Recompress the store in place first, then run it again with --to")
+        raise ConfigError(
+            "--recompress and --to do not go together",
+            hint="Recompress the store in place first, then run it again with --to",
+        )
     if to is not None and trim:
-        raise ConfigError("--trim and --to do not go together", hint="Trim the store in place first, then run it again with --to")
+        raise ConfigError(
+            "--trim and --to do not go together",
+            hint="Trim the store in place first, then run it again with --to",
+        )
     if to is not None and dry_run:
         raise ConfigError(
-            "--dry-run and --to do not go together: it says what packing would save, and does not look at DEST",
-            hint="Leave --to out to see how large the shards will be; with --to, that DEST is new and has room is checked before anything is sent",
+            "--dry-run and --to do not go together: it says what packing would save, and does not look at "
+            "DEST",
+            hint="Leave --to out to see how large the shards will be; with --to, that DEST is new and has "
+            "room is checked before anything is sent",
         )
 
 
-def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: float | None, as_json: bool) -> bool:
-    """Send one store and print what became of it. Whether all of it is there (and, if that was asked for, gone here)."""
+def send(
+    store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: float | None, as_json: bool
+) -> bool:
+    """Send one store and print what became of it. Whether all of it is there (and, if that was asked for,
+    gone here)."""
     from dataclasses import replace
 
     from shardwright.read.store import open_store
@@ -55,14 +68,17 @@ def send(store: Path, options: MoveOptions, executor: Executor, *, bytes_per_s: 
     files = pause_files(arrays[0].path, *here) if arrays else []
     rate = None if bytes_per_s is None else bytes_per_s / max(1, min(executor.workers, len(sizes)))
     options = replace(options, manners=Manners(rate, tuple(files), options.manners.idle))
-    with show_progress(f"compact: {store.name}", "sent", sum(sizes.values()), lambda: pause_note(files)) as on_bytes:
+    with show_progress(
+        f"compact: {store.name}", "sent", sum(sizes.values()), lambda: pause_note(files)
+    ) as on_bytes:
         report = move_store(store, options, counted(executor, sizes, on_bytes))
     typer.echo(json.dumps(report.to_dict()) if as_json else summary(report))
     return report.ok
 
 
 def counted(executor: Executor, sizes: dict[str, int], on_bytes: Any) -> Any:
-    """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest of its file. ``sizes``: by key."""
+    """What runs tasks, and tells the bytes that are done: as they are granted, and when a task ends the rest
+    of its file. ``sizes``: by key."""
     from shardwright.repack.job import ByteCount
 
     progress = ByteCount(sizes, on_bytes)
@@ -81,7 +97,10 @@ def summary(report: MoveReport) -> str:
     from shardwright.config.quantities import format_bytes
 
     if report.nothing_left:
-        return f"{report.store}: no file is left here to be moved, and its empty folders are gone now; a store is at {report.destination}"
+        return (
+            f"{report.store}: no file is left here to be moved, and its empty folders are gone now; a "
+            f"store is at {report.destination}"
+        )
     counts = [f"{report.sent} files sent ({format_bytes(report.bytes_written)})"]
     counts += [f"{report.verified} were there and were verified"] if report.verified else []
     counts += [f"{report.finished} were finished before"] if report.finished else []
@@ -92,20 +111,38 @@ def summary(report: MoveReport) -> str:
         state = "INTERRUPTED while the source is deleted" if report.interrupted else "PARTLY DELETED here"
     deleted = f"; {report.deleted} files deleted here" if report.deleted else ""
     lines = [f"{report.store} -> {report.destination}: {state}: {', '.join(counts)}{deleted}"]
-    lines += [f"  left: {failure['key']}: {' '.join(failure['error']['message'].split())}" for failure in report.failures[:_NAMED_AT_MOST]]
-    lines += [f"  {hint}" for hint in dict.fromkeys(failure["error"].get("hint") for failure in report.failures) if hint]
-    lines += [f"  sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}" for shard in report.unpacked[:_NAMED_AT_MOST]]
-    lines += [f"  damaged, sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}" for shard in report.damaged[:_NAMED_AT_MOST]]
+    lines += [
+        f"  left: {failure['key']}: {' '.join(failure['error']['message'].split())}"
+        for failure in report.failures[:_NAMED_AT_MOST]
+    ]
+    lines += [
+        f"  {hint}"
+        for hint in dict.fromkeys(failure["error"].get("hint") for failure in report.failures)
+        if hint
+    ]
+    lines += [
+        f"  sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}"
+        for shard in report.unpacked[:_NAMED_AT_MOST]
+    ]
+    lines += [
+        f"  damaged, sent as it is: {shard['key']}: {' '.join(shard['error']['message'].split())}"
+        for shard in report.damaged[:_NAMED_AT_MOST]
+    ]
     if report.complete and report.damaged:
         lines.append(
-            "  nothing was deleted; readers meet the same errors there as here. Put a sound copy in the place of each damaged shard, from a backup if"
-            f" there is one, and run the same command again; if there is none, {report.destination} can be used as it is"
+            "  nothing was deleted; readers meet the same errors there as here. Put a sound copy in the "
+            "place of each damaged shard, from a backup if"
+            f" there is one, and run the same command again; if there is none, {report.destination} can be "
+            f"used as it is"
         )
     nothing = "left as it is" if report.deleting else "nothing was deleted"
-    lines += [f"  {nothing}: {key} came or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]]
+    lines += [
+        f"  {nothing}: {key} came or was changed after it was sent" for key in report.kept[:_NAMED_AT_MOST]
+    ]
     if report.deleting and report.kept:
         lines.append(
-            f"  an earlier run has deleted a part of {report.store}; the whole store is at {report.destination}."
+            f"  an earlier run has deleted a part of {report.store}; the whole store is at "
+            f"{report.destination}."
             " Take these files away and run the same command again: it deletes the rest"
         )
     elif not report.complete:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 CONFIG = typer.Argument(None, help="The YAML file that the daemon runs with.", metavar="CONFIG")
 # Not looked at before it is used: who may not use it is told how he may.
-SOCKET = typer.Option(None, "--socket", help="Its control socket, in place of CONFIG.", metavar="PATH", readable=False)
+SOCKET = typer.Option(
+    None, "--socket", help="Its control socket, in place of CONFIG.", metavar="PATH", readable=False
+)
 NO_WAIT = typer.Option(False, "--no-wait", help="Return at once.")
 
 
@@ -35,12 +37,16 @@ def _socket_of(config: Path) -> str:
 
     path = load_config(config).config.control_socket_path
     if path is None:
-        raise ConfigError(f"{config}: its daemon has no control socket", hint="Set control.socket, and start the daemon again")
+        raise ConfigError(
+            f"{config}: its daemon has no control socket",
+            hint="Set control.socket, and start the daemon again",
+        )
     return path
 
 
 def _default_socket() -> Path:
-    """The one where a daemon has it that nobody told otherwise; else the only one in a folder below, as several daemons of one machine have."""
+    """The one where a daemon has it that nobody told otherwise; else the only one in a folder below, as
+    several daemons of one machine have."""
     from shardwright.daemon.control_client import RUN_FOLDER, SOCKET_NAME
 
     usual = RUN_FOLDER / SOCKET_NAME
@@ -50,9 +56,13 @@ def _default_socket() -> Path:
         below = sorted(folder / SOCKET_NAME for folder in RUN_FOLDER.iterdir())
     except OSError:
         below = []
-    others = [socket for socket in below if _is_there(socket)] or [socket for socket in below if _is_there(socket) is None]
+    others = [socket for socket in below if _is_there(socket)] or [
+        socket for socket in below if _is_there(socket) is None
+    ]
     if len(others) > 1:
-        raise ConfigError("several daemons run here", expected="CONFIG or --socket PATH", got=", ".join(map(str, others)))
+        raise ConfigError(
+            "several daemons run here", expected="CONFIG or --socket PATH", got=", ".join(map(str, others))
+        )
     return others[0] if others else usual
 
 

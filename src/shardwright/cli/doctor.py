@@ -18,10 +18,11 @@ def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
     as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
 ) -> None:
-    """Check this machine for a configuration: disks, memory, limits, kernel, clock, permissions, libraries; each finding with what to do.
+    """Check this machine for a configuration: disks, memory, limits, kernel, clock, permissions, libraries;
+    each finding with what to do.
 
-    Run it as the daemon's user. Writes nothing but files of at most 60 MiB without a name in each output root, gone afterwards. Exits with 1 when
-    something is bad, and 2 when the configuration cannot be read.
+    Run it as the daemon's user. Writes nothing but files of at most 60 MiB without a name in each output
+    root, gone afterwards. Exits with 1 when something is bad, and 2 when the configuration cannot be read.
     """
     from shardwright.config.load import load_config
     from shardwright.diagnose.checks import examine
@@ -45,7 +46,11 @@ def _print_findings(findings: list[Finding]) -> None:
     table = Table("", "check", "found, and what to do", box=None, header_style="bold")
     for finding in findings:
         advice = Text(f"\n{finding.advice}", style="italic") if finding.advice else Text()
-        table.add_row(Text(finding.result, style=_STYLES[finding.result]), finding.check, Text(finding.found).append(advice))
+        table.add_row(
+            Text(finding.result, style=_STYLES[finding.result]),
+            finding.check,
+            Text(finding.found).append(advice),
+        )
     console = Console(highlight=False, markup=False)
     console.print(table)
     counts = {result: sum(finding.result == result for finding in findings) for result in _STYLES}

@@ -19,12 +19,15 @@ LOOK_S = 0.2
 
 
 def command(config: Path | None = CONFIG, socket: Path | None = SOCKET, no_wait: bool = NO_WAIT) -> None:
-    """End a running daemon: no new acquisitions are taken, open ones are sealed, the daemon exits. Waits until it has."""
+    """End a running daemon: no new acquisitions are taken, open ones are sealed, the daemon exits. Waits
+    until it has."""
     with control_client(config, socket) as daemon:
         status = daemon.ask("status")["status"]
         daemon.ask("drain")
         count = len(status["acquisitions"])
-        typer.echo(f"process {status['pid']} is draining; {count} acquisition{'' if count == 1 else 's'} to seal")
+        typer.echo(
+            f"process {status['pid']} is draining; {count} acquisition{'' if count == 1 else 's'} to seal"
+        )
         if not no_wait:
             _wait(daemon, status["pid"])
             typer.echo(f"process {status['pid']} has ended")

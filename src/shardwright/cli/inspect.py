@@ -19,12 +19,19 @@ if TYPE_CHECKING:
 
 
 def command(
-    path: Path = typer.Argument(..., help="A store, an array in it, or one shard file.", metavar="STORE_OR_SHARD"),
+    path: Path = typer.Argument(
+        ..., help="A store, an array in it, or one shard file.", metavar="STORE_OR_SHARD"
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
-    chunks: bool = typer.Option(False, "--chunks", help="List every chunk: slot, bytes, gap, how it was encoded."),
-    missing: bool = typer.Option(False, "--missing", help="List the frames that are missing from the image instead, and why."),
+    chunks: bool = typer.Option(
+        False, "--chunks", help="List every chunk: slot, bytes, gap, how it was encoded."
+    ),
+    missing: bool = typer.Option(
+        False, "--missing", help="List the frames that are missing from the image instead, and why."
+    ),
 ) -> None:
-    """Show the shards, slots and gaps of a store or of one shard. Reads indexes and the first bytes of chunks; `verify` checks all of them."""
+    """Show the shards, slots and gaps of a store or of one shard. Reads indexes and the first bytes of
+    chunks; `verify` checks all of them."""
     from shardwright.read.store import open_store
 
     from .missing import print_missing
@@ -96,7 +103,9 @@ def _print_tables(store: Store, chunks: bool) -> None:
     for name, reason in store.broken_references.items():
         console.print(f"dataset {name!r} leads to no readable array: {reason}")
     if store.work_in_progress:
-        console.print("work in progress: an acquisition is still running, or ended without sealing its last shards")
+        console.print(
+            "work in progress: an acquisition is still running, or ended without sealing its last shards"
+        )
 
 
 def _table(*columns: str) -> Table:
@@ -120,10 +129,15 @@ def _print_array(console: Console, array: StoredArray) -> None:
         return "x".join(map(str, sizes))
 
     axes = f" ({','.join(str(name) for name in array.dimension_names)})" if array.dimension_names else ""
-    codecs = " -> ".join(str(codec["name"]) if isinstance(codec, dict) else str(codec) for codec in array.codec_metadata)
+    codecs = " -> ".join(
+        str(codec["name"]) if isinstance(codec, dict) else str(codec) for codec in array.codec_metadata
+    )
     console.print(str(array.path), style="bold", soft_wrap=True)
     console.print(f"shape  {times(array.shape)}{axes} {array.dtype.name}, fill value {array.fill_value}")
-    console.print(f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the {array.index_location}")
+    console.print(
+        f"shard  {times(array.shard_shape)}, {array.chunks_per_shard} inner chunks, index at the "
+        f"{array.index_location}"
+    )
     console.print(f"chunk  {times(array.chunk_shape)}, {format_bytes(array.chunk_bytes)}, {codecs}\n")
 
 
@@ -134,7 +148,15 @@ def _print_shard(console: Console, shard: ShardReport, chunks: bool) -> None:
         for chunk in shard.chunk_reports:
             place = "/".join(map(str, chunk.coordinates))
             aligned = "yes" if chunk.page_aligned else "no"
-            table.add_row(str(chunk.chunk), place, str(chunk.offset), str(chunk.nbytes), aligned, str(chunk.gap_bytes), chunk.form)
+            table.add_row(
+                str(chunk.chunk),
+                place,
+                str(chunk.offset),
+                str(chunk.nbytes),
+                aligned,
+                str(chunk.gap_bytes),
+                chunk.form,
+            )
         console.print()
         console.print(table)
     for problem in shard.problems:
@@ -147,10 +169,16 @@ def _print_totals(console: Console, array: StoredArray, totals: Totals) -> None:
     inside = totals.chunks_present - totals.chunks_cropped
     console.print(
         f"\nchunks encoded as: {_forms(totals.forms)}\n"
-        f"{totals.shards} of {array.shards_in_shape} shards, {inside} of {totals.chunks_in_shape} chunks in them;"
-        f" {format_bytes(totals.decoded_bytes)} encoded as {format_bytes(totals.encoded_bytes)} (ratio {totals.ratio:.2f});"
+        f"{totals.shards} of {array.shards_in_shape} shards, {inside} of {totals.chunks_in_shape} chunks in "
+        f"them;"
+        f" {format_bytes(totals.decoded_bytes)} encoded as {format_bytes(totals.encoded_bytes)} (ratio "
+        f"{totals.ratio:.2f});"
         f" {format_bytes(totals.gap_bytes)} in gaps, {format_bytes(totals.allocated_bytes)} on disk"
-        + (f"; {totals.chunks_cropped} chunks lie outside the shape: the array was cropped" if totals.chunks_cropped else "")
+        + (
+            f"; {totals.chunks_cropped} chunks lie outside the shape: the array was cropped"
+            if totals.chunks_cropped
+            else ""
+        )
         + (f"; problems: {totals.problems}" if totals.problems else ""),
         soft_wrap=True,
     )

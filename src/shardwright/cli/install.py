@@ -14,23 +14,40 @@ if TYPE_CHECKING:
 
 
 def command(
-    prefix: Path = typer.Option(Path("/usr/local"), "--prefix", metavar="DIR", help="Files go to DIR/lib/systemd/system and so on."),
-    program: Path | None = typer.Option(None, "--program", metavar="FILE", help="The shardwright command that units run. This one, unless given."),
-    instance: str | None = typer.Option(
-        None, "--instance", metavar="NAME", help="Also what one daemon needs: NAME.yaml, its folders, and drop-ins where it writes elsewhere."
+    prefix: Path = typer.Option(
+        Path("/usr/local"), "--prefix", metavar="DIR", help="Files go to DIR/lib/systemd/system and so on."
     ),
-    root: Path | None = typer.Option(None, "--root", metavar="DIR", help="Put everything below DIR, for a package or an image; paths in files stay."),
+    program: Path | None = typer.Option(
+        None,
+        "--program",
+        metavar="FILE",
+        help="The shardwright command that units run. This one, unless given.",
+    ),
+    instance: str | None = typer.Option(
+        None,
+        "--instance",
+        metavar="NAME",
+        help="Also what one daemon needs: NAME.yaml, its folders, and drop-ins where it writes elsewhere.",
+    ),
+    root: Path | None = typer.Option(
+        None,
+        "--root",
+        metavar="DIR",
+        help="Put everything below DIR, for a package or an image; paths in files stay.",
+    ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be done."),
     as_json: bool = typer.Option(False, "--json", help="Print what was done, and what is next, as JSON."),
 ) -> None:
-    """Put systemd units, sysusers.d and tmpfiles.d files and an example configuration in place. Nothing is started or enabled.
+    """Put systemd units, sysusers.d and tmpfiles.d files and an example configuration in place. Nothing is
+    started or enabled.
 
-    The configuration goes to /etc/shardwright for the prefixes /, /usr and /usr/local, else to DIR/etc/shardwright. An example that was changed
-    is never overwritten: the new one is put beside it. Units are written again at each installation; changes belong into drop-ins.
+    The configuration goes to /etc/shardwright for the prefixes /, /usr and /usr/local, else to
+    DIR/etc/shardwright. An example that was changed is never overwritten: the new one is put beside it. Units
+    are written again at each installation; changes belong into drop-ins.
 
-    With --instance NAME there is also NAME.yaml, the example with a root and sockets of its own, for shardwright@NAME. Once it is there it is
-    never touched: edit it, and run the same command again. Folders that it names are made for the daemon's user, and drop-ins let the
-    services write to them.
+    With --instance NAME there is also NAME.yaml, the example with a root and sockets of its own, for
+    shardwright@NAME. Once it is there it is never touched: edit it, and run the same command again. Folders
+    that it names are made for the daemon's user, and drop-ins let the services write to them.
     """
     from shardwright.daemon.installation import install, plan_installation, this_program
     from shardwright.daemon.instance import make_folders, plan_instance
@@ -45,7 +62,16 @@ def command(
     commands = [] if root is not None else _next(made, own_packages=program is None)
     if as_json:
         folders = [folder.to_dict() for folder in made.folders] if made else []
-        typer.echo(json.dumps({"dry_run": dry_run, "files": [file.to_dict() for file in files], "folders": folders, "next": commands}))
+        typer.echo(
+            json.dumps(
+                {
+                    "dry_run": dry_run,
+                    "files": [file.to_dict() for file in files],
+                    "folders": folders,
+                    "next": commands,
+                }
+            )
+        )
     else:
         _print(files, made, commands, dry_run=dry_run)
 
@@ -62,10 +88,17 @@ def _next(made: Instance | None, *, own_packages: bool) -> list[str]:
 
 def _print(files: list[PlannedFile], made: Instance | None, commands: list[str], *, dry_run: bool) -> None:
     for file in files:
-        kept = f": it was changed; the new one {'would be' if dry_run else 'is'} {file.written}" if file.outcome == "kept" else ""
+        kept = (
+            f": it was changed; the new one {'would be' if dry_run else 'is'} {file.written}"
+            if file.outcome == "kept"
+            else ""
+        )
         typer.echo(f"{file.outcome:>9}  {file.target}{kept}")
     for folder in made.folders if made else []:
-        note = {"kept": f": it belongs to {folder.owner}; the daemon must be able to write there", "later": ": its user is not there yet"}
+        note = {
+            "kept": f": it belongs to {folder.owner}; the daemon must be able to write there",
+            "later": ": its user is not there yet",
+        }
         typer.echo(f"{folder.outcome:>9}  {folder.path}/{note.get(folder.outcome, '')}")
     if dry_run:
         typer.echo("nothing was written")

@@ -1,4 +1,5 @@
-"""What SIGINT and SIGTERM do to a long command: it clears up, says that it may be run again, and exits with 1."""
+"""What SIGINT and SIGTERM do to a long command: it clears up, says that it may be run again, and exits with
+1."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def interrupt_on_signals() -> None:
-    """The first of them is a ``KeyboardInterrupt``; what is cleared up after it is not disturbed by another."""
+    """The first of them is a ``KeyboardInterrupt``; what is cleared up after it is not disturbed by
+    another."""
 
     def interrupt(*_: object) -> None:
         for number in _SIGNALS:
@@ -32,5 +34,7 @@ def told_of_interrupts(name: str, kept: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"shardwright: {name} was interrupted; {kept}: run the same command again to go on", err=True)
+        typer.echo(
+            f"shardwright: {name} was interrupted; {kept}: run the same command again to go on", err=True
+        )
         raise typer.Exit(1) from None

@@ -8,13 +8,18 @@ import typer
 
 
 def command(
-    name: str = typer.Argument(..., metavar="NAME", help="Whose keys these are: rig, camera-1. The daemon's events call a client by this name."),
+    name: str = typer.Argument(
+        ...,
+        metavar="NAME",
+        help="Whose keys these are: rig, camera-1. The daemon's events call a client by this name.",
+    ),
     folder: Path = typer.Option(Path(), "--to", help="Folder to write both files to.", metavar="FOLDER"),
 ) -> None:
-    """Make NAME.key, which may be given to everybody, and NAME.key_secret, which stays on its computer, readable by its owner only.
+    """Make NAME.key, which may be given to everybody, and NAME.key_secret, which stays on its computer,
+    readable by its owner only.
 
-    The daemon needs a pair, and so does each client. Put the client's NAME.key into the folder that ingest.curve.clients names, and give the client
-    the daemon's NAME.key. Existing keys are never replaced.
+    The daemon needs a pair, and so does each client. Put the client's NAME.key into the folder that
+    ingest.curve.clients names, and give the client the daemon's NAME.key. Existing keys are never replaced.
     """
     from shardwright.client.curve import make_key_pair
 

@@ -1,4 +1,5 @@
-"""What ``rechunk`` and ``pyramid`` share: who runs the tasks, how they behave, and what is said at the end."""
+"""What ``rechunk`` and ``pyramid`` share: who runs the tasks, how they behave, and what is said at the
+end."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ _FAILURES_SHOWN = 20
 
 
 @contextlib.contextmanager
-def making(name: str, workers: int | None, scheduler: str | None, image: Path, *folders: Path) -> Iterator[tuple[Executor, Progress]]:
+def making(
+    name: str, workers: int | None, scheduler: str | None, image: Path, *folders: Path
+) -> Iterator[tuple[Executor, Progress]]:
     """An executor, and where to tell how far it is. ``image``, ``folders``: see ``manners_of``."""
     from shardwright.repack.executors import open_executor
     from shardwright.repack.pausing import pause_files, pause_note
@@ -31,25 +34,36 @@ def making(name: str, workers: int | None, scheduler: str | None, image: Path, *
     files = pause_files(image, *folders)
     interrupt_on_signals()
     with told_of_interrupts(name, "finished shards are kept"), contextlib.ExitStack() as open_until_end:
-        executor = open_until_end.enter_context(contextlib.closing(open_executor(workers=workers, scheduler=scheduler)))
+        executor = open_until_end.enter_context(
+            contextlib.closing(open_executor(workers=workers, scheduler=scheduler))
+        )
         add: Callable[[int], None] | None = None
         told = 0
 
         def on_progress(done: int, total: int) -> None:
             nonlocal add, told
-            add = add or open_until_end.enter_context(show_progress(name, "made", total, lambda: pause_note(files)))
+            add = add or open_until_end.enter_context(
+                show_progress(name, "made", total, lambda: pause_note(files))
+            )
             add(done - told)
             told = done
 
         yield executor, on_progress
 
 
-def manners_of(rate: str | None, workers: int, *, no_idle: bool, image: Path, folders: Sequence[Path] = ()) -> dict[str, Any]:
-    """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). It waits while somebody holds up jobs on the
-    array ``image``, or in one of the ``folders``."""
+def manners_of(
+    rate: str | None, workers: int, *, no_idle: bool, image: Path, folders: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Of a whole job: its workers share the rate (see ``new_array.of_one_worker``). It waits while somebody
+    holds up jobs on the array ``image``, or in one of the ``folders``."""
     from shardwright.repack.pausing import pause_files
 
-    return {"bytes_per_s": parse_rate(rate), "workers": workers, "pause_files": pause_files(image, *folders), "idle": not no_idle}
+    return {
+        "bytes_per_s": parse_rate(rate),
+        "workers": workers,
+        "pause_files": pause_files(image, *folders),
+        "idle": not no_idle,
+    }
 
 
 def finish(report: MakingReport, as_json: bool) -> None:
@@ -67,15 +81,23 @@ def summary(report: MakingReport) -> str:
     if report.already:
         lines.append(f"{report.path}: levels {', '.join(report.already)} were there already")
     if report.made or report.failures:
-        what = f"{report.path}: made {', '.join(report.made)}" if report.made else f"{report.path}: NOT finished, nothing was published"
+        what = (
+            f"{report.path}: made {', '.join(report.made)}"
+            if report.made
+            else (f"{report.path}: NOT finished, nothing was published")
+        )
         lines.append(
             f"{what}: {report.shards_made} shards made and {report.shards_found} found from an earlier run,"
-            f" {format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and verified, {report.seconds:.1f} s;"
+            f" {format_bytes(report.bytes_read)} read, {format_bytes(report.bytes_written)} written and "
+            f"verified, {report.seconds:.1f} s;"
             f" at most {format_bytes(report.peak_bytes)} in one worker"
         )
         if report.bytes_sent:
             lines.append(f"  {format_bytes(report.bytes_sent)} sent and verified")
-    lines += [f"  {failure['key']}: {' '.join(str(failure['error'].get('message')).split())}" for failure in report.failures[:_FAILURES_SHOWN]]
+    lines += [
+        f"  {failure['key']}: {' '.join(str(failure['error'].get('message')).split())}"
+        for failure in report.failures[:_FAILURES_SHOWN]
+    ]
     if len(report.failures) > _FAILURES_SHOWN:
         lines.append(f"  and {len(report.failures) - _FAILURES_SHOWN} more")
     if report.failures:

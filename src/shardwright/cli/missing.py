@@ -1,4 +1,5 @@
-"""``shardwright inspect --missing``: the places of an image that no stored frame fills, with the reason where it is known."""
+"""``shardwright inspect --missing``: the places of an image that no stored frame fills, with the reason where
+it is known."""
 
 from __future__ import annotations
 
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
 
 
 def print_missing(store: Store, as_json: bool) -> None:
-    """Range by range, so that a list of any length costs no memory. Raises ``ShardFormatError`` when the store has no frame table."""
+    """Range by range, so that a list of any length costs no memory. Raises ``ShardFormatError`` when the
+    store has no frame table."""
     from shardwright.read.frame_table import open_frame_table
     from shardwright.read.missing import MissingFrames
 
     if store.group is None or not store.arrays:
-        raise ShardFormatError(f"{store.root} is no store with a frame table", hint="Give the path of the whole store, the folder above the image")
+        raise ShardFormatError(
+            f"{store.root} is no store with a frame table",
+            hint="Give the path of the whole store, the folder above the image",
+        )
     table = open_frame_table(store)
     if table is None:
-        hint = "It is written when the acquisition ends; `shardwright recover` ends one that was interrupted" if store.work_in_progress else None
+        hint = (
+            "It is written when the acquisition ends; `shardwright recover` ends one that was interrupted"
+            if store.work_in_progress
+            else None
+        )
         raise ShardFormatError(f"{store.root} has no frame table", hint=hint)
     missing = MissingFrames(table, store.arrays[0])
     if as_json:
@@ -75,16 +84,30 @@ def _print_json(store: Store, missing: MissingFrames) -> None:
     typer.echo(f'{{"path": {json.dumps(str(store.root))}, "places": {missing.places}, "missing": [', nl=False)
     for i, found in enumerate(tally.ranges()):
         typer.echo((",\n" if i else "\n") + json.dumps(_as_dict(found, missing)), nl=False)
-    unplaced = [{"fate": fate.name.lower(), "reason": reason.name.lower(), "frames": n} for (fate, reason), n in missing.unplaced.items()]
-    totals = {"frames_missing": tally.inside, "frames_missing_beyond": tally.beyond, "frames_without_place": unplaced}
+    unplaced = [
+        {"fate": fate.name.lower(), "reason": reason.name.lower(), "frames": n}
+        for (fate, reason), n in missing.unplaced.items()
+    ]
+    totals = {
+        "frames_missing": tally.inside,
+        "frames_missing_beyond": tally.beyond,
+        "frames_without_place": unplaced,
+    }
     typer.echo(f"],\n{json.dumps(totals)[1:]}")
 
 
 def _print_text(axes: list[str], missing: MissingFrames) -> None:
     tally = _Tally(missing)
     for found in tally.ranges():
-        first, last = (" ".join(f"{axis}={i}" for axis, i in zip(axes, missing.index_of(p), strict=True)) for p in (found.first, found.last))
-        where = f"frame {found.first} ({first})" if found.count == 1 else f"frames {found.first} to {found.last} ({first} to {last})"
+        first, last = (
+            " ".join(f"{axis}={i}" for axis, i in zip(axes, missing.index_of(p), strict=True))
+            for p in (found.first, found.last)
+        )
+        where = (
+            f"frame {found.first} ({first})"
+            if found.count == 1
+            else (f"frames {found.first} to {found.last} ({first} to {last})")
+        )
         typer.echo(f"{where}: {_why(found)}")
     if tally.by_fate:
         beyond = f", and {tally.beyond} behind its end" if tally.beyond else ""
@@ -93,4 +116,7 @@ def _print_text(axes: list[str], missing: MissingFrames) -> None:
     else:
         typer.echo(f"no frame is missing: all {missing.places} places of the image are stored")
     for (fate, reason), count in missing.unplaced.items():
-        typer.echo(f"{count} frame{'s' if count > 1 else ''} that named no place: {fate.name.lower()} ({reason.name.lower()})")
+        typer.echo(
+            f"{count} frame{'s' if count > 1 else ''} that named no place: {fate.name.lower()} "
+            f"({reason.name.lower()})"
+        )

@@ -1,4 +1,5 @@
-"""``shardwright plan``: can this machine hold the cameras of a configuration, which floor binds, how long does the disk last, what to change."""
+"""``shardwright plan``: can this machine hold the cameras of a configuration, which floor binds, how long
+does the disk last, what to change."""
 
 from __future__ import annotations
 
@@ -23,25 +24,51 @@ if TYPE_CHECKING:
 
 DEFAULT_SECONDS = 20.0
 _STYLES = {"yes": "green", "barely": "yellow", "no": "bold red", "unknown": "dim"}
-_SAYS = {"yes": "can be held", "barely": "can be held, barely", "no": "cannot be held", "unknown": "not known whether it can be held"}
+_SAYS = {
+    "yes": "can be held",
+    "barely": "can be held, barely",
+    "no": "cannot be held",
+    "unknown": "not known whether it can be held",
+}
 
 
 def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
-    measured: bool = typer.Option(False, "--measure", help="Measure this machine, in output.root; without it there is only arithmetic."),
-    frames: Path | None = typer.Option(None, "--frames", help="With --measure: your own frames, a .npy file or a store.", metavar="FILE"),
-    seconds: float = typer.Option(DEFAULT_SECONDS, "--seconds", min=2, max=600, metavar="SECONDS", help="With --measure: about how long."),
-    frame_rate: float | None = typer.Option(
-        None, "--frame-rate", min=0.000001, metavar="HZ", help="Frames per second, in place of each stream's frame_rate_hz."
+    measured: bool = typer.Option(
+        False, "--measure", help="Measure this machine, in output.root; without it there is only arithmetic."
     ),
-    beside: bool = typer.Option(False, "--beside", help="Measure although this configuration's daemon is acquiring: it takes from the cameras."),
+    frames: Path | None = typer.Option(
+        None, "--frames", help="With --measure: your own frames, a .npy file or a store.", metavar="FILE"
+    ),
+    seconds: float = typer.Option(
+        DEFAULT_SECONDS,
+        "--seconds",
+        min=2,
+        max=600,
+        metavar="SECONDS",
+        help="With --measure: about how long.",
+    ),
+    frame_rate: float | None = typer.Option(
+        None,
+        "--frame-rate",
+        min=0.000001,
+        metavar="HZ",
+        help="Frames per second, in place of each stream's frame_rate_hz.",
+    ),
+    beside: bool = typer.Option(
+        False,
+        "--beside",
+        help="Measure although this configuration's daemon is acquiring: it takes from the cameras.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
-    """Say for each camera whether this machine can hold its rate, which floor binds, how many hours fit on the disk, and what to change.
+    """Say for each camera whether this machine can hold its rate, which floor binds, how many hours fit on
+    the disk, and what to change.
 
-    --measure runs each stage alone, then short real acquisitions in this process and through a daemon of its own, with your layout, codec and limits,
-    in a hidden folder below output.root that is gone afterwards. Run it as the daemon's user, and with no camera acquiring.
-    Exits with 1 when a camera cannot be held, 2 when the configuration cannot work.
+    --measure runs each stage alone, then short real acquisitions in this process and through a daemon of its
+    own, with your layout, codec and limits, in a hidden folder below output.root that is gone afterwards. Run
+    it as the daemon's user, and with no camera acquiring. Exits with 1 when a camera cannot be held, 2 when
+    the configuration cannot work.
     """
     from shardwright.config.load import load_config
     from shardwright.config.plan import make_plan
@@ -54,7 +81,9 @@ def command(
         plan = make_plan(loaded, frame_rate_hz=frame_rate)
         if not plan.streams:
             raise ConfigError(
-                f"{config}: there is no stream to plan", expected="streams with their arrays", hint="Describe the cameras under streams."
+                f"{config}: there is no stream to plan",
+                expected="streams with their arrays",
+                hint="Describe the cameras under streams.",
             )
         found = _measure(loaded, plan, frames, seconds, beside=beside) if measured else None
         verdict = judge(plan, loaded.config.output.low_water, found)
@@ -63,14 +92,18 @@ def command(
             typer.echo(json.dumps({"ok": False, "error": error.to_dict()}))
         raise
     if as_json:
-        typer.echo(json.dumps({"ok": verdict.held != "no", **verdict.to_dict(), "warnings": list(plan.warnings)}))
+        typer.echo(
+            json.dumps({"ok": verdict.held != "no", **verdict.to_dict(), "warnings": list(plan.warnings)})
+        )
     else:
         _print_verdict(verdict, plan)
     if verdict.held == "no":
         raise typer.Exit(1)
 
 
-def _measure(loaded: LoadedConfig, plan: Plan, frames: Path | None, seconds: float, *, beside: bool) -> Measured:
+def _measure(
+    loaded: LoadedConfig, plan: Plan, frames: Path | None, seconds: float, *, beside: bool
+) -> Measured:
     from shardwright.diagnose.measure.run import measure
     from shardwright.diagnose.measure.sample import OwnFrames
 
@@ -132,15 +165,24 @@ def _print_stream(console: Console, stream: StreamVerdict, verdict: Verdict) -> 
     from rich.markup import escape
     from rich.table import Table
 
-    rate = "rate unknown" if stream.needed_bytes_per_s is None else f"{_rate(stream.needed_bytes_per_s)} at {stream.frame_rate_hz:g} frames a second"
+    rate = (
+        "rate unknown"
+        if stream.needed_bytes_per_s is None
+        else (f"{_rate(stream.needed_bytes_per_s)} at {stream.frame_rate_hz:g} frames a second")
+    )
     load = "" if stream.load is None else f", takes {stream.load:.0%} of what this machine can do"
-    says = "rates were not measured" if verdict.measured is None else f"[{_STYLES[stream.held]}]{_SAYS[stream.held]}[/]{load}"
+    says = (
+        "rates were not measured"
+        if verdict.measured is None
+        else f"[{_STYLES[stream.held]}]{_SAYS[stream.held]}[/]{load}"
+    )
     console.print(f"[bold]stream {escape(stream.name)}[/]: {rate}; {says}", soft_wrap=True)
     if verdict.measured is not None and stream.predicted_bytes_per_s is not None:
         runs = verdict.measured.streams[stream.name].acquisitions[verdict.measured.daemon_transport]
         least, most = runs.spread_bytes_per_s
         console.print(
-            f"predicted: {_rate(stream.predicted_bytes_per_s)}, {stream.predicted_frame_rate_hz:,.0f} frames a second"
+            f"predicted: {_rate(stream.predicted_bytes_per_s)}, {stream.predicted_frame_rate_hz:,.0f} "
+            f"frames a second"
             f" ({least / 1e9:.2f} to {most / 1e9:.2f} GB/s in {len(runs.runs)} rounds)",
             soft_wrap=True,
         )
@@ -149,17 +191,28 @@ def _print_stream(console: Console, stream: StreamVerdict, verdict: Verdict) -> 
             mark = " binds" if floor.name == stream.binds else ""
             table.add_row(floor.name + mark, f"{floor.bytes_per_s / 1e9:.2f}", escape(floor.basis))
         if stream.binds == "pipeline":
-            table.add_row("pipeline binds", f"{stream.predicted_bytes_per_s / 1e9:.2f}", "stages that wait for each other, and not for a floor")
+            table.add_row(
+                "pipeline binds",
+                f"{stream.predicted_bytes_per_s / 1e9:.2f}",
+                "stages that wait for each other, and not for a floor",
+            )
         console.print(table)
     if stream.hours is not None:
-        console.print(f"the disk lasts {_hours(stream.hours)} for this camera alone, {_compressed(stream.ratio, verdict)}", soft_wrap=True)
+        console.print(
+            f"the disk lasts {_hours(stream.hours)} for this camera alone, "
+            f"{_compressed(stream.ratio, verdict)}",
+            soft_wrap=True,
+        )
     for line in stream.advice:
         console.print(f"  - {escape(line)}", soft_wrap=True)
 
 
 def _print_whole(console: Console, verdict: Verdict, plan: Plan) -> None:
     if len(verdict.streams) > 1 and verdict.load is not None:
-        console.print(f"all cameras at once: [{_STYLES[verdict.held]}]{_SAYS[verdict.held]}[/], {verdict.load:.0%} of what this machine can do")
+        console.print(
+            f"all cameras at once: [{_STYLES[verdict.held]}]{_SAYS[verdict.held]}[/], "
+            f"{verdict.load:.0%} of what this machine can do"
+        )
     if verdict.hours is not None:
         console.print(f"all cameras at once: the disk lasts {_hours(verdict.hours)}", soft_wrap=True)
     if verdict.measured is None:
@@ -167,7 +220,9 @@ def _print_whole(console: Console, verdict: Verdict, plan: Plan) -> None:
     else:
         copy = verdict.measured.memory_copy.bytes_per_s
         console.print(
-            f"measured in {verdict.measured.seconds:.0f} s on {verdict.measured.cores} cores; memory copies {copy / 1e9:.1f} GB/s", soft_wrap=True
+            f"measured in {verdict.measured.seconds:.0f} s on {verdict.measured.cores} cores; memory copies "
+            f"{copy / 1e9:.1f} GB/s",
+            soft_wrap=True,
         )
     for warning in plan.warnings:
         console.print(f"[yellow]warning:[/yellow] {warning}", soft_wrap=True)

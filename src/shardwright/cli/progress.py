@@ -1,4 +1,5 @@
-"""How far a long command is: a bar on a terminal, a plain line every two seconds in a log; both on standard error, gone or quiet when it is done."""
+"""How far a long command is: a bar on a terminal, a plain line every two seconds in a log; both on standard
+error, gone or quiet when it is done."""
 
 from __future__ import annotations
 
@@ -22,19 +23,24 @@ def _nothing() -> str:
 
 
 @contextmanager
-def show_progress(label: str, verb: str, total_bytes: int | None = None, note: Callable[[], str] = _nothing) -> Iterator[Callable[[int], None]]:
+def show_progress(
+    label: str, verb: str, total_bytes: int | None = None, note: Callable[[], str] = _nothing
+) -> Iterator[Callable[[int], None]]:
     """Gives a function that takes the bytes newly done, from any thread.
 
-    ``label`` begins each line, ``verb`` says what happens to the bytes (``checked``). With ``total_bytes`` the time left is told. ``note`` is asked
-    now and then for something to add, such as that work is paused.
+    ``label`` begins each line, ``verb`` says what happens to the bytes (``checked``). With ``total_bytes``
+    the time left is told. ``note`` is asked now and then for something to add, such as that work is paused.
     """
     with (_bar if sys.stderr.isatty() else _lines)(label, verb, total_bytes, note) as add:
         yield add
 
 
 @contextmanager
-def show_steps(label: str, doing: str, note: Callable[[], str] = _nothing) -> Iterator[Callable[[int, int], None]]:
-    """The same for what is counted one by one: gives a function that takes how many are done, and of how many."""
+def show_steps(
+    label: str, doing: str, note: Callable[[], str] = _nothing
+) -> Iterator[Callable[[int, int], None]]:
+    """The same for what is counted one by one: gives a function that takes how many are done, and of how
+    many."""
     with (_step_bar if sys.stderr.isatty() else _step_lines)(label, doing, note) as tell:
         yield tell
 
@@ -69,11 +75,26 @@ def _step_lines(label: str, doing: str, note: Callable[[], str]) -> Iterator[Cal
 
 
 @contextmanager
-def _bar(label: str, verb: str, total_bytes: int | None, note: Callable[[], str]) -> Iterator[Callable[[int], None]]:
+def _bar(
+    label: str, verb: str, total_bytes: int | None, note: Callable[[], str]
+) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn()]
+    columns: list[ProgressColumn] = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    ]
     if total_bytes is not None:
         columns.append(TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -83,9 +104,14 @@ def _bar(label: str, verb: str, total_bytes: int | None, note: Callable[[], str]
 
 
 @contextmanager
-def _lines(label: str, verb: str, total_bytes: int | None, note: Callable[[], str]) -> Iterator[Callable[[int], None]]:
+def _lines(
+    label: str, verb: str, total_bytes: int | None, note: Callable[[], str]
+) -> Iterator[Callable[[int], None]]:
     count = _Count(total_bytes)
-    with _every(PLAIN_INTERVAL_S, lambda: typer.echo(f"{label}: {count.text(verb)}{', ' if note() else ''}{note()}", err=True)):
+    with _every(
+        PLAIN_INTERVAL_S,
+        lambda: typer.echo(f"{label}: {count.text(verb)}{', ' if note() else ''}{note()}", err=True),
+    ):
         yield count.add
 
 

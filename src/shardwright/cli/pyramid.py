@@ -13,9 +13,26 @@ from .worker_options import AsJson, Memory, NoIdle, Rate, Scheduler, Workers  # 
 
 def command(
     store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
-    levels: int = typer.Option(..., "--levels", min=1, max=32, metavar="COUNT", help="How many levels there shall be above the image."),
-    method: str = typer.Option("mean", "--method", metavar="METHOD", help="mean, min, max or nearest (the first element of each window)."),
-    axes: str = typer.Option("y,x", "--axes", metavar="AXES", help="Axes along which each level has half the elements of the one below."),
+    levels: int = typer.Option(
+        ...,
+        "--levels",
+        min=1,
+        max=32,
+        metavar="COUNT",
+        help="How many levels there shall be above the image.",
+    ),
+    method: str = typer.Option(
+        "mean",
+        "--method",
+        metavar="METHOD",
+        help="mean, min, max or nearest (the first element of each window).",
+    ),
+    axes: str = typer.Option(
+        "y,x",
+        "--axes",
+        metavar="AXES",
+        help="Axes along which each level has half the elements of the one below.",
+    ),
     memory: Memory = "512MiB",
     rate: Rate = None,
     workers: Workers = None,
@@ -23,11 +40,11 @@ def command(
     as_json: AsJson = False,
     no_idle: NoIdle = False,
 ) -> None:
-    """Add levels of lower resolution to a store, as OME-Zarr multiscales: each element is the mean, minimum, maximum or first of a window of two
-    along each of the axes.
+    """Add levels of lower resolution to a store, as OME-Zarr multiscales: each element is the mean, minimum,
+    maximum or first of a window of two along each of the axes.
 
-    May be stopped and run again at any point: finished shards are kept, and readers see the new levels only when all are complete. Exits with 1 when
-    something could not be made, and 2 for usage.
+    May be stopped and run again at any point: finished shards are kept, and readers see the new levels only
+    when all are complete. Exits with 1 when something could not be made, and 2 for usage.
     """
     from shardwright.repack.pyramid_job import PyramidOptions, add_levels, readable_image
 

@@ -22,10 +22,24 @@ if TYPE_CHECKING:
 
 def command(
     store: Path = typer.Argument(..., help="A finished OME-Zarr store.", metavar="STORE", exists=True),
-    destination: str = typer.Argument(..., help="The new store, a folder or s3://BUCKET/PREFIX. It must not exist.", metavar="DEST"),
-    chunks: str = typer.Option(..., "--chunks", metavar="SIZES", help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep theirs."),
-    shards: str | None = typer.Option(None, "--shards", metavar="SIZES", help="Elements of a new shard. As long as they are now unless given."),
-    codec: str | None = typer.Option(None, "--codec", metavar="CODEC", help=f"{CODEC_HELP} The same as now unless given."),
+    destination: str = typer.Argument(
+        ..., help="The new store, a folder or s3://BUCKET/PREFIX. It must not exist.", metavar="DEST"
+    ),
+    chunks: str = typer.Option(
+        ...,
+        "--chunks",
+        metavar="SIZES",
+        help="Elements of a new chunk: z=64,y=64,x=64. Other axes keep theirs.",
+    ),
+    shards: str | None = typer.Option(
+        None,
+        "--shards",
+        metavar="SIZES",
+        help="Elements of a new shard. As long as they are now unless given.",
+    ),
+    codec: str | None = typer.Option(
+        None, "--codec", metavar="CODEC", help=f"{CODEC_HELP} The same as now unless given."
+    ),
     levels: int | None = typer.Option(
         None,
         "--levels",
@@ -34,8 +48,15 @@ def command(
         metavar="COUNT",
         help="Make so many new levels of the image. Those that are there are taken over unless given.",
     ),
-    method: str = typer.Option("mean", "--method", metavar="METHOD", help="For new levels: mean, min, max or nearest."),
-    axes: str = typer.Option("y,x", "--axes", metavar="AXES", help="For new levels: axes along which each has half the elements of the one below."),
+    method: str = typer.Option(
+        "mean", "--method", metavar="METHOD", help="For new levels: mean, min, max or nearest."
+    ),
+    axes: str = typer.Option(
+        "y,x",
+        "--axes",
+        metavar="AXES",
+        help="For new levels: axes along which each has half the elements of the one below.",
+    ),
     memory: Memory = "512MiB",
     rate: Rate = None,
     workers: Workers = None,
@@ -43,11 +64,13 @@ def command(
     as_json: AsJson = False,
     no_idle: NoIdle = False,
 ) -> None:
-    """Write the image of a store as a new store with other chunks: for instance from one frame a chunk to cubes. Frame table and attributes go along.
+    """Write the image of a store as a new store with other chunks: for instance from one frame a chunk to
+    cubes. Frame table and attributes go along.
 
-    May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which appears when it is complete. For S3 that
-    folder lies beside STORE, and needs room for the whole new store until all of it is sent and verified; the environment is that of
-    `shardwright compact --to`. Exits with 1 when something could not be made, and 2 for usage.
+    May be stopped and run again at any point: finished shards are kept in a hidden folder beside DEST, which
+    appears when it is complete. For S3 that folder lies beside STORE, and needs room for the whole new store
+    until all of it is sent and verified; the environment is that of `shardwright compact --to`. Exits with 1
+    when something could not be made, and 2 for usage.
     """
     from shardwright.repack.pyramid_job import PyramidOptions
     from shardwright.repack.rechunk_job import KEEP_CODEC, RechunkOptions, plan_new_store, write_new_store
@@ -57,7 +80,9 @@ def command(
         chunks=parse_sizes("--chunks", chunks),
         shards=None if shards is None else parse_sizes("--shards", shards),
         codec=KEEP_CODEC if codec is None else parse_codec(codec),
-        pyramid=None if levels is None else PyramidOptions(levels, parse_method(method), parse_axes(axes), memory_bytes),
+        pyramid=None
+        if levels is None
+        else PyramidOptions(levels, parse_method(method), parse_axes(axes), memory_bytes),
         memory_bytes=memory_bytes,
     )
     plan = plan_new_store(store.absolute(), options)
@@ -67,12 +92,21 @@ def command(
         new, image = Path(destination).absolute(), plan.store.arrays[0].path
         with making("rechunk", workers, scheduler, image, new) as (executor, on_progress):
             manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image, folders=[new])
-            report = write_new_store(plan, new, options, executor.run, manners=manners, on_progress=on_progress)
+            report = write_new_store(
+                plan, new, options, executor.run, manners=manners, on_progress=on_progress
+            )
     finish(report, as_json)
 
 
 def _make_and_send(
-    plan: RechunkPlan, url: str, options: RechunkOptions, workers: int | None, scheduler: str | None, rate: str | None, *, no_idle: bool
+    plan: RechunkPlan,
+    url: str,
+    options: RechunkOptions,
+    workers: int | None,
+    scheduler: str | None,
+    rate: str | None,
+    *,
+    no_idle: bool,
 ) -> MakingReport:
     from shardwright.repack.executors import open_executor
     from shardwright.repack.manners import Manners
@@ -94,5 +128,9 @@ def _make_and_send(
                 show_progress("rechunk", "sent", sum(sizes.values()), lambda: pause_note(heeded)) as on_bytes,
             ):
                 manners = manners_of(rate, executor.workers, no_idle=no_idle, image=image)
-                job.send(counted(executor, sizes, on_bytes), report, Manners.from_dict(of_one_worker(manners, max(1, len(sizes)))))
+                job.send(
+                    counted(executor, sizes, on_bytes),
+                    report,
+                    Manners.from_dict(of_one_worker(manners, max(1, len(sizes)))),
+                )
     return report

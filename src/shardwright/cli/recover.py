@@ -1,4 +1,5 @@
-"""``shardwright recover``: unfinished stores brought back without a daemon, one after another, and what was found in each."""
+"""``shardwright recover``: unfinished stores brought back without a daemon, one after another, and what was
+found in each."""
 
 from __future__ import annotations
 
@@ -21,19 +22,29 @@ if TYPE_CHECKING:
 
 
 def command(
-    path: Path = typer.Argument(..., help="An output root, for all unfinished stores in it, or one store.", metavar="ROOT_OR_STORE", exists=True),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only look: say what would be done, change nothing."),
+    path: Path = typer.Argument(
+        ...,
+        help="An output root, for all unfinished stores in it, or one store.",
+        metavar="ROOT_OR_STORE",
+        exists=True,
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Only look: say what would be done, change nothing."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print what was done as JSON."),
     take_over: bool = typer.Option(
         False,
         "--take-over",
-        help="Also take stores whose writer still holds the lock: it is fenced off. For a daemon that hangs, not one that works.",
+        help="Also take stores whose writer still holds the lock: it is fenced off. For a daemon that "
+        "hangs, not one that works.",
     ),
 ) -> None:
-    """Bring unfinished stores back: every chunk whose checksum holds is kept, every shard sealed. `serve` does the same at its start.
+    """Bring unfinished stores back: every chunk whose checksum holds is kept, every shard sealed. `serve`
+    does the same at its start.
 
-    May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing had to be, with 1 when a store could not be
-    recovered or frames were lost that were, or may have been, acknowledged, and 2 for usage.
+    May be stopped and run again at any point. Exits with 0 when everything is recovered or nothing had to be,
+    with 1 when a store could not be recovered or frames were lost that were, or may have been, acknowledged,
+    and 2 for usage.
     """
     from shardwright.acquire.limits import default_threads
     from shardwright.acquire.workers import WorkerPool
@@ -49,27 +60,42 @@ def command(
                 outcome = _recover(store, pool, dry_run=dry_run, take_over=take_over, progress=on_bytes)
             outcomes.append((store, outcome))
             if not as_json:
-                typer.echo(summary(store, outcome).encode(errors="backslashreplace"))  # a folder's name need not be text
+                # a folder's name need not be text
+                typer.echo(summary(store, outcome).encode(errors="backslashreplace"))
     finally:
         pool.stop()
     if as_json:
-        typer.echo(json.dumps({"ok": not any(map(_bad, outcomes)), "dry_run": dry_run, "stores": [_facts(*outcome) for outcome in outcomes]}))
+        typer.echo(
+            json.dumps(
+                {
+                    "ok": not any(map(_bad, outcomes)),
+                    "dry_run": dry_run,
+                    "stores": [_facts(*outcome) for outcome in outcomes],
+                }
+            )
+        )
     elif not stores:
         typer.echo(f"{path}: nothing is unfinished")
     if any(map(_bad, outcomes)):
         raise typer.Exit(1)
 
 
-def _recover(store: Path, pool: Any, *, dry_run: bool, take_over: bool, progress: Callable[[int], None]) -> Recovery | ShardwrightError:
+def _recover(
+    store: Path, pool: Any, *, dry_run: bool, take_over: bool, progress: Callable[[int], None]
+) -> Recovery | ShardwrightError:
     """What is wrong with one store, whatever it is, keeps no other from being recovered."""
     from shardwright.recovery.recover import recover_store
 
     try:
-        return recover_store(store, pool, threads=pool.threads, dry_run=dry_run, take_over=take_over, progress=progress)
+        return recover_store(
+            store, pool, threads=pool.threads, dry_run=dry_run, take_over=take_over, progress=progress
+        )
     except ShardwrightError as error:
         return error
     except Exception as error:  # noqa: BLE001 - what somebody has put there may break anything; it is named
-        return ShardFormatError("this store cannot be read", got=repr(error)[:200], hint="It is left as it is; please report this")
+        return ShardFormatError(
+            "this store cannot be read", got=repr(error)[:200], hint="It is left as it is; please report this"
+        )
 
 
 def _bad(outcome: Outcome) -> bool:
@@ -91,11 +117,25 @@ def summary(store: Path, result: Recovery | ShardwrightError) -> str:
         return f"{store}: not recovered: {' '.join(str(result).split())}"
     lines = [f"{store}: {result.action}, {result.seconds:.1f} s"]
     if result.identity is not None:
-        lost = f"{result.frames_lost:,} LOST: `shardwright inspect --missing` names them" if result.frames_lost else "none lost"
+        lost = (
+            f"{result.frames_lost:,} LOST: `shardwright inspect --missing` names them"
+            if result.frames_lost
+            else "none lost"
+        )
         if result.frames_unacknowledged:
-            lost += f"; {result.frames_unacknowledged:,} more were on their way when the writer died, never acknowledged"
+            lost += (
+                f"; {result.frames_unacknowledged:,} more were on their way when the writer died, never "
+                f"acknowledged"
+            )
         lines += [
-            f"  frames: {result.frames_kept:,} kept, {result.frames_completed_from_staging:,} of them from the staging area, {lost}",
-            f"  chunks: {result.chunks_kept:,} kept, {result.chunks_dropped:,} unfinished or damaged; {format_bytes(result.bytes_checked)} checked",
+            (
+                f"  frames: {result.frames_kept:,} kept, {result.frames_completed_from_staging:,} of them "
+                f"from "
+                f"the staging area, {lost}"
+            ),
+            (
+                f"  chunks: {result.chunks_kept:,} kept, {result.chunks_dropped:,} unfinished or damaged; "
+                f"{format_bytes(result.bytes_checked)} checked"
+            ),
         ]
     return "\n".join(lines)

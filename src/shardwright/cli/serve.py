@@ -11,16 +11,20 @@ import typer
 
 def command(
     config: Path = typer.Argument(..., help="The YAML file.", metavar="CONFIG"),
-    log_format: Literal["auto", "console", "json"] | None = typer.Option(None, help="In place of log.format in CONFIG."),
+    log_format: Literal["auto", "console", "json"] | None = typer.Option(
+        None, help="In place of log.format in CONFIG."
+    ),
 ) -> None:
-    """Run the daemon until SIGTERM or SIGINT, which seal what is open; a second signal ends at once and leaves that to the next start.
+    """Run the daemon until SIGTERM or SIGINT, which seal what is open; a second signal ends at once and
+    leaves that to the next start.
 
-    Without a terminal, SIGHUP reads CONFIG again and takes over what can change while cameras send: log, compaction, output.low_water.
-    On a terminal it ends the daemon, as the terminal is gone.
+    Without a terminal, SIGHUP reads CONFIG again and takes over what can change while cameras send: log,
+    compaction, output.low_water. On a terminal it ends the daemon, as the terminal is gone.
 
-    Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 3 if not all that was open could be
-    sealed then (a full disk: the next start goes on with it), 2 for a configuration that cannot work, 1 for anything else: what may go well at
-    the next start, such as a taken port or a missing disk, included.
+    Events go to standard output, one a line; `ready` names the endpoints. Exits with 0 after a signal, 3 if
+    not all that was open could be sealed then (a full disk: the next start goes on with it), 2 for a
+    configuration that cannot work, 1 for anything else: what may go well at the next start, such as a taken
+    port or a missing disk, included.
     """
     from shardwright.storage.message_memory import have_one_heap
 
@@ -37,7 +41,12 @@ def command(
 
     faulthandler.enable()  # a disk that dies under a mapped shard is a SIGBUS: say where, then die
     log = loaded.config.log
-    events = EventLog(form=log_format or log.format, level=log.level, repeat_lines=log.repeat_lines, repeat_every_s=log.repeat_every_s)
+    events = EventLog(
+        form=log_format or log.format,
+        level=log.level,
+        repeat_lines=log.repeat_lines,
+        repeat_every_s=log.repeat_every_s,
+    )
     manager = take_manager(on_failure=lambda why: events.emit("notify_failed", {"error": why}))
     daemon, life = Daemon(loaded, events, manager, log_format), Lifecycle(events)
     try:

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 def command(
     config: Path | None = CONFIG,
     socket: Path | None = SOCKET,
-    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON; with --watch one line each time."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print everything as JSON; with --watch one line each time."
+    ),
     watch: bool = typer.Option(False, "--watch", help="Show it again and again, until Ctrl-C."),
-    interval_s: float = typer.Option(1.0, "--interval", min=0.1, max=3600, help="Seconds between, with --watch.", metavar="SECONDS"),
+    interval_s: float = typer.Option(
+        1.0, "--interval", min=0.1, max=3600, help="Seconds between, with --watch.", metavar="SECONDS"
+    ),
 ) -> None:
     """Show what a running daemon does: its acquisitions, cameras, memory, disks and compaction.
 
-    Which daemon: that of CONFIG, of the control socket given, or the one in /run/shardwright. Exits with 1 when none answers.
+    Which daemon: that of CONFIG, of the control socket given, or the one in /run/shardwright. Exits with 1
+    when none answers.
     """
     with control_client(config, socket) as daemon:
         first = daemon.ask("status")["status"]

@@ -1,4 +1,5 @@
-"""What a daemon says about itself (daemon/snapshot.py), laid out for a terminal. Numbers never wrap; what clients brought is shown as plain text."""
+"""What a daemon says about itself (daemon/snapshot.py), laid out for a terminal. Numbers never wrap; what
+clients brought is shown as plain text."""
 
 from __future__ import annotations
 
@@ -50,7 +51,20 @@ def acquisitions_view(status: Facts) -> RenderableType:
     degraded = any(one.get("degrade_level", "configured") != "configured" for one in status["acquisitions"])
     level = ("chunks",) if degraded else ()
     table = _table(
-        "acquisition", "stream", "state", "received", "of", "stored", "durable", "missing", "rate", "data", "ring", *level, "for", "client"
+        "acquisition",
+        "stream",
+        "state",
+        "received",
+        "of",
+        "stored",
+        "durable",
+        "missing",
+        "rate",
+        "data",
+        "ring",
+        *level,
+        "for",
+        "client",
     )
     for one in status["acquisitions"]:
         client = one["client"]
@@ -100,19 +114,34 @@ def _daemon(status: Facts) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row("daemon", f"{plain(status['software'])} on {plain(status['host'])}, process {status['pid']}, for {duration(status['uptime_s'])}")
+    grid.add_row(
+        "daemon",
+        f"{plain(status['software'])} on {plain(status['host'])}, process "
+        f"{status['pid']}, for {duration(status['uptime_s'])}",
+    )
     grid.add_row("state", _state(status))
     if status["stall_s"] >= STALL_WARNING_S:
-        grid.add_row("stalled", Text(f"for {duration(status['stall_s'])}: a disk does not answer, or hardly", style="red"))
+        grid.add_row(
+            "stalled",
+            Text(f"for {duration(status['stall_s'])}: a disk does not answer, or hardly", style="red"),
+        )
     grid.add_row("configuration", plain(status["config"]))
     grid.add_row("listens", ", ".join(map(plain, status["endpoints"])) or "not yet")
-    grid.add_row("clients", f"{status['clients']} connected, {_trouble(status['foreign_messages'])} messages refused")
+    grid.add_row(
+        "clients", f"{status['clients']} connected, {_trouble(status['foreign_messages'])} messages refused"
+    )
     grid.add_row("memory", f"{format_bytes(memory['used_bytes'])} of {format_bytes(memory['budget_bytes'])}")
     for disk in status["disks"]:
         grid.add_row("disk" if disk["role"] == "root" else plain(disk["role"]), _disk(disk))
     grid.add_row("compaction", _compaction(compaction))
     if events["lines_dropped"] or events["lines_unwritten"]:
-        grid.add_row("log", Text(f"{events['lines_dropped'] + events['lines_unwritten']:,} lines lost: its reader is too slow", style="yellow"))
+        grid.add_row(
+            "log",
+            Text(
+                f"{events['lines_dropped'] + events['lines_unwritten']:,} lines lost: its reader is too slow",
+                style="yellow",
+            ),
+        )
     return grid
 
 
@@ -120,7 +149,10 @@ def _state(status: Facts) -> Text:
     """Not green once frames were not stored, as on the status page: the streams below say which."""
     gone = any(stream.get(name) for stream in status["streams"].values() for name in _STREAM_TROUBLE)
     waits_for = f": {plain(status['waits_for'])}" if status.get("waits_for") else ""
-    return Text(f"{status['state']}{waits_for}", style="red" if gone else {"serving": "green", "draining": "yellow"}.get(status["state"], ""))
+    return Text(
+        f"{status['state']}{waits_for}",
+        style="red" if gone else {"serving": "green", "draining": "yellow"}.get(status["state"], ""),
+    )
 
 
 def _disk(disk: Facts) -> Text:
@@ -134,16 +166,32 @@ def _disk(disk: Facts) -> Text:
 def _compaction(compaction: Facts) -> Text:
     if not compaction["enabled"]:
         return Text("off")
-    works = "idle" if compaction["running"] is None else f"{'paused at' if compaction['paused'] else 'works on'} {plain(compaction['running'])}"
+    works = (
+        "idle"
+        if compaction["running"] is None
+        else f"{'paused at' if compaction['paused'] else 'works on'} {plain(compaction['running'])}"
+    )
     counts = f"{compaction['queued']} queued, {compaction['done']} done, {compaction['failed']} failed"
     return Text(f"{works}; {counts}", style="yellow" if compaction["failed"] else "")
 
 
 def _streams(streams: Facts) -> Table:
     """Since the daemon started; columns of trouble only where there was any."""
-    trouble = [name for name in (*_STREAM_TROUBLE, *_STREAM_DEGRADED) if any(stream.get(name) for stream in streams.values())]
+    trouble = [
+        name
+        for name in (*_STREAM_TROUBLE, *_STREAM_DEGRADED)
+        if any(stream.get(name) for stream in streams.values())
+    ]
     table = _table(
-        "stream", "acquisitions", "failed", "received", "stored", "shards", "raw", "on disk", *(n.removeprefix("frames_") for n in trouble)
+        "stream",
+        "acquisitions",
+        "failed",
+        "received",
+        "stored",
+        "shards",
+        "raw",
+        "on disk",
+        *(n.removeprefix("frames_") for n in trouble),
     )
     for name, stream in streams.items():
         raw, stored = stream["bytes_raw"], stream["bytes_stored"]
@@ -173,5 +221,7 @@ def _trouble(count: int) -> Text:
 def _table(*columns: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 or name in ("stream", "state", "client") else "right", no_wrap=True)
+        table.add_column(
+            name, justify="left" if i == 0 or name in ("stream", "state", "client") else "right", no_wrap=True
+        )
     return table

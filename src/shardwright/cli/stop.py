@@ -23,15 +23,19 @@ _ENDS = ("acquisition_ended", "acquisition_failed")
 
 
 def command(
-    name: str = typer.Argument(..., help="The acquisition, as `shardwright acquisitions` lists it.", metavar="NAME"),
+    name: str = typer.Argument(
+        ..., help="The acquisition, as `shardwright acquisitions` lists it.", metavar="NAME"
+    ),
     config: Path | None = CONFIG,
     socket: Path | None = SOCKET,
     no_wait: bool = NO_WAIT,
     as_json: bool = typer.Option(False, "--json", help="Print how it ended as JSON."),
 ) -> None:
-    """End one acquisition: no more frames are taken, what has arrived is sealed, its client is told. The daemon and other acquisitions go on.
+    """End one acquisition: no more frames are taken, what has arrived is sealed, its client is told. The
+    daemon and other acquisitions go on.
 
-    Waits until it is sealed. Exits with 1 when it failed, when none of this name is open, or when no daemon answers.
+    Waits until it is sealed. Exits with 1 when it failed, when none of this name is open, or when no daemon
+    answers.
     """
     with control_client(config, socket) as daemon:
         known = [event["number"] for event in daemon.ask("events")["events"]]
@@ -40,7 +44,9 @@ def command(
             return
         end = _end(daemon, store_name(name), max(known, default=0))
     if end.get("event") == "acquisition_failed":
-        raise ShardwrightError(f"{name} failed while it was being sealed", got=str(end.get("reason", "no reason")))
+        raise ShardwrightError(
+            f"{name} failed while it was being sealed", got=str(end.get("reason", "no reason"))
+        )
     if as_json:
         typer.echo(json.dumps(end))
     else:

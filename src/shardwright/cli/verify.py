@@ -18,7 +18,9 @@ _PLAIN_STEPS = 10  # lines of progress where there is no terminal
 def command(
     store: Path = typer.Argument(..., help="A store, an array in it, or one shard file.", metavar="STORE"),
     as_json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
-    threads: int | None = typer.Option(None, "--threads", min=1, metavar="COUNT", help="Decoding threads. One for each core unless given."),
+    threads: int | None = typer.Option(
+        None, "--threads", min=1, metavar="COUNT", help="Decoding threads. One for each core unless given."
+    ),
 ) -> None:
     """Decode and check every chunk of a store. Exits with 1 and a list of what is wrong."""
     from shardwright.read.verify import verify_store
@@ -27,7 +29,11 @@ def command(
         report = verify_store(store, threads=threads)
         typer.echo(json.dumps(report.to_dict()))
     else:
-        report = _verify_with_bar(store, threads) if sys.stderr.isatty() else verify_store(store, threads=threads, progress=_PlainProgress())
+        report = (
+            _verify_with_bar(store, threads)
+            if sys.stderr.isatty()
+            else verify_store(store, threads=threads, progress=_PlainProgress())
+        )
         _print_report(report)
     if not report.ok:
         raise typer.Exit(1)
@@ -39,10 +45,18 @@ def _verify_with_bar(store: Path, threads: int | None) -> VerifyReport:
 
     from shardwright.read.verify import verify_store
 
-    columns = ("verify", BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        "verify",
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("verify", total=None)
-        return verify_store(store, threads=threads, progress=lambda done, total: bar.update(task, completed=done, total=total))
+        return verify_store(
+            store, threads=threads, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
 
 
 class _PlainProgress:
@@ -71,16 +85,25 @@ def _print_report(report: VerifyReport) -> None:
         typer.echo(f"and {report.warnings_not_kept} warnings more")
     found = len(report.problems) + report.problems_not_kept
     typer.echo(
-        f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to {format_bytes(report.decoded_bytes)};"
-        f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; frame table: {report.frame_rows} rows; "
+        f"{report.shards} shards, {report.chunks} chunks: {format_bytes(report.encoded_bytes)} decoded to "
+        f"{format_bytes(report.decoded_bytes)};"
+        f" reading as fill value: {report.shards_absent} shards and {report.chunks_absent} chunks; frame "
+        f"table: {report.frame_rows} rows; "
         + ("nothing is wrong" if report.ok else f"{found} problem{'s' if found > 1 else ''}")
     )
     if report.ok and report.shards_recorded < report.shards:
         typer.echo(
-            f"{report.shards - report.shards_recorded} shards are not on record: they were made by an earlier release or another program, so that"
+            f"{report.shards - report.shards_recorded} shards are not on record: they were made by an "
+            f"earlier release or another program, so that"
             " verify cannot tell whether they were swapped or replaced"
         )
     if report.ok and not report.checksums and report.shards_recorded < report.shards:
-        typer.echo("the chunks carry no checksum (chunk_checksum: true adds one), so this shows that they decode, not that no bit was flipped")
+        typer.echo(
+            "the chunks carry no checksum (chunk_checksum: true adds one), so this shows that they "
+            "decode, not that no bit was flipped"
+        )
     if report.shards_absent_unrecorded:
-        typer.echo("a shard that is absent is legal where every pixel is the fill value; verify cannot tell it from one that was deleted")
+        typer.echo(
+            "a shard that is absent is legal where every pixel is the fill value; verify cannot tell "
+            "it from one that was deleted"
+        )

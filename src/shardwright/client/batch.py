@@ -1,4 +1,5 @@
-"""The batch that is being filled: a packed record for each frame, in memory that is used again, and the slot that its pixels are in."""
+"""The batch that is being filled: a packed record for each frame, in memory that is used again, and the slot
+that its pixels are in."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _KNOWN = len(METADATA_FIELDS)
 
 @dataclass
 class SealedBatch:
-    """Frames ``first`` onwards, ready to be sent: ``slots`` (``NO_SLOT``: dropped) and descriptors, or neither where those were too many to keep."""
+    """Frames ``first`` onwards, ready to be sent: ``slots`` (``NO_SLOT``: dropped) and descriptors, or
+    neither where those were too many to keep."""
 
     first: int
     count: int
@@ -35,7 +37,9 @@ class FillingBatch:
     def __init__(self, batch_frames: int, further_fields: int) -> None:
         self._record = struct.Struct(f"<QqqIIqq{_KNOWN}dQ{further_fields}d")
         dtype = descriptor_dtype(further_fields)
-        assert self._record.size == dtype.itemsize, "the same record as wire/descriptor.py, packed without a NumPy scalar"
+        assert self._record.size == dtype.itemsize, (
+            "the same record as wire/descriptor.py, packed without a NumPy scalar"
+        )
         self._memory = bytearray(batch_frames * self._record.size)
         self._records = np.frombuffer(self._memory, dtype)
         self._slots = np.zeros(batch_frames, np.uint32)
@@ -52,20 +56,34 @@ class FillingBatch:
         """Whether the last frame is one whose slot comes back only once the batch is sent."""
         return self.count > 0 and int(self._slots[self.count - 1]) != NO_SLOT
 
-    def add(self, slot: int, sequence: int, position: int, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """One frame; ``slot`` ``NO_SLOT``: it was dropped. ``metadata``: the known fields, then the array's own."""
+    def add(
+        self, slot: int, sequence: int, position: int, frame_id: int, metadata: tuple[float, ...]
+    ) -> None:
+        """One frame; ``slot`` ``NO_SLOT``: it was dropped. ``metadata``: the known fields, then the array's
+        own."""
         self._begin()
         known, further = (metadata[:_KNOWN], metadata[_KNOWN:]) if len(metadata) > _KNOWN else (metadata, ())
         dropped = slot == NO_SLOT
-        moment = sequence, frame_id, position, 0, FRAME_DROPPED if dropped else 0, time.time_ns(), time.monotonic_ns()
+        moment = (
+            sequence,
+            frame_id,
+            position,
+            0,
+            FRAME_DROPPED if dropped else 0,
+            time.time_ns(),
+            time.monotonic_ns(),
+        )
         self._record.pack_into(self._memory, self.count * self._record.size, *moment, *known, 0, *further)
         self._slots[self.count] = slot
         self.count += 1
         self.only_told += dropped
 
-    def add_many(self, slots: npt.NDArray[Any] | None, sequence: int, records: npt.NDArray[np.void], *, counted: bool) -> None:
-        """Frames ``sequence`` onwards, as many as there are ``records``: these are complete but for sequence, flags and times, and, if ``counted``,
-        the position, which is the sequence then. ``slots`` None: they were dropped."""
+    def add_many(
+        self, slots: npt.NDArray[Any] | None, sequence: int, records: npt.NDArray[np.void], *, counted: bool
+    ) -> None:
+        """Frames ``sequence`` onwards, as many as there are ``records``: these are complete but for sequence,
+        flags and times, and, if ``counted``, the position, which is the sequence then. ``slots`` None: they
+        were dropped."""
         self._begin()
         rows = slice(self.count, self.count + len(records))
         into = self._records[rows]
@@ -84,11 +102,14 @@ class FillingBatch:
             self.started_s = time.monotonic()
 
     def seal(self, next_sequence: int) -> SealedBatch | None:
-        """What was filled so far, the frames right before ``next_sequence``, None when there is nothing; it is empty again afterwards."""
+        """What was filled so far, the frames right before ``next_sequence``, None when there is nothing; it
+        is empty again afterwards."""
         count = self.count
         if not count:
             return None
         descriptors = bytes(memoryview(self._memory)[: count * self._record.size])
-        sealed = SealedBatch(next_sequence - count, count, self._slots[:count].copy(), descriptors, self.only_told)
+        sealed = SealedBatch(
+            next_sequence - count, count, self._slots[:count].copy(), descriptors, self.only_told
+        )
         self.count = self.only_told = 0
         return sealed

@@ -1,6 +1,8 @@
-"""A stream's frames on their way into batches: each gets its number and a place in the batch that is being filled; sealed ones wait to be sent.
+"""A stream's frames on their way into batches: each gets its number and a place in the batch that is being
+filled; sealed ones wait to be sent.
 
-Memory is bounded by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and by one run of numbers for all that are dropped beyond.
+Memory is bounded by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and by one run of numbers for all that
+are dropped beyond.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ class BatchQueue:
     """Not synchronized: the outbox's lock guards it. ``check_position`` and ``wake`` are the outbox's."""
 
     def __init__(
-        self, batch_frames: int, further_fields: int, first_sequence: int, *, check_position: Callable[[int], int], wake: Callable[[], None]
+        self,
+        batch_frames: int,
+        further_fields: int,
+        first_sequence: int,
+        *,
+        check_position: Callable[[int], int],
+        wake: Callable[[], None],
     ) -> None:
         self._batch_frames = batch_frames
         self._check_position = check_position
@@ -45,7 +53,8 @@ class BatchQueue:
         return not self._sealed
 
     def add(self, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """The frame in ``slot``, or one that was dropped (``NO_SLOT``), as ``FillingBatch.add``; ``position`` None: its own count."""
+        """The frame in ``slot``, or one that was dropped (``NO_SLOT``), as ``FillingBatch.add``; ``position``
+        None: its own count."""
         sequence = self.next_sequence
         if position is None:
             position = self._check_position(sequence)
@@ -54,14 +63,19 @@ class BatchQueue:
         self.next_sequence = sequence + 1
         self._seal_if_full(begins=begins)
 
-    def add_many(self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool) -> None:
-        """As ``add``, of as many as there are ``records``, as ``FillingBatch.add_many``: all of them, or an error and none."""
+    def add_many(
+        self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool
+    ) -> None:
+        """As ``add``, of as many as there are ``records``, as ``FillingBatch.add_many``: all of them, or an
+        error and none."""
         self._check_position(self.next_sequence + len(records) - 1 if counted else 0)
         done = 0
         while done < len(records):
             begins = self._filling.count == 0
             part = slice(done, done + min(len(records) - done, self._filling.room))
-            self._filling.add_many(None if slots is None else slots[part], self.next_sequence, records[part], counted=counted)
+            self._filling.add_many(
+                None if slots is None else slots[part], self.next_sequence, records[part], counted=counted
+            )
             self.next_sequence += part.stop - done
             done = part.stop
             self._seal_if_full(begins=begins)
@@ -77,7 +91,8 @@ class BatchQueue:
     def add_many_dropped(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
         """As ``add_dropped``, of as many frames as there are ``records``."""
         self._check_position(self.next_sequence + len(records) - 1 if counted else 0)
-        told = max(0, min(len(records), MAX_TOLD_FRAMES - self._told_held))  # more are held when counted ones have been sent since
+        # more are held when counted ones have been sent since
+        told = max(0, min(len(records), MAX_TOLD_FRAMES - self._told_held))
         if told:
             self.add_many(None, records[:told], counted=counted)
             self._told_held += told
@@ -115,7 +130,8 @@ class BatchQueue:
             self._wake()
 
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
-        """Seals a batch that has waited for ``age_s``; returns when the one being filled will be due, None when it is empty."""
+        """Seals a batch that has waited for ``age_s``; returns when the one being filled will be due, None
+        when it is empty."""
         if not self._filling.count:
             return None
         due_s = self._filling.started_s + age_s

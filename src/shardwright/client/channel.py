@@ -1,4 +1,5 @@
-"""One ZeroMQ connection to a daemon, from HELLO until it breaks. Used by the I/O thread alone: ZeroMQ sockets are not thread-safe."""
+"""One ZeroMQ connection to a daemon, from HELLO until it breaks. Used by the I/O thread alone: ZeroMQ sockets
+are not thread-safe."""
 
 from __future__ import annotations
 
@@ -11,9 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shardwright.model.errors import AccessError, ConfigError, ProtocolError, SessionLostError, ShardwrightError, VersionError
+from shardwright.model.errors import (
+    AccessError,
+    ConfigError,
+    ProtocolError,
+    SessionLostError,
+    ShardwrightError,
+    VersionError,
+)
 from shardwright.wire.controls import Hello, Problem, Welcome
-from shardwright.wire.messages import CONNECTION, Counter, Header, Kind, check_parts, decode_control, decode_header
+from shardwright.wire.messages import (
+    CONNECTION,
+    Counter,
+    Header,
+    Kind,
+    check_parts,
+    decode_control,
+    decode_header,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,14 +37,23 @@ if TYPE_CHECKING:
     from .curve import Keys
 
 RETRY_MS, MAX_RETRY_MS = 50, 1000  # ZeroMQ's own, while nobody listens at the endpoint
-MAX_CUTS = 5  # in the handshake: by a daemon that cannot read what our wrong key made, by one that is flooded, by no daemon
-_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
+# in the handshake: by a daemon that cannot read what our wrong key made, by one that is flooded, by no daemon
+MAX_CUTS = 5
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_DISCONNECTED
+)
 
 
 class Channel:
-    """Says HELLO at once. Whatever shows that the connection is of no use any more raises; a new one must then be made."""
+    """Says HELLO at once. Whatever shows that the connection is of no use any more raises; a new one must
+    then be made."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, software: str, keys: Keys | None = None) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], endpoint: str, software: str, keys: Keys | None = None
+    ) -> None:
         self._endpoint = endpoint
         self._keys = keys
         self._handshake_done = False
@@ -64,10 +89,12 @@ class Channel:
         self._monitor.close(linger=0)
         self._socket.close(linger=linger_ms)
 
-    # To the daemon --------------------------------------------------------------------------------------------------------------------------
+    # To the daemon
+    # ----------------------------------------------------------------------------------------------------
 
     def send(self, parts: list[Any]) -> None:
-        """Never waits. Raises as ``check_connected`` where ZeroMQ has given the connection up, as it does when a handshake fails."""
+        """Never waits. Raises as ``check_connected`` where ZeroMQ has given the connection up, as it does
+        when a handshake fails."""
         try:
             self._send(parts)
         except zmq.Again:
@@ -82,11 +109,14 @@ class Channel:
         self.send(self._counter.control(kind, body))
 
     def keep_alive(self, now_s: float, patience_ms: float) -> None:
-        """Heartbeats, once the daemon has told how often. Raises ``SessionLostError`` when it has been silent for too long; ``patience_ms`` is for
-        its WELCOME."""
+        """Heartbeats, once the daemon has told how often. Raises ``SessionLostError`` when it has been silent
+        for too long; ``patience_ms`` is for its WELCOME."""
         if self.welcome is None:
             if (now_s - self.started_s) * 1000 > patience_ms:
-                raise SessionLostError("no daemon answered", expected=f"an answer from {self._endpoint} within {patience_ms:.0f} ms")
+                raise SessionLostError(
+                    "no daemon answered",
+                    expected=f"an answer from {self._endpoint} within {patience_ms:.0f} ms",
+                )
             return
         if now_s >= self.next_heartbeat_s:
             self.next_heartbeat_s = now_s + self.welcome.heartbeat_ms / 1000
@@ -94,12 +124,16 @@ class Channel:
         silence_s = now_s - self._last_heard_s
         if silence_s * 1000 > self.welcome.session_timeout_ms:
             expected = f"a heartbeat every {self.welcome.heartbeat_ms} ms"
-            raise SessionLostError("the daemon stopped answering", expected=expected, got=f"{silence_s:.1f} s of silence")
+            raise SessionLostError(
+                "the daemon stopped answering", expected=expected, got=f"{silence_s:.1f} s of silence"
+            )
 
-    # From the daemon ------------------------------------------------------------------------------------------------------------------------
+    # From the daemon
+    # ----------------------------------------------------------------------------------------------------
 
     def receive(self) -> Iterator[tuple[Header, bytes]]:
-        """Every message that has come, its parts checked; heartbeats and WELCOME are dealt with here. A fatal ERROR of the connection is raised."""
+        """Every message that has come, its parts checked; heartbeats and WELCOME are dealt with here. A fatal
+        ERROR of the connection is raised."""
         while True:
             try:
                 parts = self._socket.recv_multipart(flags=zmq.NOBLOCK)
@@ -123,15 +157,20 @@ class Channel:
             self.welcome = Welcome.from_body(decode_control(body))
             return False
         if header.kind is not Kind.ERROR:
-            raise ProtocolError(f"{header.kind.name} came out of turn", expected="HEARTBEAT or ERROR on session 0", got=header.kind.name)
+            raise ProtocolError(
+                f"{header.kind.name} came out of turn",
+                expected="HEARTBEAT or ERROR on session 0",
+                got=header.kind.name,
+            )
         problem = Problem.from_body(decode_control(body))
         if problem.fatal:
             raise problem.error.to_error()
         return True
 
     def check_connected(self) -> None:
-        """ZeroMQ would reconnect under a new identity, which the daemon does not know: what had been said is lost either way. Raises
-        ``SessionLostError``, or ``AccessError`` where the keys do not fit. Call when everything that came was received."""
+        """ZeroMQ would reconnect under a new identity, which the daemon does not know: what had been said is
+        lost either way. Raises ``SessionLostError``, or ``AccessError`` where the keys do not fit. Call when
+        everything that came was received."""
         while self._monitor.poll(0):
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -139,7 +178,12 @@ class Channel:
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 hint = "Put its public key into the folder that ingest.curve.clients of the daemon names"
                 got = None if self._keys is None else self._keys.public.decode()
-                raise AccessError("the daemon does not know this client's key", expected="a key on its list", got=got, hint=hint)
+                raise AccessError(
+                    "the daemon does not know this client's key",
+                    expected="a key on its list",
+                    got=got,
+                    hint=hint,
+                )
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                 raise self._no_handshake()
             elif self._handshake_done:
@@ -151,11 +195,19 @@ class Channel:
 
     def _no_handshake(self) -> AccessError:
         if self._keys is None:
-            expected, hint = f"a daemon at {self._endpoint} that takes clients without keys", "If it demands keys, give curve=Curve(...)"
+            expected, hint = (
+                f"a daemon at {self._endpoint} that takes clients without keys",
+                ("If it demands keys, give curve=Curve(...)"),
+            )
         else:
             expected = f"a daemon at {self._endpoint} with the key {self._keys.daemon.decode()}"
             hint = "Check the daemon's public key; one with ingest.insecure takes no keys"
-        return AccessError("no handshake with what answers there", expected=expected, got="a connection that is closed at once", hint=hint)
+        return AccessError(
+            "no handshake with what answers there",
+            expected=expected,
+            got="a connection that is closed at once",
+            hint=hint,
+        )
 
 
 def _told_version_error(parts: list[bytes]) -> ShardwrightError | None:

@@ -37,21 +37,25 @@ def connect(
     reconnect_timeout_ms: int = 60_000,
     curve: Curve | None = None,
 ) -> Connection:
-    """A connection to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``), waited for at most ``timeout_ms``.
+    """A connection to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``), waited for at most
+    ``timeout_ms``.
 
-    ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel in the messages;
-    then the memory of one stream's frames is kept for the next one, until the connection is closed.
-    ``reconnect_timeout_ms``: when the daemon or the link dies, a new connection is tried for so long and every open stream goes on where it was;
-    ``append`` waits meanwhile. 0: never, streams then end with ``SessionLostError``.
-    ``curve``: the keys for a daemon that demands them over TCP; left out, the files that ``SHARDWRIGHT_SECRET_KEY`` and ``SHARDWRIGHT_DAEMON_KEY``
-    name, if they are set. Not looked at for ipc.
-    Raises ``SessionLostError`` when nobody answers, ``AccessError`` when keys do not fit or the socket is not open to this user,
-    ``VersionError`` when the daemon speaks another protocol version and ``ConfigError`` for a bad endpoint or a key file that cannot be used.
+    ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel
+    in the messages; then the memory of one stream's frames is kept for the next one, until the connection is
+    closed. ``reconnect_timeout_ms``: when the daemon or the link dies, a new connection is tried for so long
+    and every open stream goes on where it was; ``append`` waits meanwhile. 0: never, streams then end with
+    ``SessionLostError``. ``curve``: the keys for a daemon that demands them over TCP; left out, the files
+    that ``SHARDWRIGHT_SECRET_KEY`` and ``SHARDWRIGHT_DAEMON_KEY`` name, if they are set. Not looked at for
+    ipc. Raises ``SessionLostError`` when nobody answers, ``AccessError`` when keys do not fit or the socket
+    is not open to this user, ``VersionError`` when the daemon speaks another protocol version and
+    ``ConfigError`` for a bad endpoint or a key file that cannot be used.
     """
     if transport not in ("auto", "shm", "message"):
         raise ConfigError("unknown transport", expected="'auto', 'shm' or 'message'", got=repr(transport))
     if reconnect_timeout_ms < 0:
-        raise ConfigError("a reconnect timeout below 0", expected="milliseconds, or 0 for never", got=reconnect_timeout_ms)
+        raise ConfigError(
+            "a reconnect timeout below 0", expected="milliseconds, or 0 for never", got=reconnect_timeout_ms
+        )
     return Connection(endpoint, timeout_ms, transport, reconnect_timeout_ms, keys_for(endpoint, curve))
 
 
@@ -59,7 +63,12 @@ class Connection:
     """Made by ``connect``. A context manager; leaving it closes streams that are still open."""
 
     def __init__(
-        self, endpoint: str, timeout_ms: int, transport: Literal["auto", "shm", "message"], reconnect_timeout_ms: int, keys: Keys | None
+        self,
+        endpoint: str,
+        timeout_ms: int,
+        transport: Literal["auto", "shm", "message"],
+        reconnect_timeout_ms: int,
+        keys: Keys | None,
     ) -> None:
         self._io = IoThread(endpoint, SOFTWARE, reconnect_timeout_ms, keys)
         self._streams: list[Stream] = []
@@ -84,23 +93,36 @@ class Connection:
             return "message"
         if not shared_memory_offered(self._welcome):
             expected = "a Linux daemon on this machine, its ring socket within reach"
-            raise ConfigError("shared memory cannot be used", expected=expected, got=self._welcome.ring_socket)
+            raise ConfigError(
+                "shared memory cannot be used", expected=expected, got=self._welcome.ring_socket
+            )
         return "shm"
 
-    def acquire(self, name: str, spec: ArraySpec | dict[str, Any] | None = None, *, stream: str | None = None, reopen: bool = False) -> Stream:
-        """Opens the acquisition ``name``: of an array given here, or as the daemon's configuration describes ``stream``.
+    def acquire(
+        self,
+        name: str,
+        spec: ArraySpec | dict[str, Any] | None = None,
+        *,
+        stream: str | None = None,
+        reopen: bool = False,
+    ) -> Stream:
+        """Opens the acquisition ``name``: of an array given here, or as the daemon's configuration describes
+        ``stream``.
 
-        ``reopen``: goes on with the unfinished acquisition of that name that another client left behind (its process died). Frames that are placed
-        by their count go on at the number of frames that the daemon had received; give ``index`` or ``frame_id`` where that is not what you mean.
-        ``spec`` may be left out, and must be the same otherwise.
+        ``reopen``: goes on with the unfinished acquisition of that name that another client left behind (its
+        process died). Frames that are placed by their count go on at the number of frames that the daemon had
+        received; give ``index`` or ``frame_id`` where that is not what you mean. ``spec`` may be left out,
+        and must be the same otherwise.
 
-        Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``, ``OutputExistsError``, ``BudgetError``,
-        ``SpecError``, ``StorageError``; with ``reopen`` also ``ResumeError`` (nothing of that name is unfinished) and ``LockedError`` (a client is
-        still attached, or another process writes it).
+        Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``,
+        ``OutputExistsError``, ``BudgetError``, ``SpecError``, ``StorageError``; with ``reopen`` also
+        ``ResumeError`` (nothing of that name is unfinished) and ``LockedError`` (a client is still attached,
+        or another process writes it).
         """
         for given in (name, stream):
             if given is not None and (not isinstance(given, str) or len(given) > MAX_NAME_CHARACTERS):
-                checked_name(given)  # raises: the message could not even be sent; what else a name must be, the daemon says
+                # raises: the message could not even be sent; what else a name must be, the daemon says
+                checked_name(given)
         if spec is None and stream is None and not reopen:
             raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
         facts = None if spec is None else parse_spec(spec).model_dump(mode="json")
@@ -110,7 +132,8 @@ class Connection:
         return opened
 
     def close(self) -> None:
-        """Closes the streams that are still open (waiting for their receipts), then leaves the daemon. Raises the first stream's error, if any."""
+        """Closes the streams that are still open (waiting for their receipts), then leaves the daemon. Raises
+        the first stream's error, if any."""
         if self._closed:
             return
         self._closed = True
@@ -127,7 +150,9 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
             self.close()
         except ShardwrightError as closing:
@@ -137,7 +162,8 @@ class Connection:
 
 
 def _answer(answer: Promise[T]) -> T:
-    """What the I/O thread answers: it always does, because it resolves every question when the connection is lost."""
+    """What the I/O thread answers: it always does, because it resolves every question when the connection is
+    lost."""
     try:
         return answer.result()
     except ShardwrightError:

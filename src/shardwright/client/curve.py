@@ -16,8 +16,9 @@ SECRET_KEY_VARIABLE, DAEMON_KEY_VARIABLE = "SHARDWRIGHT_SECRET_KEY", "SHARDWRIGH
 
 @dataclass(frozen=True)
 class Curve:
-    """Files for a daemon that demands keys: ``secret_key`` is this client's own (``NAME.key_secret``), whose public half the daemon has on its list;
-    ``daemon_key`` is the daemon's public one (``NAME.key``). ``shardwright keygen`` makes both kinds."""
+    """Files for a daemon that demands keys: ``secret_key`` is this client's own (``NAME.key_secret``), whose
+    public half the daemon has on its list; ``daemon_key`` is the daemon's public one (``NAME.key``).
+    ``shardwright keygen`` makes both kinds."""
 
     secret_key: str | os.PathLike[str]
     daemon_key: str | os.PathLike[str]
@@ -33,18 +34,24 @@ class Keys:
 
 
 def keys_for(endpoint: str, curve: Curve | None) -> Keys | None:
-    """The keys for ``endpoint``: those of ``curve``, else of the environment; None for ipc. Raises ``ConfigError``."""
+    """The keys for ``endpoint``: those of ``curve``, else of the environment; None for ipc. Raises
+    ``ConfigError``."""
     curve = curve or _from_environment()
     if curve is None or not endpoint.startswith("tcp://"):
         return None
     if not zmq.has("curve"):
-        raise ConfigError("this build of ZeroMQ has no CURVE", expected="libzmq with libsodium", hint="The wheels of pyzmq have it")
+        raise ConfigError(
+            "this build of ZeroMQ has no CURVE",
+            expected="libzmq with libsodium",
+            hint="The wheels of pyzmq have it",
+        )
     secret, daemon = read_secret_key(Path(curve.secret_key)), read_public_key(Path(curve.daemon_key))
     return Keys(zmq.curve_public(secret), secret, daemon)
 
 
 def make_key_pair(folder: Path, name: str) -> tuple[Path, Path]:
-    """Writes a new pair, ``NAME.key`` and ``NAME.key_secret``, and returns the paths. Raises as ``write_key_pair``."""
+    """Writes a new pair, ``NAME.key`` and ``NAME.key_secret``, and returns the paths. Raises as
+    ``write_key_pair``."""
     public, secret = zmq.curve_keypair()
     return write_key_pair(folder, name, public, secret)
 
@@ -55,5 +62,9 @@ def _from_environment() -> Curve | None:
     if not secret_key and not daemon_key:
         return None
     if not secret_key or not daemon_key:
-        raise ConfigError("one key in the environment is of no use", expected=" and ".join(names), got=names[0] if secret_key else names[1])
+        raise ConfigError(
+            "one key in the environment is of no use",
+            expected=" and ".join(names),
+            got=names[0] if secret_key else names[1],
+        )
     return Curve(secret_key, daemon_key)

@@ -1,4 +1,5 @@
-"""The places frames wait in: local memory (message transport) or the daemon's memfd, fetched over its Unix socket and checked before it is mapped."""
+"""The places frames wait in: local memory (message transport) or the daemon's memfd, fetched over its Unix
+socket and checked before it is mapped."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ HANDOVER_TIMEOUT_S = 10.0
 
 
 class FrameRing:
-    """``frames[slot]`` is one frame's place. Slots lie one after another, ``frame_bytes`` apart, so that a run of slots is one piece of memory."""
+    """``frames[slot]`` is one frame's place. Slots lie one after another, ``frame_bytes`` apart, so that a
+    run of slots is one piece of memory."""
 
     def __init__(self, buffer: Any, spec: ArraySpec, slot_count: int, *, is_local: bool) -> None:
         dtype = np.dtype(spec.dtype).newbyteorder("<")
@@ -41,7 +43,8 @@ class FrameRing:
         if spare is not None:
             return cls(spare.memory, spec, slot_count, is_local=True)
         memory = np.empty(slot_count * spec.frame_bytes, np.uint8)
-        memory.fill(0)  # touches every page now: the first touch is the dear one, and the camera should not wait for it
+        # touches every page now: the first touch is the dear one, and the camera should not wait for it
+        memory.fill(0)
         return cls(memory, spec, slot_count, is_local=True)
 
     @property
@@ -49,7 +52,8 @@ class FrameRing:
         return self._bytes.nbytes
 
     def touch(self) -> None:
-        """Reads a byte of each page, so that the page table is filled now and not at each frame's first copy. The daemon has filled the pages."""
+        """Reads a byte of each page, so that the page table is filled now and not at each frame's first copy.
+        The daemon has filled the pages."""
         np.frombuffer(self._bytes, np.uint8)[:: mmap.PAGESIZE].max()
 
     def run(self, first_slot: int, slot_count: int) -> memoryview:
@@ -58,8 +62,14 @@ class FrameRing:
 
 
 def shared_memory_offered(welcome: Welcome) -> bool:
-    """Whether a ring can be fetched from here: a Linux daemon under the same kernel whose socket this process can reach."""
-    if sys.platform != "linux" or welcome.ring_socket is None or welcome.boot_id is None or welcome.boot_id != boot_id():
+    """Whether a ring can be fetched from here: a Linux daemon under the same kernel whose socket this process
+    can reach."""
+    if (
+        sys.platform != "linux"
+        or welcome.ring_socket is None
+        or welcome.boot_id is None
+        or welcome.boot_id != boot_id()
+    ):
         return False
     try:
         _connected(welcome.ring_socket).close()
@@ -68,12 +78,26 @@ def shared_memory_offered(welcome: Welcome) -> bool:
     return True
 
 
-def ring_for(session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, current: FrameRing | None, spare: FrameRing | None) -> FrameRing:
-    """The ring of a session; over message transport the one there is already, else one in ``spare`` memory. Raises as ``fetch_ring`` does."""
+def ring_for(
+    session: int,
+    opened: Opened,
+    spec: ArraySpec,
+    welcome: Welcome,
+    current: FrameRing | None,
+    spare: FrameRing | None,
+) -> FrameRing:
+    """The ring of a session; over message transport the one there is already, else one in ``spare`` memory.
+    Raises as ``fetch_ring`` does."""
     if opened.transport == "message":
-        return current if current is not None and current.is_local else FrameRing.local(spec, opened.ring_slots, spare)
+        return (
+            current
+            if current is not None and current.is_local
+            else FrameRing.local(spec, opened.ring_slots, spare)
+        )
     if welcome.ring_socket is None:
-        raise ProtocolError("shared memory without a ring socket", expected="a ring_socket in WELCOME", got=None)
+        raise ProtocolError(
+            "shared memory without a ring socket", expected="a ring_socket in WELCOME", got=None
+        )
     return fetch_ring(welcome.ring_socket, session, opened, spec)
 
 
@@ -81,7 +105,9 @@ def _connected(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Not settimeout for this: a non-blocking connect fails at once where others are waiting to be let in.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(HANDOVER_TIMEOUT_S), 0))
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(HANDOVER_TIMEOUT_S), 0)
+        )
         connection.connect(path)
         connection.settimeout(HANDOVER_TIMEOUT_S)
     except OSError:
@@ -91,20 +117,35 @@ def _connected(path: str) -> socket.socket:
 
 
 def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> FrameRing:
-    """Fetches and maps a session's ring. ``SessionLostError`` when the daemon does not answer, ``ProtocolError`` when it is not as announced."""
+    """Fetches and maps a session's ring. ``SessionLostError`` when the daemon does not answer,
+    ``ProtocolError`` when it is not as announced."""
     assert opened.ring_token is not None
     try:
         with _connected(path) as connection:
             connection.sendall(handover.encode_request(session, opened.ring_token))
             answer, descriptors, _, _ = socket.recv_fds(connection, handover.ANSWER.size, 1)
     except OSError as error:
-        raise SessionLostError("the daemon did not hand over the ring", expected=f"an answer on {path}", got=str(error)) from None
+        raise SessionLostError(
+            "the daemon did not hand over the ring", expected=f"an answer on {path}", got=str(error)
+        ) from None
     if not answer:
-        raise SessionLostError("the daemon did not hand over the ring", expected=f"an answer on {path}", got="a closed connection")
+        raise SessionLostError(
+            "the daemon did not hand over the ring",
+            expected=f"an answer on {path}",
+            got="a closed connection",
+        )
     try:
         ring_bytes = handover.decode_answer(answer)
-        if len(descriptors) != 1 or ring_bytes != opened.ring_slots * opened.slot_bytes or opened.slot_bytes != spec.frame_bytes:
-            raise ProtocolError("a ring that OPENED did not announce", expected=opened, got=f"{len(descriptors)} descriptors, {ring_bytes} bytes")
+        if (
+            len(descriptors) != 1
+            or ring_bytes != opened.ring_slots * opened.slot_bytes
+            or opened.slot_bytes != spec.frame_bytes
+        ):
+            raise ProtocolError(
+                "a ring that OPENED did not announce",
+                expected=opened,
+                got=f"{len(descriptors)} descriptors, {ring_bytes} bytes",
+            )
         _check_sealed(descriptors[0], ring_bytes)
         ring = FrameRing(mmap.mmap(descriptors[0], ring_bytes), spec, opened.ring_slots, is_local=False)
         ring.touch()
@@ -115,11 +156,14 @@ def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> Fram
 
 
 def _check_sealed(descriptor: int, ring_bytes: int) -> None:
-    """A ring that could shrink would kill this process with SIGBUS, so it must be sealed before anything touches it."""
+    """A ring that could shrink would kill this process with SIGBUS, so it must be sealed before anything
+    touches it."""
     import fcntl  # here, because Windows has no such module
 
     needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
     if seals & needed != needed or size != ring_bytes:
         expected = f"seals {needed:#x}, {ring_bytes} bytes"
-        raise ProtocolError("an unsealed or wrongly sized ring", expected=expected, got=f"seals {seals:#x}, {size} bytes")
+        raise ProtocolError(
+            "an unsealed or wrongly sized ring", expected=expected, got=f"seals {seals:#x}, {size} bytes"
+        )

@@ -1,11 +1,15 @@
-"""The client's background thread: it sends batches, takes acks, and keeps heartbeats going while the user's threads sleep.
+"""The client's background thread: it sends batches, takes acks, and keeps heartbeats going while the user's
+threads sleep.
 
-    connected    wait -> receive everything -> rings that are there -> send everything -> heartbeats and silence
-    broken       every stream is detached and keeps its frames; a new connection is tried until it is made or the time for it is over
-    connected    every stream that is open is resumed: a new ring, then the frames that the daemon does not have, then new ones
+    connected    wait -> receive everything -> rings that are there -> send everything -> heartbeats and
+                 silence
+    broken       every stream is detached and keeps its frames; a new connection is tried until it is made or
+                 the time for it is over
+    connected    every stream that is open is resumed: a new ring, then the frames that the daemon does not
+                 have, then new ones
 
-Rings are fetched and filled in one helper thread, so that heartbeats go on. Whatever ends the thread is told to every stream, so that nobody waits
-for ever.
+Rings are fetched and filled in one helper thread, so that heartbeats go on. Whatever ends the thread is told
+to every stream, so that nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import AccessError, BudgetError, ClosedError, ProtocolError, SessionLostError, ShardwrightError
+from shardwright.model.errors import (
+    AccessError,
+    BudgetError,
+    ClosedError,
+    ProtocolError,
+    SessionLostError,
+    ShardwrightError,
+)
 from shardwright.model.promise import Promise
 from shardwright.wire.controls import Open, Opened, Problem
 from shardwright.wire.messages import CONNECTION, Header, Kind, decode_control
@@ -53,9 +64,12 @@ class _Over(Exception):  # noqa: N818 - no error: it carries one out of the loop
 
 
 class IoThread:
-    """``start`` it, then ``open`` sessions. All methods are for the user's threads; everything with a leading underscore runs in the I/O thread."""
+    """``start`` it, then ``open`` sessions. All methods are for the user's threads; everything with a leading
+    underscore runs in the I/O thread."""
 
-    def __init__(self, endpoint: str, software: str, reconnect_timeout_ms: int, keys: Keys | None = None) -> None:
+    def __init__(
+        self, endpoint: str, software: str, reconnect_timeout_ms: int, keys: Keys | None = None
+    ) -> None:
         self._endpoint = endpoint
         self._keys = keys
         self._software = software
@@ -88,7 +102,8 @@ class IoThread:
         return self._welcomed
 
     def open(self, request: Open) -> Promise[Link]:
-        """Asks for a session. The answer resolves, with a link that has its ring or an error, at the latest when the connection is given up."""
+        """Asks for a session. The answer resolves, with a link that has its ring or an error, at the latest
+        when the connection is given up."""
         answer: Promise[Link] = Promise()
         with self._lock:
             if self._over is not None:
@@ -110,7 +125,8 @@ class IoThread:
     def wake(self) -> None:
         self._wake_up.send()
 
-    # The thread -----------------------------------------------------------------------------------------------------------------------------
+    # The thread
+    # ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         context = zmq.Context()
@@ -121,7 +137,9 @@ class IoThread:
                 self._turn(context)
             if self._channel is not None:
                 with contextlib.suppress(ShardwrightError):  # nobody is there to hear it
-                    self._channel.control(Kind.ERROR, Problem(ErrorText(ClosedError, "the client leaves"), fatal=True).to_body())
+                    self._channel.control(
+                        Kind.ERROR, Problem(ErrorText(ClosedError, "the client leaves"), fatal=True).to_body()
+                    )
         except _Over as over:
             reason = over.reason
         except ShardwrightError as error:
@@ -139,7 +157,11 @@ class IoThread:
     def _end(self, reason: ErrorText) -> None:
         with self._lock:
             self._over = reason
-        answers: list[Promise[Any]] = [self._welcomed, *(answer for _, answer in self._opens.values()), *self._answers.values()]
+        answers: list[Promise[Any]] = [
+            self._welcomed,
+            *(answer for _, answer in self._opens.values()),
+            *self._answers.values(),
+        ]
         for answer in answers:
             answer.fail(reason)
         for link in [*self._links.values(), *self._detached]:
@@ -158,7 +180,8 @@ class IoThread:
         try:
             self._round(self._channel)
         except (SessionLostError, BudgetError, AccessError) as error:
-            # Once we have been in: earlier connections of ours may still be counted, and a list of keys may be halfway through a change.
+            # Once we have been in: earlier connections of ours may still be counted, and a list of keys may
+            # be halfway through a change.
             if self._lost_since_s is None and not isinstance(error, SessionLostError):
                 raise
             self._lose(ErrorText.of(error))
@@ -194,7 +217,9 @@ class IoThread:
         """Until something comes, or the next batch or heartbeat is due."""
         now_s = time.monotonic()
         dues = [now_s + 1.0 if channel.welcome is None else channel.next_heartbeat_s]
-        batches = (link.outbox.seal_if_older(FLUSH_S, now_s) for link in self._links.values() if not link.over)
+        batches = (
+            link.outbox.seal_if_older(FLUSH_S, now_s) for link in self._links.values() if not link.over
+        )
         dues.extend(due_s for due_s in batches if due_s is not None)
         channel.poller.poll(max(0, round((min(dues) - now_s) * 1000 + 0.5)))
         self._wake_up.drain()
@@ -205,10 +230,12 @@ class IoThread:
             if link.outbox.receipt is not None:  # a failed session may still get one
                 del self._links[link.session]
 
-    # The connection breaks and is made again ------------------------------------------------------------------------------------------------
+    # The connection breaks and is made again
+    # ------------------------------------------------------------------------------------------------
 
     def _lose(self, why: ErrorText) -> None:
-        """Every stream keeps what was not released. What the daemon was asked to open has failed: nobody knows how far it got with it."""
+        """Every stream keeps what was not released. What the daemon was asked to open has failed: nobody
+        knows how far it got with it."""
         if self._welcome is None or self._reconnect_timeout_ms == 0:
             raise _Over(why)
         now_s = time.monotonic()
@@ -217,7 +244,8 @@ class IoThread:
         if self._lost_since_s is None:
             self._lost_since_s = now_s
         elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
-            raise _Over(self._refusal or why)  # why we were not let in says more than that the last try came too late
+            # why we were not let in says more than that the last try came too late
+            raise _Over(self._refusal or why)
         for request in self._sent & self._opens.keys():
             self._opens.pop(request)[1].fail(why)
         self._sent.clear()
@@ -259,7 +287,8 @@ class IoThread:
         """Nothing is waiting for the daemon to take it up again."""
         self._lost_since_s, self._refusal, self._backoff_s = None, None, BACKOFF_S
 
-    # Messages -------------------------------------------------------------------------------------------------------------------------------
+    # Messages
+    # ----------------------------------------------------------------------------------------------------
 
     def _receive(self, channel: Channel, header: Header, body: bytes) -> None:
         if header.session == CONNECTION:
@@ -272,7 +301,8 @@ class IoThread:
         if link is not None and (answer := link.receive(header, body)) is not None:
             channel.send(answer)
         if link is not None and link in self._answers and (why := link.outbox.error) is not None:
-            self._answers.pop(link).fail(why)  # it ended before its ring was made, and nobody tells of that ring any more
+            # it ended before its ring was made, and nobody tells of that ring any more
+            self._answers.pop(link).fail(why)
 
     def _refused(self, problem: Problem) -> None:
         """An OPEN was answered with an error."""
@@ -306,9 +336,15 @@ class IoThread:
 
     def _opened_first(self, session: int, opened: Opened, welcome: Welcome) -> Link:
         if opened.request not in self._opens:
-            raise ProtocolError("OPENED for a request that was not made", expected=f"one of {sorted(self._opens)}", got=opened.request)
+            raise ProtocolError(
+                "OPENED for a request that was not made",
+                expected=f"one of {sorted(self._opens)}",
+                got=opened.request,
+            )
         request, answer = self._opens[opened.request]
-        link = self._links[session] = new_link(request, session, opened, welcome, wake=self.wake, keep_ring=self._rings.keep)
+        link = self._links[session] = new_link(
+            request, session, opened, welcome, wake=self.wake, keep_ring=self._rings.keep
+        )
         del self._opens[opened.request]  # only now: whatever was raised above is told to it
         self._answers[link] = answer
         return link

@@ -1,7 +1,8 @@
-"""One acquisition as the I/O thread sees it: what came from the daemon goes into the outbox, what the outbox holds becomes messages. No sockets here.
+"""One acquisition as the I/O thread sees it: what came from the daemon goes into the outbox, what the outbox
+holds becomes messages. No sockets here.
 
-It outlives connections: frames that were sent are kept, with their descriptors, until the daemon releases them; after a resume those that it does not
-have are sent again before anything new.
+It outlives connections: frames that were sent are kept, with their descriptors, until the daemon releases
+them; after a resume those that it does not have are sent again before anything new.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Loss(NamedTuple):
 class Link:
     """Owned by the I/O thread; the user's threads read ``opened``, ``losses`` and ``reconnects``."""
 
-    def __init__(self, request: Open, session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, outbox: Outbox) -> None:
+    def __init__(
+        self, request: Open, session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, outbox: Outbox
+    ) -> None:
         self.request = request
         self.session = session
         self.opened = opened
@@ -78,7 +81,8 @@ class Link:
         self._in_flight = InFlight()
         self._told_in_flight = 0
         self._next_sequence = opened.next_sequence  # of the first frame that was never sent
-        self._sent_before = 0  # frames below this were sent over an earlier connection, and may be released twice
+        # frames below this were sent over an earlier connection, and may be released twice
+        self._sent_before = 0
         self._again: deque[tuple[int, int]] = deque()
         self._early: list[npt.NDArray[np.int64]] = []  # released while the ring is being exchanged
         self._flushed = 0
@@ -93,7 +97,8 @@ class Link:
     def over(self) -> bool:
         return self.state in (ClientState.ENDED, ClientState.FAILED)
 
-    # Connections come and go ----------------------------------------------------------------------------------------------------------------
+    # Connections come and go
+    # ----------------------------------------------------------------------------------------------------
 
     def detach(self) -> None:
         """The connection broke; what was not released is kept."""
@@ -107,9 +112,16 @@ class Link:
 
     def resumed(self, session: int, opened: Opened, welcome: Welcome) -> None:
         """The daemon goes on with it. Raises ``ResumeError`` when what it goes on with is not ours."""
-        ours, theirs = ([getattr(o, key) for key in ("acquisition", "client_epoch", "ring_slots", "slot_bytes")] for o in (self.opened, opened))
+        ours, theirs = (
+            [getattr(o, key) for key in ("acquisition", "client_epoch", "ring_slots", "slot_bytes")]
+            for o in (self.opened, opened)
+        )
         if ours != theirs or opened.next_sequence != self._next_sequence:
-            raise ResumeError("the daemon resumed something else", expected=[*ours, self._next_sequence], got=[*theirs, opened.next_sequence])
+            raise ResumeError(
+                "the daemon resumed something else",
+                expected=[*ours, self._next_sequence],
+                got=[*theirs, opened.next_sequence],
+            )
         verdict = self._step(ClientEvent.RESUMED)
         if verdict is not Verdict.ACCEPT:
             return
@@ -123,7 +135,8 @@ class Link:
         self.reconnects += 1
 
     def ready(self) -> list[bytes] | None:
-        """The ring is there, with every frame that was not released in its slot. Returns the ERROR to send when the daemon broke the protocol."""
+        """The ring is there, with every frame that was not released in its slot. Returns the ERROR to send
+        when the daemon broke the protocol."""
         if self._step(ClientEvent.READY) is Verdict.ACCEPT:
             early, self._early = self._early, []
             try:
@@ -137,10 +150,12 @@ class Link:
         verdict, self.state = step(CLIENT_TABLE, self.state, event)
         return verdict
 
-    # From the daemon ------------------------------------------------------------------------------------------------------------------------
+    # From the daemon
+    # ----------------------------------------------------------------------------------------------------
 
     def receive(self, header: Header, body: bytes) -> list[bytes] | None:
-        """Acts on one message of this session. Returns the ERROR to send back when the daemon broke the protocol."""
+        """Acts on one message of this session. Returns the ERROR to send back when the daemon broke the
+        protocol."""
         try:
             self._counter.accept(header)
             if header.kind is Kind.OPENED and self.state is ClientState.TAKING_RING and header.sequence == 0:
@@ -151,7 +166,9 @@ class Link:
                 event = ClientEvent.ERROR if problem.fatal else ClientEvent.LOSS
             verdict = self._step(event)
             if verdict is Verdict.REFUSE:
-                raise ProtocolError(f"{header.kind.name} came out of turn", expected="the order of PROTOCOL.md")  # noqa: TRY301
+                raise ProtocolError(  # noqa: TRY301
+                    f"{header.kind.name} came out of turn", expected="the order of PROTOCOL.md"
+                )
             if verdict is Verdict.ACCEPT:
                 self._act(event, body, problem)
         except ProtocolError as error:
@@ -174,12 +191,18 @@ class Link:
     def _acknowledge(self, acks: npt.NDArray[np.void]) -> None:
         stored, durable = (acks["last"][acks["level"] == level] for level in (Level.STORED, Level.DURABLE))
         if len(stored) or len(durable):
-            self.outbox.advance_watermark(*(int(lasts[-1]) + 1 if len(lasts) else None for lasts in (stored, durable)))
+            self.outbox.advance_watermark(
+                *(int(lasts[-1]) + 1 if len(lasts) else None for lasts in (stored, durable))
+            )
         released = acks[acks["level"] == Level.RELEASED]
         if not len(released):
             return
         if (released["last"] >= self._next_sequence).any():
-            raise ProtocolError("a release of frames that were not sent", expected=f"below {self._next_sequence}", got=int(released["last"].max()))
+            raise ProtocolError(
+                "a release of frames that were not sent",
+                expected=f"below {self._next_sequence}",
+                got=int(released["last"].max()),
+            )
         ranges = np.stack((released["first"], released["last"]), axis=1).astype(np.int64)
         if self.state is ClientState.TAKING_RING:
             self._early.append(ranges)  # a slot that is being copied must not be filled again
@@ -187,7 +210,8 @@ class Link:
             self._release(ranges)
 
     def _release(self, ranges: npt.NDArray[np.int64]) -> None:
-        """All of a message at once; what was sent over an earlier connection may have been released before."""
+        """All of a message at once; what was sent over an earlier connection may have been released
+        before."""
         before = ranges[:, 1] < self._sent_before
         slots = [self._in_flight.release_known(first, last) for first, last in ranges[before].tolist()]
         slots.append(self._in_flight.release_ranges(ranges[~before]))
@@ -196,7 +220,8 @@ class Link:
         self.outbox.release(released)
 
     def refused(self, problem: Problem) -> None:
-        """The daemon's answer to a resumption is an error. If everything had been finished, it brings the receipt that was missed."""
+        """The daemon's answer to a resumption is an error. If everything had been finished, it brings the
+        receipt that was missed."""
         if problem.receipt is not None and problem.error.code == "closed" and self.finish_sent:
             self.outbox.settle(problem.receipt)
             self._step(ClientEvent.RECEIPT)
@@ -214,7 +239,8 @@ class Link:
         self._step(event)
         self.outbox.fail(why)
 
-    # To the daemon --------------------------------------------------------------------------------------------------------------------------
+    # To the daemon
+    # ----------------------------------------------------------------------------------------------------
 
     def outgoing(self) -> Iterator[list[Any]]:
         """The messages that are ready to be sent, pixels as memoryviews of the ring."""
@@ -251,7 +277,8 @@ class Link:
         return self._message(slots, records)
 
     def _send_again(self, room: int) -> list[Any] | None:
-        """The next frames that the daemon does not have. Those that are not held any more are told of, as far as there is ``room`` for that."""
+        """The next frames that the daemon does not have. Those that are not held any more are told of, as far
+        as there is ``room`` for that."""
         first, last = self._again[0]
         last = min(last, first + self.outbox.batch_frames - 1)
         gone = self._in_flight.gone(first, last)
@@ -287,11 +314,16 @@ class Link:
         pixels = [] if shared else self._pixel_parts(slots[with_pixels])
         payload_bytes = sum(len(part) for part in pixels)
         body = self._prelude + records.tobytes()
-        message: list[Any] = list(self._counter.message(Kind.FRAMES, [body], count=len(slots), pixel_parts=len(pixels), payload_bytes=payload_bytes))
+        message: list[Any] = list(
+            self._counter.message(
+                Kind.FRAMES, [body], count=len(slots), pixel_parts=len(pixels), payload_bytes=payload_bytes
+            )
+        )
         return message + pixels
 
     def _pixel_parts(self, slots: npt.NDArray[np.uint32]) -> list[memoryview]:
-        """One part for each run of neighbouring slots, cut where a part would grow beyond what the daemon takes."""
+        """One part for each run of neighbouring slots, cut where a part would grow beyond what the daemon
+        takes."""
         ring = self.outbox.ring
         assert ring is not None
         if len(slots) == 0:

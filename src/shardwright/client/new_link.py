@@ -1,4 +1,5 @@
-"""A stream's link, made of what the daemon has answered to its first OPEN: the sizes are checked, and the batches fitted to the ring."""
+"""A stream's link, made of what the daemon has answered to its first OPEN: the sizes are checked, and the
+batches fitted to the ring."""
 
 from __future__ import annotations
 
@@ -22,12 +23,23 @@ BATCH_BYTES = 32 << 20  # of pixels: enough to make one message worth its while
 
 
 def new_link(
-    request: Open, session: int, opened: Opened, welcome: Welcome, *, wake: Callable[[], None], keep_ring: Callable[[FrameRing], None]
+    request: Open,
+    session: int,
+    opened: Opened,
+    welcome: Welcome,
+    *,
+    wake: Callable[[], None],
+    keep_ring: Callable[[FrameRing], None],
 ) -> Link:
-    """``wake`` wakes the I/O thread; ``keep_ring`` gets the ring at a good end. Raises ``ProtocolError``, or what is wrong with the array."""
+    """``wake`` wakes the I/O thread; ``keep_ring`` gets the ring at a good end. Raises ``ProtocolError``, or
+    what is wrong with the array."""
     spec = parse_spec(opened.spec)
     if opened.slot_bytes != spec.frame_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
-        raise ProtocolError("OPENED whose sizes contradict each other", expected=f"slots of {spec.frame_bytes} bytes", got=opened)
+        raise ProtocolError(
+            "OPENED whose sizes contradict each other",
+            expected=f"slots of {spec.frame_bytes} bytes",
+            got=opened,
+        )
     outbox = Outbox(
         slot_count=opened.ring_slots,
         batch_frames=batch_frames(opened, welcome),
@@ -42,7 +54,8 @@ def new_link(
 
 
 def batch_frames(opened: Opened, welcome: Welcome) -> int:
-    """Frames a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that filling, sending, storing and release overlap)."""
+    """Frames a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that filling, sending,
+    storing and release overlap)."""
     by_bytes = max(1, BATCH_BYTES // opened.slot_bytes)
     by_ring = max(1, opened.ring_slots // 4)
     return min(by_bytes, by_ring, welcome.max_batch_frames, 1024)

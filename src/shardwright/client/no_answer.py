@@ -1,4 +1,5 @@
-"""Why nobody answered at an endpoint. ZeroMQ tries on in silence, whatever the reason; a local socket is asked once more, for errno."""
+"""Why nobody answered at an endpoint. ZeroMQ tries on in silence, whatever the reason; a local socket is
+asked once more, for errno."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _LOCAL = "ipc://"
 
 
 def no_answer(endpoint: str, timeout_ms: int) -> AccessError | SessionLostError:
-    """Asked only at the end of the wait: a daemon that is just starting has its socket for itself until it gives it to its group."""
+    """Asked only at the end of the wait: a daemon that is just starting has its socket for itself until it
+    gives it to its group."""
     got = None
     if endpoint.startswith(_LOCAL) and hasattr(socket, "AF_UNIX"):
         path = Path(endpoint.removeprefix(_LOCAL))
@@ -21,8 +23,12 @@ def no_answer(endpoint: str, timeout_ms: int) -> AccessError | SessionLostError:
             try:
                 probe.connect(str(path))
             except PermissionError:
-                return AccessError(f"permission denied on {path}", got=owners(refusing(path)), hint=how_to_connect(path))
+                return AccessError(
+                    f"permission denied on {path}", got=owners(refusing(path)), hint=how_to_connect(path)
+                )
             except OSError as error:
                 got = error.strerror
     expected = f"an answer from {endpoint} within {timeout_ms} ms"
-    return SessionLostError("no daemon answered", expected=expected, got=got, hint="Is `shardwright serve` running there?")
+    return SessionLostError(
+        "no daemon answered", expected=expected, got=got, hint="Is `shardwright serve` running there?"
+    )

@@ -1,9 +1,10 @@
-"""What the user's threads and the I/O thread share of one stream: the ring and its free slots, the batch being filled, sealed batches, how far the
-frames are safe, and how it ended.
+"""What the user's threads and the I/O thread share of one stream: the ring and its free slots, the batch
+being filled, sealed batches, how far the frames are safe, and how it ended.
 
-Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``give_back``, ``add`` and ``add_many``, ``drop`` and
-``drop_many``, ``flush``, ``finish`` and ``wait_for_end``; the ring's thread calls ``swap_ring``; the I/O thread calls the rest. Nobody does I/O under
-the lock except the wake-up byte, which never blocks.
+Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``give_back``,
+``add`` and ``add_many``, ``drop`` and ``drop_many``, ``flush``, ``finish`` and ``wait_for_end``; the ring's
+thread calls ``swap_ring``; the I/O thread calls the rest. Nobody does I/O under the lock except the wake-up
+byte, which never blocks.
 
 Memory is bounded: by the ring, and as batch_queue.py says.
 """
@@ -41,8 +42,9 @@ _NO_SLOTS = np.zeros(0, np.int64)
 
 
 class Outbox:
-    """``check_position`` guards a frame that is placed by its own count; ``wake`` wakes the I/O thread. ``first_sequence`` is the stream's first.
-    ``keep_ring`` gets the ring at a good end, from whichever thread drops it, once nobody reads or writes it any more."""
+    """``check_position`` guards a frame that is placed by its own count; ``wake`` wakes the I/O thread.
+    ``first_sequence`` is the stream's first. ``keep_ring`` gets the ring at a good end, from whichever thread
+    drops it, once nobody reads or writes it any more."""
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class Outbox:
         self._wake = wake
         self._overload = overload
         self._keep_ring = keep_ring
-        self._queue = BatchQueue(batch_frames, further_fields, first_sequence, check_position=check_position, wake=wake)
+        self._queue = BatchQueue(
+            batch_frames, further_fields, first_sequence, check_position=check_position, wake=wake
+        )
         self._first_sequence = first_sequence
         self._dropped = 0
         self._stored = self._durable = 0
@@ -75,7 +79,8 @@ class Outbox:
         self._error: ErrorText | None = None  # why it ended without a receipt, or beside one
         self._receipt: Receipt | None = None
 
-    # The user's threads ---------------------------------------------------------------------------------------------------------------------
+    # The user's threads
+    # ----------------------------------------------------------------------------------------------------
 
     @property
     def frames(self) -> int:
@@ -111,8 +116,8 @@ class Outbox:
         return self._receipt
 
     def take_slot(self) -> int | None:
-        """A free slot. Where there is none the policy decides: it is waited for (the back-pressure), the frame is to be dropped (None), or
-        ``OverloadError``, now and from now on."""
+        """A free slot. Where there is none the policy decides: it is waited for (the back-pressure), the
+        frame is to be dropped (None), or ``OverloadError``, now and from now on."""
         with self._changed:
             if not self._wait_for_slots():
                 return None
@@ -120,8 +125,8 @@ class Outbox:
             return self._free.take_one()
 
     def take_slots(self, most: int) -> npt.NDArray[np.int64]:
-        """Free slots for up to ``most`` frames, never more than a batch's, so that one is on its way while the next is copied; as ``take_slot``, none
-        where frames are to be dropped."""
+        """Free slots for up to ``most`` frames, never more than a batch's, so that one is on its way while
+        the next is copied; as ``take_slot``, none where frames are to be dropped."""
         with self._changed:
             if not self._wait_for_slots():
                 return _NO_SLOTS
@@ -136,12 +141,17 @@ class Outbox:
             if self._free:
                 return True
             if self._queue.ends_with_pixels:
-                self._queue.seal()  # what nobody has sent would never come back; dropped frames may wait for more of their kind
+                # what nobody has sent would never come back; dropped frames may wait for more of their kind
+                self._queue.seal()
             if self._overload == "drop":
                 return False
             if self._overload == "fail":
                 hint = "Close the stream: what it has sent is sealed"
-                self._error = ErrorText(OverloadError, "the daemon could not keep up, and this stream's policy is to fail", hint=hint)
+                self._error = ErrorText(
+                    OverloadError,
+                    "the daemon could not keep up, and this stream's policy is to fail",
+                    hint=hint,
+                )
                 self._raise_over()
             self._changed.wait(WAIT_S)
 
@@ -152,10 +162,19 @@ class Outbox:
             self._free.give_back_first(np.atleast_1d(slots))
             self._changed.notify_all()
 
-    def add(self, ring: FrameRing | None, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> FrameRing | None:
-        """The frame in ``slot`` of ``ring`` is complete. ``position`` None: its own count. ``metadata``: the known fields, then the array's own.
+    def add(
+        self,
+        ring: FrameRing | None,
+        slot: int,
+        position: int | None,
+        frame_id: int,
+        metadata: tuple[float, ...],
+    ) -> FrameRing | None:
+        """The frame in ``slot`` of ``ring`` is complete. ``position`` None: its own count. ``metadata``: the
+        known fields, then the array's own.
 
-        Returns None, or the ring that has taken the place of ``ring``: the frame is to be copied there and added again.
+        Returns None, or the ring that has taken the place of ``ring``: the frame is to be copied there and
+        added again.
         """
         with self._lock:
             self._check_open()
@@ -166,9 +185,17 @@ class Outbox:
             self._copying -= 1
         return None
 
-    def add_many(self, ring: FrameRing | None, slots: npt.NDArray[np.int64], records: npt.NDArray[np.void], *, counted: bool) -> FrameRing | None:
-        """As ``add``, of frames in ``slots`` with a descriptor for each in ``records``: complete but for sequence, flags and times; if ``counted``,
-        each goes to its own count. All of them, or an error and none."""
+    def add_many(
+        self,
+        ring: FrameRing | None,
+        slots: npt.NDArray[np.int64],
+        records: npt.NDArray[np.void],
+        *,
+        counted: bool,
+    ) -> FrameRing | None:
+        """As ``add``, of frames in ``slots`` with a descriptor for each in ``records``: complete but for
+        sequence, flags and times; if ``counted``, each goes to its own count. All of them, or an error and
+        none."""
         with self._lock:
             self._check_open()
             if ring is not self._ring:
@@ -193,7 +220,8 @@ class Outbox:
             self._dropped += len(records)
 
     def flush(self, timeout_s: float | None) -> None:
-        """Waits until everything added before is durable. Raises ``TimedOutError``, or what ended the session."""
+        """Waits until everything added before is durable. Raises ``TimedOutError``, or what ended the
+        session."""
         give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             self._check_open()
@@ -209,7 +237,12 @@ class Outbox:
                 left_s = WAIT_S if give_up_s is None else give_up_s - time.monotonic()
                 if left_s <= 0:
                     expected, got = f"{target} durable frames within {timeout_s} s", f"{self._durable}"
-                    raise TimedOutError("the flush is not complete", expected=expected, got=got, hint="It goes on; see .watermark")
+                    raise TimedOutError(
+                        "the flush is not complete",
+                        expected=expected,
+                        got=got,
+                        hint="It goes on; see .watermark",
+                    )
                 self._changed.wait(min(left_s, WAIT_S))
 
     def finish(self) -> None:
@@ -227,7 +260,8 @@ class Outbox:
             if self._error is not None and not self._error.is_a(OverloadError):
                 self._raise_over()
             assert self._receipt is not None
-            while self._copying:  # another thread is at a frame that comes too late; the ring may be the next stream's from here on
+            # another thread is at a frame that comes too late; the ring may be the next stream's from here on
+            while self._copying:
                 self._changed.wait(WAIT_S)
             return self._receipt
 
@@ -240,11 +274,12 @@ class Outbox:
             raise self._error.to_error()
         raise ClosedError("this stream has ended", hint="Acquire a new one for more frames")
 
-    # The ring's thread ----------------------------------------------------------------------------------------------------------------------
+    # The ring's thread
+    # ----------------------------------------------------------------------------------------------------
 
     def swap_ring(self, ring: FrameRing) -> None:
-        """From now on slots are filled in ``ring``; what was added before is copied there. A frame that is just being copied by its user is copied
-        again by ``add``'s answer. Not while slots are released."""
+        """From now on slots are filled in ``ring``; what was added before is copied there. A frame that is
+        just being copied by its user is copied again by ``add``'s answer. Not while slots are released."""
         with self._lock:
             old, self._ring = self._ring, ring
             added = np.flatnonzero(np.frombuffer(self._slot_added, np.uint8)).tolist()
@@ -252,7 +287,8 @@ class Outbox:
             for slot in added:
                 ring.frames[slot] = old.frames[slot]
 
-    # The I/O thread -------------------------------------------------------------------------------------------------------------------------
+    # The I/O thread
+    # ----------------------------------------------------------------------------------------------------
 
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
         """As ``BatchQueue``."""
@@ -265,7 +301,8 @@ class Outbox:
             return self._queue.next_batch(told_room)
 
     def total_when_finished(self) -> int | None:
-        """The sequence after the last frame, once the user has finished and every batch was taken; None before."""
+        """The sequence after the last frame, once the user has finished and every batch was taken; None
+        before."""
         with self._lock:
             return self._queue.next_sequence if self._finishing and self._queue.all_taken else None
 

@@ -1,4 +1,5 @@
-"""The helper thread of the I/O thread: it fetches rings and fills them with what was not released, so that heartbeats go on meanwhile."""
+"""The helper thread of the I/O thread: it fetches rings and fills them with what was not released, so that
+heartbeats go on meanwhile."""
 
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ MAX_FAILURES = 5  # in a row, for one stream on connections that seem good
 
 
 class Rings:
-    """Owned by the I/O thread. Rings of one stream are made one after another, so that none is filled from one that is not complete."""
+    """Owned by the I/O thread. Rings of one stream are made one after another, so that none is filled from
+    one that is not complete."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._being_made: dict[Link, tuple[int, Promise[None]]] = {}  # and for which session
         self._failures: dict[Link, int] = {}
-        self._spare: FrameRing | None = None  # of the last stream that has ended well, for the next one with pixels in messages
+        # of the last stream that has ended well, for the next one with pixels in messages
+        self._spare: FrameRing | None = None
         self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
 
@@ -37,12 +40,16 @@ class Rings:
         """``made`` will tell of it, unless the connection breaks before."""
         ring: Promise[None] = Promise()
         self._being_made[link] = session, ring
-        self._thread.submit(_make, ring, self._wake, link, session, opened, welcome, self._spare_for(link, opened))
+        self._thread.submit(
+            _make, ring, self._wake, link, session, opened, welcome, self._spare_for(link, opened)
+        )
 
     def made(self) -> list[tuple[Link, ErrorText | None]]:
         """Links whose ring is there, or has failed."""
         made = []
-        for link, (session, ring) in [(link, made) for link, made in self._being_made.items() if made[1].done()]:
+        for link, (session, ring) in [
+            (link, made) for link, made in self._being_made.items() if made[1].done()
+        ]:
             del self._being_made[link]
             if link.session == session and link.state is ClientState.TAKING_RING:
                 made.append((link, ring.failure()))
@@ -60,7 +67,11 @@ class Rings:
         if link.outbox.ring is not None:
             return None  # it goes on in its own
         spare, self._spare = self._spare, None
-        fits = spare is not None and opened.transport == "message" and spare.nbytes == opened.ring_slots * opened.slot_bytes
+        fits = (
+            spare is not None
+            and opened.transport == "message"
+            and spare.nbytes == opened.ring_slots * opened.slot_bytes
+        )
         return spare if fits else None
 
     def keep(self, ring: FrameRing) -> None:
@@ -76,7 +87,15 @@ class Rings:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _make(ring: Promise[None], wake: Callable[[], None], link: Link, session: int, opened: Opened, welcome: Welcome, spare: FrameRing | None) -> None:
+def _make(
+    ring: Promise[None],
+    wake: Callable[[], None],
+    link: Link,
+    session: int,
+    opened: Opened,
+    welcome: Welcome,
+    spare: FrameRing | None,
+) -> None:
     try:
         link.outbox.swap_ring(ring_for(session, opened, link.spec, welcome, link.outbox.ring, spare))
         ring.keep(None)

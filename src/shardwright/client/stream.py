@@ -10,7 +10,14 @@ import numpy as np
 
 from shardwright.array.describe import checked_stack, described
 from shardwright.array.grid import Grid
-from shardwright.model.errors import ClosedError, FrameDtypeError, FrameIndexError, FrameShapeError, SessionLostError, ShardwrightError
+from shardwright.model.errors import (
+    ClosedError,
+    FrameDtypeError,
+    FrameIndexError,
+    FrameShapeError,
+    SessionLostError,
+    ShardwrightError,
+)
 from shardwright.wire.messages import MAX_POSITION
 from shardwright.wire.metadata import checked_metadata
 
@@ -29,7 +36,8 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Made by ``Connection.acquire``. ``append`` may be called from several threads; frames are then numbered in the order they were complete."""
+    """Made by ``Connection.acquire``. ``append`` may be called from several threads; frames are then numbered
+    in the order they were complete."""
 
     def __init__(self, link: Link, forget: Callable[[Stream], None]) -> None:
         self._link = link
@@ -68,7 +76,8 @@ class Stream:
 
     @property
     def watermark(self) -> Watermark:
-        """How far the acquisition is safe, as the daemon last said: counted without holes from its first frame, also that of an earlier client."""
+        """How far the acquisition is safe, as the daemon last said: counted without holes from its first
+        frame, also that of an earlier client."""
         return self._outbox.watermark
 
     @property
@@ -88,7 +97,8 @@ class Stream:
 
     @property
     def losses(self) -> list[Loss]:
-        """Frames that the daemon had taken in and could not keep, as it told of them (the last 4,096 ranges); the frame table names each."""
+        """Frames that the daemon had taken in and could not keep, as it told of them (the last 4,096 ranges);
+        the frame table names each."""
         return list(self._link.losses)
 
     @property
@@ -96,7 +106,10 @@ class Stream:
         """The daemon's account, once the stream has closed. ``SessionLostError`` while there is none."""
         receipt = self._outbox.receipt
         if receipt is None:
-            raise SessionLostError("there is no receipt", hint="It comes when the stream closes; a session that was lost has none")
+            raise SessionLostError(
+                "there is no receipt",
+                hint="It comes when the stream closes; a session that was lost has none",
+            )
         return receipt
 
     def append(
@@ -107,14 +120,16 @@ class Stream:
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
     ) -> None:
-        """Sends one frame (rows, columns); it is copied before this returns. When the daemon is behind or away, the stream's overload policy
-        decides: ``block`` waits (back-pressure), ``drop`` drops this frame, counted and recorded, ``fail`` raises ``OverloadError``.
+        """Sends one frame (rows, columns); it is copied before this returns. When the daemon is behind or
+        away, the stream's overload policy decides: ``block`` waits (back-pressure), ``drop`` drops this
+        frame, counted and recorded, ``fail`` raises ``OverloadError``.
 
-        ``index`` places it (over the axes before the frame's own, in acquisition order); else ``frame_id`` does, counted from 0; else the number of
-        frames of the acquisition before it. ``metadata``: ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the
-        array's ``frame_fields`` name.
-        Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` for a frame that is not sent (the stream goes on),
-        ``ClosedError`` after ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
+        ``index`` places it (over the axes before the frame's own, in acquisition order); else ``frame_id``
+        does, counted from 0; else the number of frames of the acquisition before it. ``metadata``:
+        ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the array's
+        ``frame_fields`` name. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
+        ``MetadataError`` for a frame that is not sent (the stream goes on), ``ClosedError`` after ``close``,
+        ``SessionLostError`` or the daemon's own error when the session has ended.
         """
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
         if pixels.shape != self._shape:
@@ -151,11 +166,13 @@ class Stream:
         frame_ids: npt.ArrayLike | None = None,
         metadata: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        """As ``append`` for each of ``frames`` (count, rows, columns) in turn, with one copy and no Python for each: for small frames that come by
-        the thousand. It may return while the last of them wait to be sent, and waits, drops or fails as ``append`` does.
+        """As ``append`` for each of ``frames`` (count, rows, columns) in turn, with one copy and no Python
+        for each: for small frames that come by the thousand. It may return while the last of them wait to be
+        sent, and waits, drops or fails as ``append`` does.
 
-        ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one number for all, or one for each.
-        Raises as ``append`` does. What is wrong with one frame is said before any of them is sent.
+        ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
+        number for all, or one for each. Raises as ``append`` does. What is wrong with one frame is said
+        before any of them is sent.
         """
         pixels = checked_stack(frames, self._shape, self._dtype)
         records = described(self.spec, self._grid, len(pixels), indices, frame_ids, metadata)
@@ -172,7 +189,14 @@ class Stream:
                 self._outbox.drop_many(records[part], counted=counted)
             done = part.stop
 
-    def _add(self, slots: npt.NDArray[np.int64], pixels: npt.NDArray[Any], records: npt.NDArray[np.void], *, counted: bool) -> None:
+    def _add(
+        self,
+        slots: npt.NDArray[np.int64],
+        pixels: npt.NDArray[Any],
+        records: npt.NDArray[np.void],
+        *,
+        counted: bool,
+    ) -> None:
         try:
             ring = self._outbox.ring
             while True:
@@ -198,12 +222,13 @@ class Stream:
         return position
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until every frame appended before is durable: it survives a power cut. Raises ``TimedOutError`` after ``timeout_s``, or what ended
-        the session."""
+        """Waits until every frame appended before is durable: it survives a power cut. Raises
+        ``TimedOutError`` after ``timeout_s``, or what ended the session."""
         self._outbox.flush(timeout_s)
 
     def close(self) -> None:
-        """Ends the acquisition and waits until everything is sealed; the receipt is there afterwards. Later calls do nothing.
+        """Ends the acquisition and waits until everything is sealed; the receipt is there afterwards. Later
+        calls do nothing.
 
         Raises what ended the session when it was lost before.
         """
@@ -222,7 +247,9 @@ class Stream:
             raise ClosedError("this stream has ended", hint="Acquire a new one for more frames")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Closes. After an exception in the body what arrived is still sealed, and that exception goes on."""
         if error is None:
             self.close()

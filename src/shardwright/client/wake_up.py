@@ -1,4 +1,5 @@
-"""How any thread wakes the I/O thread, which waits in a poll: a byte through a socket of its own, so that it works on every system."""
+"""How any thread wakes the I/O thread, which waits in a poll: a byte through a socket of its own, so that it
+works on every system."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import socket
 
 
 class WakeUp:
-    """``receiver`` is what is polled. ``send`` is for any thread and never blocks; the rest is for the one that is woken."""
+    """``receiver`` is what is polled. ``send`` is for any thread and never blocks; the rest is for the one
+    that is woken."""
 
     def __init__(self) -> None:
         self.receiver, self._sender = socket.socketpair()
@@ -15,7 +17,8 @@ class WakeUp:
         self._sender.setblocking(False)
 
     def send(self) -> None:
-        with contextlib.suppress(OSError):  # full: it is awake already; closed: the thread has ended and told everyone
+        # full: it is awake already; closed: the thread has ended and told everyone
+        with contextlib.suppress(OSError):
             self._sender.send(b"\0")
 
     def drain(self) -> None:

@@ -1,1 +1,2 @@
-"""Inner-chunk codecs: zarr.json entries, worst-case sizes, and the native library whose functions the kernels call."""
+"""Inner-chunk codecs: zarr.json entries, worst-case sizes, and the native library whose functions the kernels
+call."""

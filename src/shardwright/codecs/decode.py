@@ -1,8 +1,8 @@
 """Decode one inner chunk, strictly, and tell from its first bytes how it was encoded.
 
-The codec list of zarr.json is bytes -> (blosc | zstd | gzip | nothing) -> (crc32c | nothing). A chunk must come out at exactly its known size:
-lengths found in the data are compared with that size and never used to allocate. Every failure is a ``ShardFormatError`` that names the check.
-Decompression runs without the GIL.
+The codec list of zarr.json is bytes -> (blosc | zstd | gzip | nothing) -> (crc32c | nothing). A chunk must
+come out at exactly its known size: lengths found in the data are compared with that size and never used to
+allocate. Every failure is a ``ShardFormatError`` that names the check. Decompression runs without the GIL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ HEAD_BYTES = 64  # the first bytes of a chunk that ``describe_chunk`` wants to s
 _BLOSC_HEADER = struct.Struct("<BBBBIII")
 _BLOSC_FORMAT_VERSION = 2
 _BLOSC_SHUFFLE, _BLOSC_MEMCPYED, _BLOSC_BITSHUFFLE, _BLOSC_RESERVED = 0x01, 0x02, 0x04, 0x08
-_BLOSC_COMPRESSORS = ("blosclz", "lz4", "snappy", "zlib", "zstd")  # by format number; lz4hc writes lz4's format
+# by format number; lz4hc writes lz4's format
+_BLOSC_COMPRESSORS = ("blosclz", "lz4", "snappy", "zlib", "zstd")
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 
@@ -41,30 +42,39 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class ChunkCodecs:
-    """The codecs of one inner chunk. ``compressor`` is "blosc", "zstd", "gzip" or None; ``checksum`` tells of a crc32c after it."""
+    """The codecs of one inner chunk. ``compressor`` is "blosc", "zstd", "gzip" or None; ``checksum`` tells of
+    a crc32c after it."""
 
     compressor: str | None
     checksum: bool
 
     @classmethod
     def of(cls, codecs: Sequence[Any], itemsize: int) -> ChunkCodecs:
-        """From the ``codecs`` entry of zarr.json. Raises ``ShardFormatError`` naming what is not supported."""
+        """From the ``codecs`` entry of zarr.json. Raises ``ShardFormatError`` naming what is not
+        supported."""
         rest = [_named(codec) for codec in codecs]
         if not rest or rest[0][0] != "bytes":
-            raise ShardFormatError("inner codecs not supported", expected="'bytes' first", got=[name for name, _ in rest])
+            raise ShardFormatError(
+                "inner codecs not supported", expected="'bytes' first", got=[name for name, _ in rest]
+            )
         endian = rest.pop(0)[1].get("endian", "little" if itemsize == 1 else None)
         if endian != "little":
-            raise ShardFormatError("byte order not supported", expected="codec 'bytes' with endian 'little'", got=repr(endian))
+            raise ShardFormatError(
+                "byte order not supported", expected="codec 'bytes' with endian 'little'", got=repr(endian)
+            )
         compressor = rest.pop(0)[0] if rest and rest[0][0] in ("blosc", "zstd", "gzip") else None
         checksum = bool(rest) and rest[0][0] == "crc32c"
         if rest[checksum:]:
             raise ShardFormatError(
-                "inner codec not supported", expected="bytes, then at most one of blosc, zstd, gzip, then at most crc32c", got=repr(rest[checksum][0])
+                "inner codec not supported",
+                expected="bytes, then at most one of blosc, zstd, gzip, then at most crc32c",
+                got=repr(rest[checksum][0]),
             )
         return cls(compressor, checksum)
 
     def max_encoded_bytes(self, chunk_bytes: int) -> int:
-        """No sound encoder makes a chunk longer than this: the most memory one encoded chunk may claim. Exact where nothing compresses."""
+        """No sound encoder makes a chunk longer than this: the most memory one encoded chunk may claim. Exact
+        where nothing compresses."""
         framing = 0 if self.compressor is None else 4096 + chunk_bytes // 8
         return chunk_bytes + framing + (CHECKSUM_BYTES if self.checksum else 0)
 
@@ -72,14 +82,21 @@ class ChunkCodecs:
 def _named(codec: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(codec, str):
         return codec, {}
-    if not isinstance(codec, dict) or not isinstance(codec.get("name"), str) or not isinstance(codec.get("configuration", {}), dict):
-        raise ShardFormatError("not a codec", expected='{"name": ..., "configuration": {...}}', got=repr(codec)[:160])
+    if (
+        not isinstance(codec, dict)
+        or not isinstance(codec.get("name"), str)
+        or not isinstance(codec.get("configuration", {}), dict)
+    ):
+        raise ShardFormatError(
+            "not a codec", expected='{"name": ..., "configuration": {...}}', got=repr(codec)[:160]
+        )
     return codec["name"], codec.get("configuration", {})
 
 
 @dataclass(frozen=True)
 class ChunkForm:
-    """How one chunk was encoded. ``stored``: not compressed, in its codec's own framing; ``filter`` is Blosc's, None elsewhere."""
+    """How one chunk was encoded. ``stored``: not compressed, in its codec's own framing; ``filter`` is
+    Blosc's, None elsewhere."""
 
     compressor: str
     filter: str | None
@@ -114,29 +131,51 @@ class _BloscHeader:
 
 
 def _blosc_header(data: Bytes, encoded_bytes: int, chunk_bytes: int) -> _BloscHeader:
-    """The header of a Blosc 1 chunk (c-blosc README_CHUNK_FORMAT), every field checked against what is known."""
+    """The header of a Blosc 1 chunk (c-blosc README_CHUNK_FORMAT), every field checked against what is
+    known."""
     if len(data) < BLOSC_HEADER_BYTES:
-        raise ShardFormatError("blosc chunk is shorter than its header", expected=f"{BLOSC_HEADER_BYTES} bytes", got=encoded_bytes)
+        raise ShardFormatError(
+            "blosc chunk is shorter than its header",
+            expected=f"{BLOSC_HEADER_BYTES} bytes",
+            got=encoded_bytes,
+        )
     version, _, flags, typesize, nbytes, block_bytes, cbytes = _BLOSC_HEADER.unpack_from(data)
     if version != _BLOSC_FORMAT_VERSION:
-        raise ShardFormatError("blosc chunk has another format version", expected=f"{_BLOSC_FORMAT_VERSION} (Blosc 1)", got=version)
+        raise ShardFormatError(
+            "blosc chunk has another format version",
+            expected=f"{_BLOSC_FORMAT_VERSION} (Blosc 1)",
+            got=version,
+        )
     both = _BLOSC_SHUFFLE | _BLOSC_BITSHUFFLE
     if flags & _BLOSC_RESERVED or flags & both == both or flags >> 5 >= len(_BLOSC_COMPRESSORS):
         raise ShardFormatError("blosc chunk has flags that Blosc 1 does not know", got=f"0x{flags:02x}")
     if nbytes != chunk_bytes:
-        raise ShardFormatError("blosc chunk decodes to another size", expected=f"{chunk_bytes} bytes", got=nbytes)
+        raise ShardFormatError(
+            "blosc chunk decodes to another size", expected=f"{chunk_bytes} bytes", got=nbytes
+        )
     if cbytes != encoded_bytes:
-        raise ShardFormatError("blosc chunk names another encoded size", expected=f"{encoded_bytes} bytes, as in the index", got=cbytes)
+        raise ShardFormatError(
+            "blosc chunk names another encoded size",
+            expected=f"{encoded_bytes} bytes, as in the index",
+            got=cbytes,
+        )
     if typesize == 0 or not 0 < block_bytes <= max(nbytes, 1):
-        raise ShardFormatError("blosc chunk has an impossible element or block size", got=f"element {typesize}, block {block_bytes} bytes")
+        raise ShardFormatError(
+            "blosc chunk has an impossible element or block size",
+            got=f"element {typesize}, block {block_bytes} bytes",
+        )
     if flags & _BLOSC_MEMCPYED and cbytes != nbytes + BLOSC_HEADER_BYTES:
-        raise ShardFormatError("stored blosc chunk has the wrong length", expected=nbytes + BLOSC_HEADER_BYTES, got=cbytes)
+        raise ShardFormatError(
+            "stored blosc chunk has the wrong length", expected=nbytes + BLOSC_HEADER_BYTES, got=cbytes
+        )
     return _BloscHeader(flags, typesize, nbytes, block_bytes, cbytes)
 
 
 def _decode_plain(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     if len(data) != out.nbytes:
-        raise ShardFormatError("uncompressed chunk has the wrong length", expected=f"{out.nbytes} bytes", got=len(data))
+        raise ShardFormatError(
+            "uncompressed chunk has the wrong length", expected=f"{out.nbytes} bytes", got=len(data)
+        )
     out[:] = np.frombuffer(data, np.uint8)
 
 
@@ -154,7 +193,9 @@ def _decode_blosc(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     try:
         blosc2.decompress2(data, dst=out, nthreads=1)
     except (RuntimeError, ValueError) as error:
-        raise ShardFormatError(f"blosc chunk ({header.compressor}, {header.filter}) does not decode") from error
+        raise ShardFormatError(
+            f"blosc chunk ({header.compressor}, {header.filter}) does not decode"
+        ) from error
 
 
 @cache
@@ -169,20 +210,25 @@ def _zstd() -> tuple[Any, Any]:
 
 def _decode_zstd(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     if bytes(data[:4]) != _ZSTD_MAGIC:
-        raise ShardFormatError("not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(data[:4]).hex() or "nothing")
+        raise ShardFormatError(
+            "not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(data[:4]).hex() or "nothing"
+        )
     decompress, is_error = _zstd()
     source = np.frombuffer(data, np.uint8)  # keeps the memory alive during the call
     written = decompress(out.ctypes.data, out.nbytes, source.ctypes.data, source.nbytes)
     if is_error(written):
         raise ShardFormatError(f"zstd frame does not decode into {out.nbytes} bytes")
     if written != out.nbytes:
-        raise ShardFormatError("zstd frame decodes to another size", expected=f"{out.nbytes} bytes", got=written)
+        raise ShardFormatError(
+            "zstd frame decodes to another size", expected=f"{out.nbytes} bytes", got=written
+        )
 
 
 def _decode_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> None:
     stream = zlib.decompressobj(wbits=31)
     try:
-        decoded = stream.decompress(data, out.nbytes + 1)  # one more than right, so that too much is seen and no more is ever held
+        # one more than right, so that too much is seen and no more is ever held
+        decoded = stream.decompress(data, out.nbytes + 1)
     except zlib.error as error:
         raise ShardFormatError(f"gzip member does not decode: {error}") from error
     if len(decoded) != out.nbytes:
@@ -199,15 +245,20 @@ _DECODERS = {None: _decode_plain, "blosc": _decode_blosc, "zstd": _decode_zstd, 
 
 
 def decode_chunk_into(data: Bytes, codecs: ChunkCodecs, out: npt.NDArray[np.uint8]) -> None:
-    """Decode one encoded chunk into ``out``: uint8[chunk_bytes], contiguous. On ``ShardFormatError`` its content is undefined."""
+    """Decode one encoded chunk into ``out``: uint8[chunk_bytes], contiguous. On ``ShardFormatError`` its
+    content is undefined."""
     view = memoryview(data)
     if codecs.checksum:
         if len(view) < CHECKSUM_BYTES:
-            raise ShardFormatError("chunk is shorter than its crc32c", expected=f"{CHECKSUM_BYTES} bytes or more", got=len(view))
+            raise ShardFormatError(
+                "chunk is shorter than its crc32c", expected=f"{CHECKSUM_BYTES} bytes or more", got=len(view)
+            )
         view, stored = view[:-CHECKSUM_BYTES], int.from_bytes(view[-CHECKSUM_BYTES:], "little")
         found = crc32c.crc32c(view)
         if found != stored:
-            raise ShardFormatError("crc32c of the chunk does not match", expected=f"{stored:08x}", got=f"{found:08x}")
+            raise ShardFormatError(
+                "crc32c of the chunk does not match", expected=f"{stored:08x}", got=f"{found:08x}"
+            )
     _DECODERS[codecs.compressor](view, out)
 
 
@@ -219,16 +270,20 @@ def decode_chunk(data: Bytes, codecs: ChunkCodecs, chunk_bytes: int) -> npt.NDAr
 
 
 def describe_chunk(head: Bytes, encoded_bytes: int, codecs: ChunkCodecs, chunk_bytes: int) -> ChunkForm:
-    """How a chunk of ``encoded_bytes`` was encoded, from its first ``HEAD_BYTES`` bytes. Raises ``ShardFormatError`` when they make no sense.
+    """How a chunk of ``encoded_bytes`` was encoded, from its first ``HEAD_BYTES`` bytes. Raises
+    ``ShardFormatError`` when they make no sense.
 
-    A zstd or gzip chunk counts as stored when its first block is raw and the whole is no shorter than the decoded chunk.
+    A zstd or gzip chunk counts as stored when its first block is raw and the whole is no shorter than the
+    decoded chunk.
     """
     encoded_bytes -= CHECKSUM_BYTES if codecs.checksum else 0
     if codecs.compressor is None:
         return ChunkForm("none", None, stored=True)
     if codecs.compressor == "blosc":
         header = _blosc_header(head, encoded_bytes, chunk_bytes)
-        return ChunkForm(f"blosc {header.compressor}", None if header.stored else header.filter, header.stored)
+        return ChunkForm(
+            f"blosc {header.compressor}", None if header.stored else header.filter, header.stored
+        )
     first_raw = _zstd_first_block_raw(head) if codecs.compressor == "zstd" else _gzip_first_block_raw(head)
     return ChunkForm(codecs.compressor, None, first_raw and encoded_bytes >= chunk_bytes)
 
@@ -236,7 +291,9 @@ def describe_chunk(head: Bytes, encoded_bytes: int, codecs: ChunkCodecs, chunk_b
 def _zstd_first_block_raw(head: Bytes) -> bool:
     """Walks the frame header of RFC 8878, 3.1.1.1, to the first block's header."""
     if bytes(head[:4]) != _ZSTD_MAGIC or len(head) < 5:
-        raise ShardFormatError("not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(head[:4]).hex() or "nothing")
+        raise ShardFormatError(
+            "not a zstd frame", expected=f"magic {_ZSTD_MAGIC.hex()}", got=bytes(head[:4]).hex() or "nothing"
+        )
     descriptor = head[4]
     single_segment = descriptor >> 5 & 1
     size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
@@ -245,7 +302,10 @@ def _zstd_first_block_raw(head: Bytes) -> bool:
 
 
 def _gzip_first_block_raw(head: Bytes) -> bool:
-    """RFC 1952, 2.3: the ten fixed bytes, then extra fields only where flags ask for them (no array writer does)."""
+    """RFC 1952, 2.3: the ten fixed bytes, then extra fields only where flags ask for them (no array writer
+    does)."""
     if bytes(head[:3]) != _GZIP_MAGIC or len(head) < 11:
-        raise ShardFormatError("not a gzip member", expected=f"magic {_GZIP_MAGIC.hex()}", got=bytes(head[:3]).hex() or "nothing")
+        raise ShardFormatError(
+            "not a gzip member", expected=f"magic {_GZIP_MAGIC.hex()}", got=bytes(head[:3]).hex() or "nothing"
+        )
     return head[3] == 0 and head[10] >> 1 & 3 == 0

@@ -1,13 +1,15 @@
-"""The settings that an array's chunks may fall back to under overload. Each is open to whoever reads the array's metadata, and none makes a chunk
-longer than ``max_encoded_bytes``: framing, chunk and checksum stay what they are.
+"""The settings that an array's chunks may fall back to under overload. Each is open to whoever reads the
+array's metadata, and none makes a chunk longer than ``max_encoded_bytes``: framing, chunk and checksum stay
+what they are.
 
     blosc   lz4 with shuffle: a Blosc chunk names its compressor and filter itself
     zstd    level 1, and from there a negative one; a frame of any level is read alike
     gzip    level 1
     all     stored: a Blosc memcpy chunk, raw zstd blocks, stored deflate blocks
 
-Measured on one core, camera noise of 16 bits, GB/s (ratio): blosc zstd 3 0.38 (2.18), blosc lz4 with shuffle 4.4 (1.92); zstd 3 0.11 (1.85), zstd 1
-0.29 (1.67), zstd -5 0.91 (1.03); gzip 6 0.05 (1.84), gzip 1 0.13 (1.29); stored 4.0 (gzip, which has a checksum) to 7.8.
+Measured on one core, camera noise of 16 bits, GB/s (ratio): blosc zstd 3 0.38 (2.18), blosc lz4 with shuffle
+4.4 (1.92); zstd 3 0.11 (1.85), zstd 1 0.29 (1.67), zstd -5 0.91 (1.03); gzip 6 0.05 (1.84), gzip 1 0.13
+(1.29); stored 4.0 (gzip, which has a checksum) to 7.8.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ ZSTD_FAST, ZSTD_FASTEST = 1, -5
 
 
 def degrade_ladder(codec: CodecParameters) -> dict[DegradeLevel, CodecParameters]:
-    """The codec at each level that it has, from the slowest to the fastest; only itself when nothing is compressed anyway."""
+    """The codec at each level that it has, from the slowest to the fastest; only itself when nothing is
+    compressed anyway."""
     ladder = {DegradeLevel.CONFIGURED: codec}
     if codec.kind == KIND_NONE or codec.level == LEVEL_STORED:
         return ladder
@@ -54,7 +57,13 @@ def _faster(codec: CodecParameters) -> CodecParameters | None:
         filter_number = FILTER_SHUFFLE if codec.typesize > 1 else FILTER_NONE
         if (codec.compressor, codec.filter) == (BLOSC_LZ4, filter_number) and codec.level >= LZ4_ACCELERATION:
             return None
-        return replace(codec, compressor=BLOSC_LZ4, format=BLOSC_FORMATS[BLOSC_LZ4], level=LZ4_ACCELERATION, filter=filter_number)
+        return replace(
+            codec,
+            compressor=BLOSC_LZ4,
+            format=BLOSC_FORMATS[BLOSC_LZ4],
+            level=LZ4_ACCELERATION,
+            filter=filter_number,
+        )
     if codec.kind == KIND_ZSTD and codec.level > ZSTD_FASTEST:
         return replace(codec, level=ZSTD_FAST if codec.level > ZSTD_FAST else ZSTD_FASTEST)
     if codec.kind == KIND_GZIP and codec.level > 1:

@@ -1,7 +1,9 @@
-"""The native codec library: libblosc2, which the ``blosc2`` wheel ships, and the functions in it that the kernels call by name.
+"""The native codec library: libblosc2, which the ``blosc2`` wheel ships, and the functions in it that the
+kernels call by name.
 
-The functions are exported but not blosc2's documented interface, so every symbol is looked up at start. Where one is missing, ``available``
-is False and the kernels store chunks uncompressed inside the codec's own framing: nothing is lost but compression.
+The functions are exported but not blosc2's documented interface, so every symbol is looked up at start. Where
+one is missing, ``available`` is False and the kernels store chunks uncompressed inside the codec's own
+framing: nothing is lost but compression.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ SYMBOLS = (
 
 
 def library_path() -> Path:
-    """The shared library inside the installed ``blosc2`` package. Raises ``CodecError`` when it is not there."""
+    """The shared library inside the installed ``blosc2`` package. Raises ``CodecError`` when it is not
+    there."""
     files = metadata.files("blosc2") or []
     for suffix in ("libblosc2.so", "libblosc2.dylib", "libblosc2.dll"):
         for file in files:
             if file.name == suffix:
                 return Path(str(file.locate()))
-    raise CodecError("the blosc2 package carries no shared library", hint="Install the blosc2 wheel from the package index")
+    raise CodecError(
+        "the blosc2 package carries no shared library", hint="Install the blosc2 wheel from the package index"
+    )
 
 
 def _load() -> ctypes.CDLL:
@@ -49,7 +54,8 @@ def _load() -> ctypes.CDLL:
 
 
 def missing_symbols() -> tuple[str, ...]:
-    """Functions that the kernels call and that the library does not export. Raises ``CodecError`` when there is no library."""
+    """Functions that the kernels call and that the library does not export. Raises ``CodecError`` when there
+    is no library."""
     loaded = _load()
     return tuple(name for name in SYMBOLS if not hasattr(loaded, name))
 

@@ -1,4 +1,5 @@
-"""What the kernels need to know of a codec, as numbers; the worst case each codec can produce; its entry in zarr.json."""
+"""What the kernels need to know of a codec, as numbers; the worst case each codec can produce; its entry in
+zarr.json."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import numpy.typing as npt
 from shardwright.array.spec import ArraySpec, Blosc, Gzip, Zstd
 from shardwright.model.errors import SpecError
 
-# Kinds of framing, and compressors inside Blosc with the format number that goes into the chunk's header (c-blosc, README_CHUNK_FORMAT).
+# Kinds of framing, and compressors inside Blosc with the format number that goes into the chunk's header
+# (c-blosc, README_CHUNK_FORMAT).
 KIND_NONE, KIND_BLOSC, KIND_ZSTD, KIND_GZIP = range(4)
 BLOSC_COMPRESSORS = {"lz4": 0, "lz4hc": 1, "zlib": 2, "zstd": 3}
 BLOSC_LZ4, BLOSC_LZ4HC, BLOSC_ZLIB, BLOSC_ZSTD = range(4)
@@ -32,7 +34,8 @@ CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True)
 class CodecParameters:
-    """One array's inner codec as the kernels take it. ``level`` is the compressor's own scale, already translated from Blosc's."""
+    """One array's inner codec as the kernels take it. ``level`` is the compressor's own scale, already
+    translated from Blosc's."""
 
     kind: int
     compressor: int
@@ -45,17 +48,23 @@ class CodecParameters:
 
     @classmethod
     def of(cls, spec: ArraySpec, chunk_bytes: int) -> CodecParameters:
-        return cls.of_codec(spec.codec, itemsize=spec.itemsize, checksum=spec.chunk_checksum, chunk_bytes=chunk_bytes)
+        return cls.of_codec(
+            spec.codec, itemsize=spec.itemsize, checksum=spec.chunk_checksum, chunk_bytes=chunk_bytes
+        )
 
     @classmethod
-    def of_codec(cls, codec: Blosc | Zstd | Gzip | None, *, itemsize: int, checksum: bool, chunk_bytes: int) -> CodecParameters:
+    def of_codec(
+        cls, codec: Blosc | Zstd | Gzip | None, *, itemsize: int, checksum: bool, chunk_bytes: int
+    ) -> CodecParameters:
         kind, compressor, format_number, level, filter_number = KIND_NONE, 0, 0, 0, FILTER_NONE
         if isinstance(codec, Blosc):
             kind = KIND_BLOSC
             compressor = BLOSC_COMPRESSORS[codec.cname]
             format_number = BLOSC_FORMATS[compressor]
             level = _blosc_level(compressor, codec.clevel)
-            filter_number = FILTERS[codec.shuffle] if itemsize > 1 or codec.shuffle == "bitshuffle" else FILTER_NONE
+            filter_number = (
+                FILTERS[codec.shuffle] if itemsize > 1 or codec.shuffle == "bitshuffle" else FILTER_NONE
+            )
         elif isinstance(codec, Zstd):
             kind, level = KIND_ZSTD, codec.level
         elif isinstance(codec, Gzip):
@@ -64,7 +73,8 @@ class CodecParameters:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one Blosc block; the last of a chunk may be shorter. A multiple of 8 elements, as bitshuffle wants."""
+        """Bytes of one Blosc block; the last of a chunk may be shorter. A multiple of 8 elements, as
+        bitshuffle wants."""
         return min(BLOSC_BLOCK_BYTES, self.chunk_bytes)
 
     @property
@@ -75,13 +85,17 @@ class CodecParameters:
             KIND_NONE: n,
             KIND_BLOSC: n + BLOSC_HEADER_BYTES,
             KIND_ZSTD: n + ZSTD_RAW_HEADER_BYTES + 3 * max(1, -(-n // ZSTD_RAW_BLOCK_BYTES)),
-            KIND_GZIP: n + GZIP_HEADER_BYTES + GZIP_TRAILER_BYTES + 5 * max(1, -(-n // DEFLATE_STORED_BLOCK_BYTES)),
+            KIND_GZIP: n
+            + GZIP_HEADER_BYTES
+            + GZIP_TRAILER_BYTES
+            + 5 * max(1, -(-n // DEFLATE_STORED_BLOCK_BYTES)),
         }[self.kind]
         return stored + (CHECKSUM_BYTES if self.checksum else 0)
 
     @property
     def scratch_bytes(self) -> int:
-        """Working memory of one worker: gathered and filtered block for Blosc, the whole chunk for zstd and gzip."""
+        """Working memory of one worker: gathered and filtered block for Blosc, the whole chunk for zstd and
+        gzip."""
         return 2 * self.block_bytes if self.kind == KIND_BLOSC else self.chunk_bytes
 
     @property
@@ -93,7 +107,16 @@ class CodecParameters:
 
     def as_array(self) -> npt.NDArray[np.int64]:
         """int64[8] in the order of the fields, as ``kernels.encode`` reads it."""
-        values = (self.kind, self.compressor, self.format, self.level, self.filter, self.typesize, int(self.checksum), self.chunk_bytes)
+        values = (
+            self.kind,
+            self.compressor,
+            self.format,
+            self.level,
+            self.filter,
+            self.typesize,
+            int(self.checksum),
+            self.chunk_bytes,
+        )
         return np.array(values, np.int64)
 
 
@@ -114,13 +137,19 @@ def codec_metadata(spec: ArraySpec) -> list[dict[str, Any]]:
 
 
 def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: bool) -> list[dict[str, Any]]:
-    """The ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if asked for (Zarr v3 core and codec registry)."""
+    """The ``codecs`` of one inner chunk for zarr.json: bytes, the compressor if any, crc32c if asked for
+    (Zarr v3 core and codec registry)."""
     bytes_codec: dict[str, Any] = {"name": "bytes"}
     if itemsize > 1:
         bytes_codec["configuration"] = {"endian": "little"}
     codecs = [bytes_codec]
     if isinstance(codec, Blosc):
-        configuration: dict[str, Any] = {"cname": codec.cname, "clevel": codec.clevel, "shuffle": codec.shuffle, "blocksize": 0}
+        configuration: dict[str, Any] = {
+            "cname": codec.cname,
+            "clevel": codec.clevel,
+            "shuffle": codec.shuffle,
+            "blocksize": 0,
+        }
         if codec.shuffle != "noshuffle":
             configuration["typesize"] = itemsize
         codecs.append({"name": "blosc", "configuration": configuration})
@@ -134,18 +163,22 @@ def inner_codecs(codec: Blosc | Zstd | Gzip | None, itemsize: int, checksum: boo
 
 
 def codec_of(inner: list[Any]) -> Blosc | Zstd | Gzip | None:
-    """The inverse of ``inner_codecs``, also for what other writers spelled differently. Raises ``SpecError`` for a compressor that can be read
-    but not written here."""
+    """The inverse of ``inner_codecs``, also for what other writers spelled differently. Raises ``SpecError``
+    for a compressor that can be read but not written here."""
     named: dict[str, dict[str, Any]] = {codec: {} for codec in inner if isinstance(codec, str)}
     named |= {codec["name"]: codec.get("configuration", {}) for codec in inner if isinstance(codec, dict)}
     try:
         if "blosc" in named:
             facts = named["blosc"]
-            return Blosc(cname=facts["cname"], clevel=facts["clevel"], shuffle=facts.get("shuffle", "noshuffle"))
+            return Blosc(
+                cname=facts["cname"], clevel=facts["clevel"], shuffle=facts.get("shuffle", "noshuffle")
+            )
         if "zstd" in named:
             return Zstd(level=named["zstd"].get("level", 1))
         return Gzip(level=named["gzip"].get("level", 1)) if "gzip" in named else None
     except (KeyError, ValueError) as error:
         raise SpecError(
-            "chunks of this codec can be read but not written", got=inner, hint="Choose another one, for instance --codec zstd:5"
+            "chunks of this codec can be read but not written",
+            got=inner,
+            hint="Choose another one, for instance --codec zstd:5",
         ) from error

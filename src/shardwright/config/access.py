@@ -1,4 +1,5 @@
-"""The keys that a configuration names, read and checked: what may be refused is refused before a socket is bound."""
+"""The keys that a configuration names, read and checked: what may be refused is refused before a socket is
+bound."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def load_access(loaded: LoadedConfig) -> Access | None:
-    """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that cannot be used."""
+    """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that
+    cannot be used."""
     from shardwright.ingest.allow_list import AllowList
     from shardwright.ingest.settings import Access
     from shardwright.ingest.zmq_library import zmq_library
@@ -24,7 +26,13 @@ def load_access(loaded: LoadedConfig) -> Access | None:
         return None
     if not zmq_library().has_curve:
         hint = "Install the pyzmq wheel from the package index"
-        raise loaded.source.error(("ingest", "curve"), "this build of ZeroMQ has no CURVE", expected="libzmq with libsodium", got="none", hint=hint)
+        raise loaded.source.error(
+            ("ingest", "curve"),
+            "this build of ZeroMQ has no CURVE",
+            expected="libzmq with libsodium",
+            got="none",
+            hint=hint,
+        )
     field = "secret_key"
     try:
         secret_key = read_secret_key(curve.secret_key)
@@ -32,7 +40,9 @@ def load_access(loaded: LoadedConfig) -> Access | None:
         return Access(secret_key, AllowList.read(curve.clients))
     except ConfigError as error:
         path = ("ingest", "curve", field)
-        raise loaded.source.error(path, error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+        raise loaded.source.error(
+            path, error.message, expected=error.expected, got=error.got, hint=error.hint
+        ) from None
 
 
 def access_warnings(loaded: LoadedConfig) -> list[str]:
@@ -40,7 +50,12 @@ def access_warnings(loaded: LoadedConfig) -> list[str]:
     ingest = loaded.config.ingest
     open_endpoints = [endpoint for endpoint in ingest.endpoints if endpoint.startswith("tcp://")]
     if ingest.insecure and open_endpoints:
-        return [f"ingest.insecure: whoever reaches {', '.join(open_endpoints)} may write stores and fill the disk, and nothing is encrypted"]
+        return [
+            (
+                f"ingest.insecure: whoever reaches {', '.join(open_endpoints)} may write stores and fill "
+                f"the disk, and nothing is encrypted"
+            )
+        ]
     try:
         access = load_access(loaded)
     except ConfigError as error:

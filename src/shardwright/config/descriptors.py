@@ -1,4 +1,5 @@
-"""Open files: how many the acquisitions of a daemon may have between them, once its connections have theirs."""
+"""Open files: how many the acquisitions of a daemon may have between them, once its connections have
+theirs."""
 
 from __future__ import annotations
 
@@ -14,4 +15,8 @@ def descriptors_for_acquisitions(ingest: Ingest) -> int:
     """Of those that this process may open at most. 0 or less: not even the connections fit."""
     from shardwright.ingest.endpoints import connection_descriptors
 
-    return most_descriptors() - SPARE_DESCRIPTORS - connection_descriptors(ingest.endpoints, ingest.max_connections)
+    return (
+        most_descriptors()
+        - SPARE_DESCRIPTORS
+        - connection_descriptors(ingest.endpoints, ingest.max_connections)
+    )

@@ -29,10 +29,11 @@ CHUNK_ENTRY_BYTES = 32
 
 @dataclass(frozen=True)
 class SafetyCost:
-    """Disk that one open acquisition takes beside its shards; all of it is given back when the acquisition is sealed.
+    """Disk that one open acquisition takes beside its shards; all of it is given back when the acquisition is
+    sealed.
 
-    ``staging_bytes``: room for the raw frames of unfinished slabs. ``journals``: one for each group of shards that is prepared, filled
-    or sealed. ``ballast_bytes``: kept back for sealing and recovery on a full disk.
+    ``staging_bytes``: room for the raw frames of unfinished slabs. ``journals``: one for each group of shards
+    that is prepared, filled or sealed. ``ballast_bytes``: kept back for sealing and recovery on a full disk.
     """
 
     staging_bytes: int
@@ -61,7 +62,9 @@ class SafetyCost:
 def journal_bytes(grid: Grid, record_bytes: int) -> int:
     """The journal of the largest group: an entry for each of its chunks, a record for each of its frames."""
     slabs = math.prod(grid.shard_chunks)
-    return JOURNAL_HEADER_BYTES + slabs * (grid.frames_per_slab * record_bytes + math.prod(grid.plane_chunks) * CHUNK_ENTRY_BYTES)
+    return JOURNAL_HEADER_BYTES + slabs * (
+        grid.frames_per_slab * record_bytes + math.prod(grid.plane_chunks) * CHUNK_ENTRY_BYTES
+    )
 
 
 def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[str]:
@@ -69,8 +72,16 @@ def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[
     needed_s = 2 * reliability.sync_interval_ms / 1000
     if reliability.durability != "durable" or ring_seconds is None or ring_seconds >= needed_s:
         return []
-    cause = f"durability is durable: frames stay in the ring until they are synced, and it bridges {ring_seconds:.2f} s"
-    return [f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms smaller, else the camera waits"]
+    cause = (
+        f"durability is durable: frames stay in the ring until they are synced, and it bridges "
+        f"{ring_seconds:.2f} s"
+    )
+    return [
+        (
+            f"{cause}; make ring_frames larger (for {needed_s:g} s, two sync intervals) or sync_interval_ms "
+            f"smaller, else the camera waits"
+        )
+    ]
 
 
 def can_degrade(spec: ArraySpec, chunk_bytes: int) -> bool:
@@ -81,7 +92,12 @@ def can_degrade(spec: ArraySpec, chunk_bytes: int) -> bool:
 def overload_warnings(spec: ArraySpec, chunk_bytes: int, reliability: Reliability) -> list[str]:
     if reliability.overload != "degrade" or can_degrade(spec, chunk_bytes):
         return []
-    return ["overload is degrade, but the codec compresses nothing: there is nothing to make faster, and the camera waits as with block"]
+    return [
+        (
+            "overload is degrade, but the codec compresses nothing: there is nothing to make faster, and "
+            "the camera waits as with block"
+        )
+    ]
 
 
 def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> list[str]:
@@ -89,7 +105,12 @@ def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> 
     if not degrading or (compaction.enabled and compaction.recompress is not None):
         return []
     names = f"{', '.join(degrading)}: what overload: degrade writes with less compression stays so"
-    return [f"{names}; set compaction: {{enabled: true, recompress: codec}}, or run shardwright compact --recompress codec"]
+    return [
+        (
+            f"{names}; set compaction: {{enabled: true, recompress: codec}}, or run shardwright compact "
+            f"--recompress codec"
+        )
+    ]
 
 
 def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:
@@ -101,7 +122,10 @@ def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills
     if not spills:
         found.append(f"output.spill_root {output.spill_root} is never used: no on_full is spill")
     elif same_filesystem(root, spill_root):
-        found.append(f"output.spill_root {output.spill_root} is on the same filesystem as output.root: both are full at the same time")
+        found.append(
+            f"output.spill_root {output.spill_root} is on the same filesystem as output.root: both "
+            f"are full at the same time"
+        )
     return found
 
 
@@ -109,13 +133,24 @@ def room_warnings(free_bytes: int, reserved_bytes: int, low_water_bytes: int) ->
     if free_bytes - reserved_bytes >= low_water_bytes:
         return []
     low_water, free = format_bytes(low_water_bytes), format_bytes(free_bytes)
-    return [f"the disk is below output.low_water ({low_water}) as soon as every stream acquires; {free} are free"]
+    return [
+        f"the disk is below output.low_water ({low_water}) as soon as every stream acquires; {free} are free"
+    ]
 
 
 def _promise_warnings(name: str, path: Path, output: Output) -> list[str]:
     if remote := remote_filesystem(path):
-        what = "FUSE, which is often a network filesystem" if remote == "fuse" else f"a network filesystem ({remote})"
-        return [f"{name} is on {what}: what is stored or durable there is up to its server, and a lock may not be seen by other machines"]
+        what = (
+            "FUSE, which is often a network filesystem"
+            if remote == "fuse"
+            else (f"a network filesystem ({remote})")
+        )
+        return [
+            (
+                f"{name} is on {what}: what is stored or durable there is up to its server, and a lock may "
+                f"not be seen by other machines"
+            )
+        ]
     if memory := memory_filesystem(path):
         refused = "" if output.in_memory else "; serve refuses it unless output.in_memory is true"
         return [f"{name} is in memory ({memory}): nothing there is durable{refused}"]

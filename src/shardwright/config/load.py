@@ -1,4 +1,5 @@
-"""From a YAML file to a checked ``Config``: every problem is one ``ConfigError`` with file, line, field, what was expected and what came."""
+"""From a YAML file to a checked ``Config``: every problem is one ``ConfigError`` with file, line, field, what
+was expected and what came."""
 
 from __future__ import annotations
 
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
 
     from shardwright.model.errors import ConfigError
 
-# Our own validators begin a message with the field that is to blame, and may end it with what they expected and got.
+# Our own validators begin a message with the field that is to blame, and may end it with what they expected
+# and got.
 _NAMED_FIELD = re.compile(r"(?P<field>[a-z_][a-z_0-9.\[\]]*): (?P<problem>.*)", re.DOTALL)
-_EXPECTED_GOT = re.compile(r"(?P<problem>.*?)[,;] expected (?P<expected>.*?)(?:, got (?P<got>.*))?$", re.DOTALL)
+_EXPECTED_GOT = re.compile(
+    r"(?P<problem>.*?)[,;] expected (?P<expected>.*?)(?:, got (?P<got>.*))?$", re.DOTALL
+)
 _GOT = re.compile(r"(?P<problem>.*?)[,;] got (?P<got>.*)$", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A configuration and the file it came from; ``source.error`` names a field's line when a later check fails."""
+    """A configuration and the file it came from; ``source.error`` names a field's line when a later check
+    fails."""
 
     config: Config
     source: Source
@@ -47,11 +52,16 @@ def parse_config(text: str, *, file: str = "<text>", folder: Path | None = None)
 
 def _checked(source: Source, folder: Path) -> LoadedConfig:
     if not isinstance(source.data, dict):
-        raise source.error((), "not a configuration", expected="keys such as output: {root: FOLDER}", got=_shown(source.data))
+        raise source.error(
+            (), "not a configuration", expected="keys such as output: {root: FOLDER}", got=_shown(source.data)
+        )
     _refuse_other_versions(source)
     try:
-        # By way of JSON, so that strict rules (no "100" for 100) still take lists for tuples, exactly as the JSON Schema says.
-        config = Config.model_validate_json(json.dumps(source.data), strict=True, context={"folder": str(folder)})
+        # By way of JSON, so that strict rules (no "100" for 100) still take lists for tuples, exactly as the
+        # JSON Schema says.
+        config = Config.model_validate_json(
+            json.dumps(source.data), strict=True, context={"folder": str(folder)}
+        )
     except ValidationError as error:
         raise _first_error(source, error) from None
     _refuse_other_dtype_spellings(source, len(config.streams))
@@ -59,7 +69,8 @@ def _checked(source: Source, folder: Path) -> LoadedConfig:
 
 
 def _refuse_other_versions(source: Source) -> None:
-    """Before anything else: what another version of the format calls its fields says nothing about what is wrong."""
+    """Before anything else: what another version of the format calls its fields says nothing about what is
+    wrong."""
     version = source.data.get("version", VERSION)
     if isinstance(version, int) and not isinstance(version, bool) and version != VERSION:
         raise source.error(
@@ -72,7 +83,8 @@ def _refuse_other_versions(source: Source) -> None:
 
 
 def _refuse_other_dtype_spellings(source: Source, streams: int) -> None:
-    """ArraySpec takes every spelling that NumPy knows (``<u2``); a file has one, so that the schema and editors can check it."""
+    """ArraySpec takes every spelling that NumPy knows (``<u2``); a file has one, so that the schema and
+    editors can check it."""
     for i in range(streams):
         path = ("streams", i, "array", "dtype")
         dtype = source.data["streams"][i]["array"]["dtype"]
@@ -84,9 +96,15 @@ def _first_error(source: Source, error: ValidationError) -> ConfigError:
     """The problem that stands first in the file; the others are counted."""
     found = [(_field_path(source.data, item), item) for item in error.errors(include_url=False)]
     # A list with a bad item is reported as too short as well: what lies deeper is the cause.
-    causes = [(path, item) for path, item in found if not any(other[: len(path)] == path != other for other, _ in found)]
+    causes = [
+        (path, item)
+        for path, item in found
+        if not any(other[: len(path)] == path != other for other, _ in found)
+    ]
     # Of one line, a key that nobody knows comes first: it is often the misspelt form of one that is missing.
-    path, item = min(causes, key=lambda cause: (source.line_of(cause[0]), cause[1]["type"] != "extra_forbidden"))
+    path, item = min(
+        causes, key=lambda cause: (source.line_of(cause[0]), cause[1]["type"] != "extra_forbidden")
+    )
     others = len({path for path, _ in causes}) - 1
     hint = f"({others} more {'fields are' if others > 1 else 'field is'} wrong.)" if others else None
     return _translated(source, path, item, hint)
@@ -110,25 +128,47 @@ def _translated(source: Source, path: FieldPath, item: ErrorDetails, hint: str |
     if kind == "missing":
         return source.error(path, "is missing", expected=_description(source, path), hint=hint)
     if kind == "extra_forbidden":
-        return source.error(path, "is not a known key", expected=f"one of {', '.join(known_keys(path[:-1], source.data))}", hint=hint)
+        return source.error(
+            path,
+            "is not a known key",
+            expected=f"one of {', '.join(known_keys(path[:-1], source.data))}",
+            hint=hint,
+        )
     if kind == "value_error":
         return _from_own_validator(source, path, message.removeprefix("Value error, "), got, hint)
     if kind == "union_tag_invalid":
-        return source.error((*path, "name"), "is not valid", expected=f"one of {facts['expected_tags']}", got=repr(facts["tag"]), hint=hint)
+        return source.error(
+            (*path, "name"),
+            "is not valid",
+            expected=f"one of {facts['expected_tags']}",
+            got=repr(facts["tag"]),
+            hint=hint,
+        )
     if kind == "string_pattern_mismatch":
-        return source.error(path, "is not valid", expected=f"text that matches {facts['pattern']}", got=got, hint=hint)
+        return source.error(
+            path, "is not valid", expected=f"text that matches {facts['pattern']}", got=got, hint=hint
+        )
     if kind in ("too_short", "too_long"):
         bound = f"at least {facts['min_length']}" if kind == "too_short" else f"at most {facts['max_length']}"
-        return source.error(path, "is not valid", expected=f"{bound} items", got=facts["actual_length"], hint=hint)
+        return source.error(
+            path, "is not valid", expected=f"{bound} items", got=facts["actual_length"], hint=hint
+        )
     expected = message.removeprefix("Input should be ").removeprefix("a valid ")
     return source.error(path, "is not valid", expected=expected, got=got, hint=hint)
 
 
-def _from_own_validator(source: Source, path: FieldPath, message: str, got: str, hint: str | None) -> ConfigError:
+def _from_own_validator(
+    source: Source, path: FieldPath, message: str, got: str, hint: str | None
+) -> ConfigError:
     if message.startswith("expected "):
-        return source.error(path, "is not valid", expected=message.removeprefix("expected "), got=got, hint=hint)
+        return source.error(
+            path, "is not valid", expected=message.removeprefix("expected "), got=got, hint=hint
+        )
     if named := _NAMED_FIELD.fullmatch(message):
-        path = (*path, *(int(part) if part.isdigit() else part for part in re.findall(r"\w+", named["field"])))
+        path = (
+            *path,
+            *(int(part) if part.isdigit() else part for part in re.findall(r"\w+", named["field"])),
+        )
         message = named["problem"]
     if parts := _EXPECTED_GOT.fullmatch(message):
         return source.error(path, parts["problem"], expected=parts["expected"], got=parts["got"], hint=hint)

@@ -1,6 +1,7 @@
 """The configuration as frozen models: what ``shardwright serve`` may be told, field by field.
 
-Unknown keys are refused everywhere. Defaults are those of a workstation with one or two cameras; every field but ``output.root`` has one.
+Unknown keys are refused everywhere. Defaults are those of a workstation with one or two cameras; every field
+but ``output.root`` has one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ DEFAULT_ENDPOINT = "ipc:///run/shardwright/ingest.sock"
 CONTROL_SOCKET = "control.sock"
 MAX_FRAME_RATE_HZ = 1e9
 VERSION: Literal[1] = 1  # of the file's format
-AutoOrRingFrames = Annotated[int | Literal["auto"], BeforeValidator(auto_or_count(MAX_RING_FRAMES)), auto_or_count_schema(MAX_RING_FRAMES)]
+AutoOrRingFrames = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(auto_or_count(MAX_RING_FRAMES)),
+    auto_or_count_schema(MAX_RING_FRAMES),
+]
 _OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # what a stream may say for itself
 
 
@@ -50,22 +55,39 @@ class _Section(BaseModel):
 class Output(_Section):
     """Where stores are written."""
 
-    root: Folder = Field(description="Folder that holds the stores; relative paths count from this file's folder.")
+    root: Folder = Field(
+        description="Folder that holds the stores; relative paths count from this file's folder."
+    )
     io: IoMode = Field(
         default="auto",
-        description="How shards are written: direct (past the page cache), pwrite, mmap (not on copy-on-write or network filesystems; a process of "
-        "the same user that truncates a working file, or a disk that dies, ends the daemon and every acquisition by SIGBUS); auto: direct where the "
+        description="How shards are written: direct (past the page cache), pwrite, mmap (not on "
+        "copy-on-write or network filesystems; a process of "
+        "the same user that truncates a working file, or a disk that dies, ends the daemon and every "
+        "acquisition by SIGBUS); auto: direct where the "
         "filesystem takes it, unless a short measurement there says that pwrite is much faster; never mmap.",
     )
-    create: bool = Field(default=False, description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.")
+    create: bool = Field(
+        default=False,
+        description="Make the folder if it is missing. Left false, a disk that is not mounted is an error.",
+    )
     spill_root: Folder | None = Field(
-        default=None, description="Folder on another disk that takes the shards of streams whose on_full is spill, once root is full."
+        default=None,
+        description="Folder on another disk that takes the shards of streams whose on_full is "
+        "spill, once root is full.",
     )
-    ballast: Size = Field(default=64 * 2**20, description="Disk that each open acquisition keeps back, to seal and recover on when root is full.")
+    ballast: Size = Field(
+        default=64 * 2**20,
+        description="Disk that each open acquisition keeps back, to seal and recover on when root is full.",
+    )
     low_water: Size = Field(
-        default=2**30, description="Free disk below which events warn, before it is full, and compaction leaves what is left to cameras that acquire."
+        default=2**30,
+        description="Free disk below which events warn, before it is full, and compaction "
+        "leaves what is left to cameras that acquire.",
     )
-    in_memory: bool = Field(default=False, description="Let root and spill_root lie on a tmpfs, for trials: nothing there survives a power cut.")
+    in_memory: bool = Field(
+        default=False,
+        description="Let root and spill_root lie on a tmpfs, for trials: nothing there survives a power cut.",
+    )
 
     @model_validator(mode="after")
     def _spills_elsewhere(self) -> Output:
@@ -75,10 +97,17 @@ class Output(_Section):
 
 
 class Curve(_Section):
-    """CURVE, ZeroMQ's encryption, on every TCP endpoint: the daemon proves who it is, and only listed clients get in. See `shardwright keygen`."""
+    """CURVE, ZeroMQ's encryption, on every TCP endpoint: the daemon proves who it is, and only listed clients
+    get in. See `shardwright keygen`."""
 
-    secret_key: File = Field(description="The daemon's own key, NAME.key_secret; mode 0600. Relative paths count from this file's folder.")
-    clients: Folder = Field(description="Folder with the public key of each client, NAME.key. Keys may be added and removed while the daemon runs.")
+    secret_key: File = Field(
+        description="The daemon's own key, NAME.key_secret; mode 0600. Relative paths "
+        "count from this file's folder."
+    )
+    clients: Folder = Field(
+        description="Folder with the public key of each client, NAME.key. Keys may be "
+        "added and removed while the daemon runs."
+    )
 
 
 class Ingest(_Section):
@@ -87,33 +116,60 @@ class Ingest(_Section):
     endpoints: tuple[Endpoint, ...] = Field(
         default=(DEFAULT_ENDPOINT,),
         min_length=1,
-        description="ZeroMQ endpoints to bind: ipc://PATH (relative paths count from this file's folder) or tcp://ADDRESS:PORT.",
+        description="ZeroMQ endpoints to bind: ipc://PATH (relative paths count from this file's folder) or "
+        "tcp://ADDRESS:PORT.",
     )
     ring_socket: SocketFile = Field(
         default="auto",
-        description="Unix socket that hands out shared memory; auto is the first ipc endpoint's path with .ring added, or none without one.",
+        description="Unix socket that hands out shared memory; auto is the first ipc endpoint's path with "
+        ".ring added, or none without one.",
     )
     group: str | None = Field(
         default=None,
         min_length=1,
-        description="Group of this machine whose members may connect over ipc, and ask on the control socket. Left out, only the daemon's own user.",
+        description="Group of this machine whose members may connect over ipc, and ask on the control "
+        "socket. Left out, only the daemon's own user.",
     )
-    curve: Curve | None = Field(default=None, description="Keys for the tcp endpoints. Without them tcp is refused unless insecure is true.")
+    curve: Curve | None = Field(
+        default=None,
+        description="Keys for the tcp endpoints. Without them tcp is refused unless insecure is true.",
+    )
     insecure: bool = Field(
         default=False,
-        description="Let whoever reaches a tcp endpoint write and fill the disk, unencrypted. For a network that nobody else is on.",
+        description="Let whoever reaches a tcp endpoint write and fill the disk, unencrypted. For a network "
+        "that nobody else is on.",
     )
-    heartbeat_ms: int = Field(default=1000, ge=10, le=60_000, description="How often each side says that it is alive.")
-    session_timeout_ms: int = Field(default=10_000, ge=100, le=600_000, description="Silence after which a client's acquisition is ended and sealed.")
-    max_message_bytes: Size = Field(default=64 * 2**20, description="Longest message accepted; frames sent over TCP must fit into it.")
-    max_sessions: int = Field(default=16, ge=1, le=1024, description="Acquisitions that may run at the same time.")
+    heartbeat_ms: int = Field(
+        default=1000, ge=10, le=60_000, description="How often each side says that it is alive."
+    )
+    session_timeout_ms: int = Field(
+        default=10_000,
+        ge=100,
+        le=600_000,
+        description="Silence after which a client's acquisition is ended and sealed.",
+    )
+    max_message_bytes: Size = Field(
+        default=64 * 2**20, description="Longest message accepted; frames sent over TCP must fit into it."
+    )
+    max_sessions: int = Field(
+        default=16, ge=1, le=1024, description="Acquisitions that may run at the same time."
+    )
     max_sessions_per_client: int = Field(
-        default=8, ge=1, le=1024, description="Of these, one client's: of all connections with one key (so many as well), or of one connection."
+        default=8,
+        ge=1,
+        le=1024,
+        description="Of these, one client's: of all connections with one key (so "
+        "many as well), or of one connection.",
     )
-    max_connections: int = Field(default=64, ge=1, le=4096, description="Clients that may be connected at the same time.")
-    handshake_timeout_ms: int = Field(default=5000, ge=100, le=60_000, description="How long a new connection may take to say what it is.")
+    max_connections: int = Field(
+        default=64, ge=1, le=4096, description="Clients that may be connected at the same time."
+    )
+    handshake_timeout_ms: int = Field(
+        default=5000, ge=100, le=60_000, description="How long a new connection may take to say what it is."
+    )
     allow_client_specs: bool = Field(
-        default=True, description="Whether clients may bring their own array specification, or only use the streams below."
+        default=True,
+        description="Whether clients may bring their own array specification, or only use the streams below.",
     )
 
     @property
@@ -121,25 +177,32 @@ class Ingest(_Section):
         """``ring_socket`` resolved; None where pixels can only travel in messages."""
         if self.ring_socket != "auto":
             return self.ring_socket
-        sockets = [endpoint.removeprefix("ipc://") for endpoint in self.endpoints if endpoint.startswith("ipc://")]
+        sockets = [
+            endpoint.removeprefix("ipc://") for endpoint in self.endpoints if endpoint.startswith("ipc://")
+        ]
         return sockets[0] + ".ring" if sockets else None
 
     @model_validator(mode="after")
     def _sockets_and_times_fit(self) -> Ingest:
         if len(os.fsencode(self.ring_socket_path or "")) > MAX_SOCKET_PATH_BYTES:
             raise ValueError(
-                f"ring_socket: would be too long for a Unix socket, expected at most {MAX_SOCKET_PATH_BYTES} bytes, got {self.ring_socket_path}"
+                f"ring_socket: would be too long for a Unix socket, expected at most "
+                f"{MAX_SOCKET_PATH_BYTES} bytes, got {self.ring_socket_path}"
             )
         if self.ring_socket_path in [endpoint.removeprefix("ipc://") for endpoint in self.endpoints]:
             raise ValueError("ring_socket: must differ from every endpoint")
         tcp = [endpoint for endpoint in self.endpoints if endpoint.startswith("tcp://")]
         if tcp and self.curve is None and not self.insecure:
-            raise ValueError(f"endpoints: open to the whole network, expected curve beside it (shardwright keygen), or insecure: true, got {tcp[0]}")
+            raise ValueError(
+                f"endpoints: open to the whole network, expected curve beside it (shardwright "
+                f"keygen), or insecure: true, got {tcp[0]}"
+            )
         if self.curve is not None and self.insecure:
             raise ValueError("insecure: contradicts curve, expected one of them")
         if self.session_timeout_ms < 3 * self.heartbeat_ms:
             raise ValueError(
-                f"session_timeout_ms: must cover three heartbeats, expected {3 * self.heartbeat_ms} or more, got {self.session_timeout_ms}"
+                f"session_timeout_ms: must cover three heartbeats, expected {3 * self.heartbeat_ms} or "
+                f"more, got {self.session_timeout_ms}"
             )
         return self
 
@@ -149,7 +212,8 @@ class Control(_Section):
 
     socket: OptionalSocketFile = Field(
         default="auto",
-        description="Unix socket; none: nobody can ask. auto is control.sock in the folder of ingest.ring_socket, or none where there is no such "
+        description="Unix socket; none: nobody can ask. auto is control.sock in the folder of "
+        "ingest.ring_socket, or none where there is no such "
         "socket. Daemons that share this folder need one each.",
     )
 
@@ -157,7 +221,9 @@ class Control(_Section):
 class Workers(_Section):
     """Threads that slice and compress."""
 
-    threads: AutoOrThreads = Field(default="auto", description="Worker threads; auto is two more than the CPUs that the daemon may use.")
+    threads: AutoOrThreads = Field(
+        default="auto", description="Worker threads; auto is two more than the CPUs that the daemon may use."
+    )
 
     @property
     def count(self) -> int:
@@ -168,87 +234,127 @@ class Workers(_Section):
 class Memory(_Section):
     """What the daemon may take."""
 
-    budget: Size = Field(default=4 * 2**30, description="Most memory of the daemon, frame rings included; page cache of open shards comes on top.")
+    budget: Size = Field(
+        default=4 * 2**30,
+        description="Most memory of the daemon, frame rings included; "
+        "page cache of open shards comes on top.",
+    )
 
 
 class Reliability(_Section):
-    """What is promised for every frame, and what happens when the disk, the daemon or the link cannot follow. A stream may have its own."""
+    """What is promised for every frame, and what happens when the disk, the daemon or the link cannot follow.
+    A stream may have its own."""
 
     durability: Durability = Field(
         default="stored",
-        description="When a frame counts as safe and leaves the camera's ring: stored survives the daemon's death, durable a power cut as well.",
+        description="When a frame counts as safe and leaves the camera's ring: stored survives the daemon's "
+        "death, durable a power cut as well.",
     )
     store_within_ms: int = Field(
-        default=1000, ge=10, le=600_000, description="The longest a frame waits for its chunk to fill before it is stored by itself."
+        default=1000,
+        ge=10,
+        le=600_000,
+        description="The longest a frame waits for its chunk to fill before it is stored by itself.",
     )
     sync_interval_ms: int = Field(
-        default=1000, ge=10, le=600_000, description="How often what is stored is synced, all frames at once; what a power cut may cost."
+        default=1000,
+        ge=10,
+        le=600_000,
+        description="How often what is stored is synced, all frames at once; what a power cut may cost.",
     )
     overload: Overload = Field(
         default="block",
-        description="When frames come faster than they are stored: block the camera; degrade: compress faster, then not at all, while the ring fills,"
+        description="When frames come faster than they are stored: block the camera; degrade: compress "
+        "faster, then not at all, while the ring fills,"
         " and block once it is full; drop the newest (counted, recorded); or fail.",
     )
     on_full: OnFull = Field(
-        default="block", description="When the disk has no room for the next shards: block until it has, spill to output.spill_root, or fail."
+        default="block",
+        description="When the disk has no room for the next shards: block until it has, "
+        "spill to output.spill_root, or fail.",
     )
     on_duplicate: OnDuplicate = Field(
         default="count",
-        description="What a frame whose place is taken is: count it (the first one of an acquisition is a warning, the rest a number), or fail: what "
+        description="What a frame whose place is taken is: count it (the first one of an acquisition is a "
+        "warning, the rest a number), or fail: what "
         "came before it is sealed, and its client gets the error.",
     )
     resume_timeout_ms: int = Field(
-        default=60_000, ge=0, le=86_400_000, description="How long an acquisition whose client is gone stays open for it, before it is sealed."
+        default=60_000,
+        ge=0,
+        le=86_400_000,
+        description="How long an acquisition whose client is gone stays open for it, before it is sealed.",
     )
 
 
 class Compaction(_Section):
-    """Repacking of sealed stores by the daemon itself, one store at a time, at idle priority, in a process of its own."""
+    """Repacking of sealed stores by the daemon itself, one store at a time, at idle priority, in a process of
+    its own."""
 
-    enabled: bool = Field(default=False, description="Compact each store after it was sealed, as shardwright compact does.")
+    enabled: bool = Field(
+        default=False, description="Compact each store after it was sealed, as shardwright compact does."
+    )
     order: Order = Field(default="row_major", description="Order of the chunks in a packed shard.")
     recompress: str | None = Field(
         default=None,
         pattern=RECOMPRESS_PATTERN,
-        description="CNAME or CNAME:LEVEL, such as zstd:5: encode chunks anew where that makes them smaller. Blosc arrays take lz4, lz4hc, zlib and "
-        "zstd, others a level of their own codec. codec: as each array says, for what overload: degrade had written with less compression. "
+        description="CNAME or CNAME:LEVEL, such as zstd:5: encode chunks anew where that makes them "
+        "smaller. Blosc arrays take lz4, lz4hc, zlib and "
+        "zstd, others a level of their own codec. codec: as each array says, for what overload: degrade had "
+        "written with less compression. "
         "Left out, chunks stay as they are encoded.",
     )
     rate: Size | None = Field(
-        default=None, description="At most so many bytes a second: those read, written and read back again. Left out, as fast as it goes."
+        default=None,
+        description="At most so many bytes a second: those read, written and read back again. "
+        "Left out, as fast as it goes.",
     )
-    workers: int = Field(default=1, ge=1, le=64, description="Processes that work at the same time, each on a shard.")
+    workers: int = Field(
+        default=1, ge=1, le=64, description="Processes that work at the same time, each on a shard."
+    )
     after_s: float = Field(
-        default=60, ge=0, le=86_400, allow_inf_nan=False, description="How long a store rests between its sealing and its compaction."
+        default=60,
+        ge=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="How long a store rests between its sealing and its compaction.",
     )
     pause_above: float = Field(
         default=0.25,
         gt=0,
         lt=1,
-        description="Nothing is compacted while more than this part of any camera's ring is in use. Frames that wait for their chunk to fill count, "
+        description="Nothing is compacted while more than this part of any camera's ring is in use. Frames "
+        "that wait for their chunk to fill count, "
         "and with durability durable those that wait for a sync.",
     )
 
 
 class Http(_Section):
-    """The status page, metrics, and finished stores for viewers: a process of its own beside the daemon. Read-only, and without a login."""
+    """The status page, metrics, and finished stores for viewers: a process of its own beside the daemon.
+    Read-only, and without a login."""
 
     enabled: bool = Field(default=False, description="Serve them. Needs the packages of the extra web.")
     listen: Listen = Field(
         default="127.0.0.1:8790",
-        description="ADDRESS:PORT; port * takes any that is free. Whoever can connect can see everything, so leave it on the loopback address "
+        description="ADDRESS:PORT; port * takes any that is free. Whoever can connect can see everything, "
+        "so leave it on the loopback address "
         "unless the network is trusted.",
     )
     allowed_hosts: tuple[HostName, ...] = Field(
         default=(),
         max_length=64,
-        description="Names by which browsers may call this machine, besides localhost and the address in listen. Requests for any other are refused, "
+        description="Names by which browsers may call this machine, besides localhost and the address in "
+        "listen. Requests for any other are refused, "
         "so that a web page elsewhere cannot reach this one by a name of its own (DNS rebinding).",
     )
     allowed_origins: tuple[Origin, ...] = Field(
-        default=("*",), max_length=64, description="Web pages that may read stores from here, such as https://viewer.example; *: any."
+        default=("*",),
+        max_length=64,
+        description="Web pages that may read stores from here, such as https://viewer.example; *: any.",
     )
-    preview_hz: float = Field(default=2, gt=0, le=10, description="How often the preview of one camera is taken anew, at most.")
+    preview_hz: float = Field(
+        default=2, gt=0, le=10, description="How often the preview of one camera is taken anew, at most."
+    )
 
     @property
     def address(self) -> tuple[str, int]:
@@ -265,24 +371,43 @@ class Http(_Section):
     @model_validator(mode="after")
     def _has_a_name(self) -> Http:
         host = self.address[0]
-        if self.enabled and host != "localhost" and ipaddress.ip_address(host).is_unspecified and not self.allowed_hosts:
-            raise ValueError(f"allowed_hosts: is missing, expected the names that browsers call this machine by, as listen is {self.listen}")
+        if (
+            self.enabled
+            and host != "localhost"
+            and ipaddress.ip_address(host).is_unspecified
+            and not self.allowed_hosts
+        ):
+            raise ValueError(
+                f"allowed_hosts: is missing, expected the names that browsers call this "
+                f"machine by, as listen is {self.listen}"
+            )
         return self
 
 
 class Log(_Section):
     """How events are written to standard output."""
 
-    format: Literal["auto", "console", "json"] = Field(default="auto", description="auto: readable on a terminal, else one JSON object a line.")
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least important events that are still written.")
+    format: Literal["auto", "console", "json"] = Field(
+        default="auto", description="auto: readable on a terminal, else one JSON object a line."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least important events that are still written."
+    )
     repeat_lines: int = Field(
         default=10,
         ge=0,
         le=1_000_000,
-        description="How many lines the same event of the same acquisition or host may have in repeat_every_s. What is more is told by one line that "
+        description="How many lines the same event of the same acquisition or host may have in "
+        "repeat_every_s. What is more is told by one line that "
         "says how many there were. 0: no limit.",
     )
-    repeat_every_s: float = Field(default=10, gt=0, le=3600, allow_inf_nan=False, description="How often lines that repeat are told as one.")
+    repeat_every_s: float = Field(
+        default=10,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="How often lines that repeat are told as one.",
+    )
 
 
 class Stream(_Section):
@@ -290,16 +415,31 @@ class Stream(_Section):
 
     name: str = Field(pattern=f"^{NAME_PATTERN}$", description="The name that clients ask for.")
     frame_rate_hz: float | None = Field(
-        default=None, gt=0, le=MAX_FRAME_RATE_HZ, allow_inf_nan=False, description="Expected frame rate; used for the plan only, never enforced."
+        default=None,
+        gt=0,
+        le=MAX_FRAME_RATE_HZ,
+        allow_inf_nan=False,
+        description="Expected frame rate; used for the plan only, never enforced.",
     )
     ring_frames: AutoOrRingFrames = Field(
-        default="auto", description="Frames in the shared ring between camera and daemon; auto derives it from the layout."
+        default="auto",
+        description="Frames in the shared ring between camera and daemon; auto derives it from the layout.",
     )
-    durability: Durability | None = Field(default=None, description="This stream's own, in place of reliability.durability.")
-    overload: Overload | None = Field(default=None, description="This stream's own, in place of reliability.overload.")
-    on_full: OnFull | None = Field(default=None, description="This stream's own, in place of reliability.on_full.")
-    on_duplicate: OnDuplicate | None = Field(default=None, description="This stream's own, in place of reliability.on_duplicate.")
-    array: ArraySpec = Field(description="Dimensions in the order frames are acquired, dtype, codec and layout.")
+    durability: Durability | None = Field(
+        default=None, description="This stream's own, in place of reliability.durability."
+    )
+    overload: Overload | None = Field(
+        default=None, description="This stream's own, in place of reliability.overload."
+    )
+    on_full: OnFull | None = Field(
+        default=None, description="This stream's own, in place of reliability.on_full."
+    )
+    on_duplicate: OnDuplicate | None = Field(
+        default=None, description="This stream's own, in place of reliability.on_duplicate."
+    )
+    array: ArraySpec = Field(
+        description="Dimensions in the order frames are acquired, dtype, codec and layout."
+    )
 
 
 class Config(_Section):
@@ -340,19 +480,31 @@ class Config(_Section):
         names = [s.name for s in self.streams]
         for i, name in enumerate(names):
             if name in names[:i]:
-                raise ValueError(f"streams[{i}].name: must differ from every other stream's, got {name!r} twice")
+                raise ValueError(
+                    f"streams[{i}].name: must differ from every other stream's, got {name!r} twice"
+                )
         if len(set(self.ingest.endpoints)) != len(self.ingest.endpoints):
             raise ValueError("ingest.endpoints: must differ from each other")
         self._check_control_socket()
         if not self.streams and not self.ingest.allow_client_specs:
-            raise ValueError("streams: must name at least one camera while ingest.allow_client_specs is false")
+            raise ValueError(
+                "streams: must name at least one camera while ingest.allow_client_specs is false"
+            )
         if self.spills and self.output.spill_root is None:
-            raise ValueError("output.spill_root: is missing, expected a folder on another disk, as on_full is spill")
+            raise ValueError(
+                "output.spill_root: is missing, expected a folder on another disk, as on_full is spill"
+            )
         return self
 
     def _check_control_socket(self) -> None:
         path, ingest = self.control_socket_path or "", self.ingest
         if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-            raise ValueError(f"control.socket: would be too long for a Unix socket, expected at most {MAX_SOCKET_PATH_BYTES} bytes, got {path}")
-        if path in (ingest.ring_socket_path, *(endpoint.removeprefix("ipc://") for endpoint in ingest.endpoints)):
+            raise ValueError(
+                f"control.socket: would be too long for a Unix socket, expected at most "
+                f"{MAX_SOCKET_PATH_BYTES} bytes, got {path}"
+            )
+        if path in (
+            ingest.ring_socket_path,
+            *(endpoint.removeprefix("ipc://") for endpoint in ingest.endpoints),
+        ):
             raise ValueError(f"control.socket: must differ from the sockets of ingest, got {path}")

@@ -1,8 +1,8 @@
 """The plan: everything that follows from a configuration, before the first frame arrives.
 
-For each stream the pipeline's limits, what they mean at its frame rate and what its promises cost; for the daemon its peak memory and the disk that
-it takes before the first frame, held against the budget and this machine. A configuration that cannot work is a ``ConfigError`` that names the field
-and its line.
+For each stream the pipeline's limits, what they mean at its frame rate and what its promises cost; for the
+daemon its peak memory and the disk that it takes before the first frame, held against the budget and this
+machine. A configuration that cannot work is a ``ConfigError`` that names the field and its line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from shardwright.storage.filesystems import nearest_folder
 
 from .access import access_warnings
 from .descriptors import descriptors_for_acquisitions
-from .durability import SafetyCost, can_degrade, degraded_for_good_warnings, disk_warnings, overload_warnings, ring_warnings, room_warnings
+from .durability import (
+    SafetyCost,
+    can_degrade,
+    degraded_for_good_warnings,
+    disk_warnings,
+    overload_warnings,
+    ring_warnings,
+    room_warnings,
+)
 from .quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +46,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """One stream. Rates are None where no frame rate is known. ``shard_files_per_frame`` counts a file that is shared by frames in parts."""
+    """One stream. Rates are None where no frame rate is known. ``shard_files_per_frame`` counts a file that
+    is shared by frames in parts."""
 
     name: str
     spec: ArraySpec
@@ -62,7 +71,8 @@ class StreamPlan:
 
     @property
     def disk_reserved_bytes(self) -> int:
-        """What the stream takes of the disk when it opens: shards ahead, and what crash safety needs beside them."""
+        """What the stream takes of the disk when it opens: shards ahead, and what crash safety needs beside
+        them."""
         return self.limits.disk_reserved_bytes + self.safety.disk_bytes
 
     @property
@@ -107,7 +117,8 @@ class StreamPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole daemon, every configured stream acquiring at the same time. ``warnings`` are those that no stream alone is the cause of."""
+    """The whole daemon, every configured stream acquiring at the same time. ``warnings`` are those that no
+    stream alone is the cause of."""
 
     streams: tuple[StreamPlan, ...]
     threads: int
@@ -126,12 +137,14 @@ class Plan:
 
     @property
     def memory_peak_bytes(self) -> int:
-        """What ingest counts against the budget when every stream acquires: the process itself and each stream's share."""
+        """What ingest counts against the budget when every stream acquires: the process itself and each
+        stream's share."""
         return RUNTIME_BYTES + sum(s.limits.acquisition_bytes for s in self.streams)
 
     @property
     def mapped_bytes(self) -> int:
-        """Page cache of open shards where they are mapped, on top of the memory: the kernel writes it back and takes it when others need it."""
+        """Page cache of open shards where they are mapped, on top of the memory: the kernel writes it back
+        and takes it when others need it."""
         return sum(s.limits.mapped_bytes for s in self.streams)
 
     @property
@@ -157,14 +170,17 @@ class Plan:
 
 
 def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
-    """Derive and check the plan. ``frame_rate_hz`` stands in for every stream's own. Raises ``ConfigError``."""
+    """Derive and check the plan. ``frame_rate_hz`` stands in for every stream's own. Raises
+    ``ConfigError``."""
     config = loaded.config
     _refuse_an_unknown_group(loaded)
     root = config.output.root
     descriptors = descriptors_for_acquisitions(config.ingest)
     share = descriptors // config.ingest.max_sessions
     plan = Plan(
-        streams=tuple(_plan_stream(loaded, i, stream, frame_rate_hz, share) for i, stream in enumerate(config.streams)),
+        streams=tuple(
+            _plan_stream(loaded, i, stream, frame_rate_hz, share) for i, stream in enumerate(config.streams)
+        ),
         threads=config.workers.count,
         memory_budget_bytes=config.memory.budget,
         machine_memory_bytes=machine_memory_bytes(),
@@ -182,14 +198,21 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     _refuse_what_does_not_fit(loaded, plan)
     spill_root = config.output.spill_root
     if config.output.io == "mmap":
-        _refuse_an_unsafe_mapping(loaded, [nearest_folder(folder) for folder in (root, spill_root) if folder is not None])
+        _refuse_an_unsafe_mapping(
+            loaded, [nearest_folder(folder) for folder in (root, spill_root) if folder is not None]
+        )
     return replace(
         plan,
         warnings=(
             *plan.warnings,
             *access_warnings(loaded),
             *degraded_for_good_warnings([s.name for s in plan.streams if s.may_degrade], config.compaction),
-            *disk_warnings(config.output, nearest_folder(root), spill_root and nearest_folder(spill_root), spills=config.spills),
+            *disk_warnings(
+                config.output,
+                nearest_folder(root),
+                spill_root and nearest_folder(spill_root),
+                spills=config.spills,
+            ),
             *room_warnings(plan.disk_free_bytes, plan.disk_reserved_bytes, config.output.low_water),
             *((MAPPING_WARNING,) if config.output.io == "mmap" else ()),
             *(_page_cache_warnings(plan) if config.output.io in ("auto", "mmap") else ()),
@@ -197,19 +220,27 @@ def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Pl
     )
 
 
-def _plan_stream(loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None, descriptors: int) -> StreamPlan:
+def _plan_stream(
+    loaded: LoadedConfig, i: int, stream: Stream, frame_rate_hz: float | None, descriptors: int
+) -> StreamPlan:
     config = loaded.config
     ring_frames = None if stream.ring_frames == "auto" else stream.ring_frames
     try:
         limits = Limits.derive(
-            stream.array, threads=config.workers.count, ring_frames=ring_frames, memory_bytes=config.memory.budget, descriptors=descriptors
+            stream.array,
+            threads=config.workers.count,
+            ring_frames=ring_frames,
+            memory_bytes=config.memory.budget,
+            descriptors=descriptors,
         )
     except BudgetError as error:
         path: FieldPath = ("memory", "budget")
         problem = f"too small for stream {stream.name}: {error.message}"
         if "ring_frames is too small" in error.message:
             path, problem = ("streams", i, "ring_frames"), "too small for this chunking"
-        raise loaded.source.error(path, problem, expected=error.expected, got=error.got, hint=error.hint) from None
+        raise loaded.source.error(
+            path, problem, expected=error.expected, got=error.got, hint=error.hint
+        ) from None
     grid = Grid.of(stream.array)
     return StreamPlan(
         name=stream.name,
@@ -245,14 +276,17 @@ def _refuse_what_does_not_fit(loaded: LoadedConfig, plan: Plan) -> None:
         raise loaded.source.error(
             ("streams",) if plan.streams else ("ingest",),
             "the daemon may not open enough files for all streams and connections at the same time",
-            expected=f"at most {max(0, plan.descriptors_for_acquisitions)} descriptors for streams, with {ingest.max_connections} connections",
+            expected=f"at most {max(0, plan.descriptors_for_acquisitions)} descriptors for streams, with "
+            f"{ingest.max_connections} connections",
             got=plan.descriptors,
-            hint="Raise LimitNOFILE (ulimit -Hn), lower ingest.max_connections, or make shard_size_chunks of the frame's axes larger.",
+            hint="Raise LimitNOFILE (ulimit -Hn), lower ingest.max_connections, or make shard_size_chunks "
+            "of the frame's axes larger.",
         )
     if plan.disk_reserved_bytes > plan.disk_free_bytes:
         raise loaded.source.error(
             ("output", "root"),
-            "the disk has no room for the shards that are preallocated and for what crash safety keeps beside them",
+            "the disk has no room for the shards that are preallocated and for what crash safety keeps "
+            "beside them",
             expected=f"{format_bytes(plan.disk_reserved_bytes)} free",
             got=format_bytes(plan.disk_free_bytes),
             hint="Free some space, or make shard_size_chunks, ring_frames or output.ballast smaller.",
@@ -266,12 +300,16 @@ def _refuse_an_unknown_group(loaded: LoadedConfig) -> None:
     try:
         grp.getgrnam(group)
     except (KeyError, ValueError):  # ValueError: a NUL in it
-        raise loaded.source.error(("ingest", "group"), "is no group of this machine", got=repr(group)[:80]) from None
+        raise loaded.source.error(
+            ("ingest", "group"), "is no group of this machine", got=repr(group)[:80]
+        ) from None
 
 
 MAPPING_WARNING = (
-    "output.io: mmap: a process of the daemon's user that truncates a file being written (.partial), or a disk that dies, ends the daemon and all "
-    "acquisitions with it (SIGBUS); the next start recovers what was stored. With auto, direct or pwrite that shard alone is damaged"
+    "output.io: mmap: a process of the daemon's user that truncates a file being written (.partial), or a "
+    "disk that dies, ends the daemon and all "
+    "acquisitions with it (SIGBUS); the next start recovers what was stored. With auto, direct or pwrite "
+    "that shard alone is damaged"
 )
 
 
@@ -279,16 +317,21 @@ def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None
     try:
         resolve_io("mmap", folders)
     except StorageError as error:
-        raise loaded.source.error(("output", "io"), error.message, expected="auto, direct or pwrite", got="mmap") from None
+        raise loaded.source.error(
+            ("output", "io"), error.message, expected="auto, direct or pwrite", got="mmap"
+        ) from None
 
 
 def shard_files_per_frame(grid: Grid) -> float:
-    """Shard files of the array for each of its frames, once it is long; exact for an array of limited length."""
+    """Shard files of the array for each of its frames, once it is long; exact for an array of limited
+    length."""
     files_per_group = math.prod(grid.plane_shards)
     if not grid.unlimited:
         return files_per_group * math.prod(grid.group_counts) / math.prod(grid.counts)
     frames_along_first = grid.chunk[0] * grid.shard_chunks[0]
-    return files_per_group * math.prod(grid.group_counts[1:]) / (frames_along_first * math.prod(grid.counts[1:]))
+    return (
+        files_per_group * math.prod(grid.group_counts[1:]) / (frames_along_first * math.prod(grid.counts[1:]))
+    )
 
 
 def _page_cache_warnings(plan: Plan) -> list[str]:
@@ -297,8 +340,10 @@ def _page_cache_warnings(plan: Plan) -> list[str]:
         return []
     return [
         (
-            f"open shards, where they are mapped, are {format_bytes(plan.mapped_bytes)} of page cache; with the peak memory more than this machine's"
-            f" {format_bytes(plan.machine_memory_bytes)}, and the disk must keep up at every moment; make shard_size_chunks smaller"
+            f"open shards, where they are mapped, are {format_bytes(plan.mapped_bytes)} of page cache; with "
+            f"the peak memory more than this machine's"
+            f" {format_bytes(plan.machine_memory_bytes)}, and the disk must keep up at every moment; make "
+            f"shard_size_chunks smaller"
         )
     ]
 
@@ -309,5 +354,14 @@ def _root_warnings(name: str, root: Path, *, create: bool) -> list[str]:
     except PermissionError:
         return [f"{name} {root} cannot be reached by this user"]
     if not there:
-        return [] if create else [f"{name} {root} is not there yet; serve refuses to start until it is, or until output.create is true"]
+        return (
+            []
+            if create
+            else [
+                (
+                    f"{name} {root} is not there yet; serve refuses to start until it is, or "
+                    f"until output.create is true"
+                )
+            ]
+        )
     return [] if os.access(root, os.W_OK | os.X_OK) else [f"{name} {root} cannot be written by this user"]

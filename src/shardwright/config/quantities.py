@@ -1,7 +1,8 @@
 """Value types of the configuration: byte sizes, counts that may be ``auto``, endpoints and paths.
 
-Each is a plain Python value after validation and describes to JSON Schema exactly what it accepts. Relative paths count from the folder of the
-configuration file (given as validation context), so that a configuration means the same wherever the daemon is started.
+Each is a plain Python value after validation and describes to JSON Schema exactly what it accepts. Relative
+paths count from the folder of the configuration file (given as validation context), so that a configuration
+means the same wherever the daemon is started.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
     from pydantic_core.core_schema import ValidationInfo
 
-UNIT_BYTES = {"B": 1, **{f"{p}B": 1000**i for i, p in enumerate("kMGT", 1)}, **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)}}
+UNIT_BYTES = {
+    "B": 1,
+    **{f"{p}B": 1000**i for i, p in enumerate("kMGT", 1)},
+    **{f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)},
+}
 SIZE_PATTERN = r"^[0-9]{1,15}(\.[0-9]{1,6})? ?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$"
 LISTEN_PATTERN = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}|\[[0-9A-Fa-f:.]+\]|localhost):(\*|[0-9]{1,5})$"
 HOST_PATTERN = r"^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])$"
@@ -44,7 +49,9 @@ def parse_size_bytes(value: Any) -> int:
         size = Decimal(value.removesuffix(unit).strip()) * UNIT_BYTES[unit]
     if 0 < size <= MAX_SIZE_BYTES and size == int(size):
         return int(size)
-    raise ValueError("expected a size such as 64MiB or 4GiB, or a whole number of bytes, above 0 and at most 2^60")
+    raise ValueError(
+        "expected a size such as 64MiB or 4GiB, or a whole number of bytes, above 0 and at most 2^60"
+    )
 
 
 def auto_or_count(most: int) -> Callable[[Any], Any]:
@@ -57,7 +64,9 @@ def auto_or_count(most: int) -> Callable[[Any], Any]:
 
 
 def auto_or_count_schema(most: int) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "exclusiveMinimum": 0, "maximum": most}]})
+    return WithJsonSchema(
+        {"anyOf": [{"const": "auto"}, {"type": "integer", "exclusiveMinimum": 0, "maximum": most}]}
+    )
 
 
 def config_folder(info: ValidationInfo) -> Path:
@@ -70,7 +79,9 @@ def _resolved(path: str, info: ValidationInfo) -> str:
     resolved = os.path.abspath(config_folder(info) / path)  # noqa: PTH100
     longest = max(len(os.fsencode(name)) for name in resolved.split("/"))
     if "\0" in path or longest > MAX_NAME_BYTES or len(os.fsencode(resolved)) > MAX_PATH_BYTES:
-        raise ValueError(f"expected a path without NUL, of at most {MAX_PATH_BYTES} bytes, {MAX_NAME_BYTES} in each name")
+        raise ValueError(
+            f"expected a path without NUL, of at most {MAX_PATH_BYTES} bytes, {MAX_NAME_BYTES} in each name"
+        )
     return resolved
 
 
@@ -78,7 +89,10 @@ def checked_socket_path(path: str) -> str:
     """``path`` itself. Raises ``ValueError`` where it is longer than a Unix socket's address."""
     length = len(os.fsencode(path))
     if length > MAX_SOCKET_PATH_BYTES:
-        raise ValueError(f"too long for a Unix socket: {path}, expected at most {MAX_SOCKET_PATH_BYTES} bytes, got {length}")
+        raise ValueError(
+            f"too long for a Unix socket: {path}, expected at most {MAX_SOCKET_PATH_BYTES} "
+            f"bytes, got {length}"
+        )
     return path
 
 
@@ -145,22 +159,47 @@ def _socket_unless(words: tuple[str, ...], value: Any, info: ValidationInfo) -> 
 Size = Annotated[
     int,
     BeforeValidator(parse_size_bytes),
-    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0, "maximum": MAX_SIZE_BYTES}, {"type": "string", "pattern": SIZE_PATTERN}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "exclusiveMinimum": 0, "maximum": MAX_SIZE_BYTES},
+                {"type": "string", "pattern": SIZE_PATTERN},
+            ]
+        }
+    ),
 ]
-AutoOrThreads = Annotated[int | Literal["auto"], BeforeValidator(auto_or_count(MAX_THREADS)), auto_or_count_schema(MAX_THREADS)]
+AutoOrThreads = Annotated[
+    int | Literal["auto"], BeforeValidator(auto_or_count(MAX_THREADS)), auto_or_count_schema(MAX_THREADS)
+]
 Endpoint = Annotated[
     str,
     AfterValidator(_endpoint),
     BeforeValidator(_endpoint_form),
     WithJsonSchema({"type": "string", "pattern": ENDPOINT_PATTERN}),
 ]
-SocketFile = Annotated[str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})]
-OptionalSocketFile = Annotated[str, BeforeValidator(_optional_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})]
-Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "pattern": LISTEN_PATTERN})]
+SocketFile = Annotated[
+    str, BeforeValidator(_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})
+]
+OptionalSocketFile = Annotated[
+    str, BeforeValidator(_optional_socket_file), WithJsonSchema({"type": "string", "pattern": r"^[^@\s]"})
+]
+Listen = Annotated[
+    str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "pattern": LISTEN_PATTERN})
+]
 HostName = Annotated[str, Field(pattern=HOST_PATTERN)]
 Origin = Annotated[str, Field(pattern=ORIGIN_PATTERN)]
-File = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_file), WithJsonSchema({"type": "string", "pattern": r"\S"})]
-Folder = Annotated[Path, AfterValidator(_absolute), BeforeValidator(_folder), WithJsonSchema({"type": "string", "pattern": r"\S"})]
+File = Annotated[
+    Path,
+    AfterValidator(_absolute),
+    BeforeValidator(_file),
+    WithJsonSchema({"type": "string", "pattern": r"\S"}),
+]
+Folder = Annotated[
+    Path,
+    AfterValidator(_absolute),
+    BeforeValidator(_folder),
+    WithJsonSchema({"type": "string", "pattern": r"\S"}),
+]
 
 
 def format_bytes(count: float) -> str:

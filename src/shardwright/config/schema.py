@@ -1,4 +1,5 @@
-"""The JSON Schema (draft 2020-12) of a configuration: exactly what the loader accepts, for editors and for error messages."""
+"""The JSON Schema (draft 2020-12) of a configuration: exactly what the loader accepts, for editors and for
+error messages."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def schema_text() -> str:
 
 
 def field_schema(path: FieldPath, data: Any) -> dict[str, Any]:
-    """The schema of one field; ``data``, the whole file, tells which codec is meant. Empty where the schema knows no such field."""
+    """The schema of one field; ``data``, the whole file, tells which codec is meant. Empty where the schema
+    knows no such field."""
     node = json_schema()
     for part in path:
         node = _structure(node, data)
@@ -55,7 +57,9 @@ def known_keys(path: FieldPath, data: Any) -> list[str]:
 
 def has(data: Any, part: str | int) -> bool:
     """Whether plain data has a key or an item ``part``."""
-    return (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int) and part < len(data))
+    return (isinstance(data, dict) and part in data) or (
+        isinstance(data, list) and isinstance(part, int) and part < len(data)
+    )
 
 
 def _structure(node: dict[str, Any], data: Any) -> dict[str, Any]:

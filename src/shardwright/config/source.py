@@ -1,7 +1,8 @@
 """YAML text to plain data plus the line of every field.
 
-A safe loader over YAML's composed nodes: the YAML 1.2 core rules that editors use (``off`` and ``no`` are strings, ``1e-3`` is a number), no
-duplicate keys, no merge keys, no tags. Anchors and aliases work; their expansion is bounded.
+A safe loader over YAML's composed nodes: the YAML 1.2 core rules that editors use (``off`` and ``no`` are
+strings, ``1e-3`` is a number), no duplicate keys, no merge keys, no tags. Anchors and aliases work; their
+expansion is bounded.
 """
 
 from __future__ import annotations
@@ -65,7 +66,15 @@ class Source:
             path = path[:-1]
         return self.lines.get(path, 1)
 
-    def error(self, path: FieldPath, problem: str, *, expected: object = None, got: object = None, hint: str | None = None) -> ConfigError:
+    def error(
+        self,
+        path: FieldPath,
+        problem: str,
+        *,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+    ) -> ConfigError:
         """A ``ConfigError`` that names the file, the line and the field."""
         where = f"{self.file}:{self.line_of(path)}"
         subject = f"{where}: {dotted(path)}: {problem}" if path else f"{where}: {problem}"
@@ -78,9 +87,15 @@ class Source:
             with path.open("rb") as file:
                 raw = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
-            raise ConfigError(f"{path}: cannot read the configuration", got=error.strerror, hint="Give the path of a YAML file.") from None
+            raise ConfigError(
+                f"{path}: cannot read the configuration",
+                got=error.strerror,
+                hint="Give the path of a YAML file.",
+            ) from None
         if len(raw) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: too long for a configuration", expected=f"at most {MAX_FILE_BYTES} bytes")
+            raise ConfigError(
+                f"{path}: too long for a configuration", expected=f"at most {MAX_FILE_BYTES} bytes"
+            )
         return cls.parse(raw, str(path))
 
     @classmethod
@@ -105,13 +120,16 @@ class _Builder:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.nodes = 0
-        self.open: list[yaml.Node] = []  # the nodes around the current one: an alias to one of them would never end
+        # the nodes around the current one: an alias to one of them would never end
+        self.open: list[yaml.Node] = []
 
     def build(self, node: yaml.Node, path: FieldPath) -> Any:
         self.source.lines.setdefault(path, node.start_mark.line + 1)
         self.nodes += 1
         if self.nodes > MAX_NODES or node in self.open:
-            raise self.source.error(path, "aliases expand without end", expected=f"at most {MAX_NODES} values")
+            raise self.source.error(
+                path, "aliases expand without end", expected=f"at most {MAX_NODES} values"
+            )
         self.open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
@@ -131,11 +149,15 @@ class _Builder:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key_node.tag != _TAG + "str" or key is None:
                 self.source.lines[(*path, str(key))] = line
-                raise self.source.error((*path, str(key)), "is not a usable key", expected="plain text", got=repr(key))
+                raise self.source.error(
+                    (*path, str(key)), "is not a usable key", expected="plain text", got=repr(key)
+                )
             if key in built:
                 first = self.source.lines[(*path, key)]
                 self.source.lines[(*path, key)] = line
-                raise self.source.error((*path, key), f"is given twice, first on line {first}", expected="each key once")
+                raise self.source.error(
+                    (*path, key), f"is given twice, first on line {first}", expected="each key once"
+                )
             self.source.lines[(*path, key)] = line
             built[key] = self.build(value_node, (*path, key))
         return built
@@ -163,4 +185,6 @@ class _Builder:
         raise self._tag_error(node, path)
 
     def _tag_error(self, node: yaml.Node, path: FieldPath) -> ConfigError:
-        return self.source.error(path, "has a tag", expected="plain YAML without tags", got=node.tag.replace(_TAG, "!!"))
+        return self.source.error(
+            path, "has a tag", expected="plain YAML without tags", got=node.tag.replace(_TAG, "!!")
+        )

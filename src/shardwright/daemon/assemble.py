@@ -1,4 +1,5 @@
-"""The floor plan of the daemon: which rooms are built from a configuration, in which order they open and close, and who runs in which thread.
+"""The floor plan of the daemon: which rooms are built from a configuration, in which order they open and
+close, and who runs in which thread.
 
     main thread        signals, supervision                      daemon/lifecycle.py
     events thread      lines to standard output                  daemon/events.py
@@ -13,12 +14,14 @@
     web thread         the process that serves HTTP              daemon/web_child.py
     reload thread      a configuration that is read again        daemon/reload.py
     service-manager    what systemd is told, where it is there   daemon/service_manager.py
-    compaction thread  when which sealed store is repacked      daemon/compaction.py (the work is done by a process of its own)
+    compaction thread  when which sealed store is repacked      daemon/compaction.py (the work is done by a
+                       process of its own)
                        what holds up everybody's repacking     daemon/camera_needs.py
 
-Opened in the order plan, output roots, sockets, ingest, kernels, threads: what can be refused is refused before anything of a later step exists.
-Closed the other way round. Clients are welcomed while kernels are compiled; what they ask to open waits. Unfinished stores are handed over before
-`ready` and taken up behind it, one after another: a client that comes back waits for its own store and those before it.
+Opened in the order plan, output roots, sockets, ingest, kernels, threads: what can be refused is refused
+before anything of a later step exists. Closed the other way round. Clients are welcomed while kernels are
+compiled; what they ask to open waits. Unfinished stores are handed over before `ready` and taken up behind
+it, one after another: a client that comes back waits for its own store and those before it.
 """
 
 from __future__ import annotations
@@ -75,10 +78,18 @@ LEFT_TO_RECOVERY = 3  # exit code: a good end, but not all that was open could b
 
 
 class Daemon:
-    """One daemon from one configuration. Owned by the main thread. Raises ``ConfigError`` for a plan that cannot work."""
+    """One daemon from one configuration. Owned by the main thread. Raises ``ConfigError`` for a plan that
+    cannot work."""
 
-    def __init__(self, loaded: LoadedConfig, events: EventLog, manager: Manager | None = None, log_format: LogFormat | None = None) -> None:
-        """``manager``: who has started this process as a service. ``log_format``: in place of the configuration's."""
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        events: EventLog,
+        manager: Manager | None = None,
+        log_format: LogFormat | None = None,
+    ) -> None:
+        """``manager``: who has started this process as a service. ``log_format``: in place of the
+        configuration's."""
         self._loaded = loaded
         self._events = events
         self._log_format = log_format
@@ -87,12 +98,18 @@ class Daemon:
         config = loaded.config
         self._pool = WorkerPool(config.workers.count)
         self._access = load_access(loaded)
-        self._server = IngestServer(ingest_settings(config, self._access), stream_policies(config), self._pool, on_event=self._tell)
-        self._needs = CameraNeeds(config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring)
+        self._server = IngestServer(
+            ingest_settings(config, self._access), stream_policies(config), self._pool, on_event=self._tell
+        )
+        self._needs = CameraNeeds(
+            config.output, config.compaction.pause_above, self._server.ring_fill, self._server.acquiring
+        )
         self._compaction = CompactionService(config.compaction, config.output.root, self._needs, self._emit)
         self._disks = DiskSpace(written_folders(config), config.output.low_water)
         self._web = self._web_service(config)
-        self._snapshots = SnapshotTaker(loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events)
+        self._snapshots = SnapshotTaker(
+            loaded.source.file, config.output.root, self._server, self._compaction, self._disks, events
+        )
         self._manager = ServiceManager(manager, self.snapshot, self._emit) if manager is not None else None
         self._reloader = Reloader(loaded, self._take_over, self._emit, self._manager)
 
@@ -101,7 +118,8 @@ class Daemon:
         return self._snapshots.take()
 
     def reload_clients(self) -> None:
-        """Reads the folder of client keys again; an event says what is new. Where it cannot be used nobody is added. From any thread."""
+        """Reads the folder of client keys again; an event says what is new. Where it cannot be used nobody is
+        added. From any thread."""
         try:
             changes = self._server.reload_clients()
         except ConfigError as error:
@@ -110,7 +128,8 @@ class Daemon:
             self._emit("client_keys_reloaded", changes)
 
     def run(self, life: Lifecycle) -> int:
-        """Open, serve until told to stop, drain, close; returns the exit code. Raises ``AddressError`` or ``StorageError`` when it cannot start."""
+        """Open, serve until told to stop, drain, close; returns the exit code. Raises ``AddressError`` or
+        ``StorageError`` when it cannot start."""
         output = self._loaded.config.output
         raise_descriptor_limit()
         for folder, _ in written_folders(self._loaded.config):
@@ -123,7 +142,8 @@ class Daemon:
                 if self._web is not None:
                     self._bind("http", "listen", self._web.bind)
                     opened.callback(self._web.unbind)
-                resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])  # measured before the first camera comes
+                # measured before the first camera comes
+                resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])
             except BaseException:
                 self._server.close()
                 raise
@@ -145,7 +165,9 @@ class Daemon:
         compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
         ended = threading.Event()
         if self._manager is not None:
-            self._manager.ready()  # also when there is nothing but the end to come: to systemd, who ends without it has failed, and is started again
+            # also when there is nothing but the end to come: to systemd, who ends without it has failed, and
+            # is started again
+            self._manager.ready()
             life.spawn("service-manager", partial(self._manager.run, life.stop, ended))
         code = life.supervise(ingest, self._dead_threads)
         if self._pool.alive():
@@ -156,7 +178,10 @@ class Daemon:
         self._reloader.close()
         ended.set()
         if left := self._server.left_to_recovery:
-            hint = "What is stored is kept: the next start takes these up, or `shardwright recover`, once there is room"
+            hint = (
+                "What is stored is kept: the next start takes these up, or `shardwright recover`, once "
+                "there is room"
+            )
             self._emit("left_to_recovery_warning", {"paths": [str(path) for path in left], "hint": hint})
             code = code or LEFT_TO_RECOVERY
         self._emit("stopped", {"exit_code": code, **self._server_totals()})
@@ -173,15 +198,21 @@ class Daemon:
             life.spawn("keys", partial(watch.run, life.stop))
         compaction = life.spawn("compaction", partial(self._compaction.run, life.stop))
         life.spawn("reload", self._reloader.run)
-        if config.insecure and (open_endpoints := [endpoint for endpoint in self._server.endpoints if is_tcp(endpoint)]):
+        if config.insecure and (
+            open_endpoints := [endpoint for endpoint in self._server.endpoints if is_tcp(endpoint)]
+        ):
             hint = "Use ingest.curve, unless nobody else is on this network"
-            self._emit("insecure_warning", {"endpoints": open_endpoints, "meaning": "whoever reaches these may write", "hint": hint})
+            self._emit(
+                "insecure_warning",
+                {"endpoints": open_endpoints, "meaning": "whoever reaches these may write", "hint": hint},
+            )
         self._emit("ready", {**self._facts(), "unfinished": [str(path) for path in unfinished]})
         self._start_web(life, opened)
         return compaction
 
     def _prepare(self) -> None:
-        """Kernels and workers. Until then clients are welcomed and wait: at a first start for half a minute, which is said to everybody who looks."""
+        """Kernels and workers. Until then clients are welcomed and wait: at a first start for half a minute,
+        which is said to everybody who looks."""
         first, begun_s = compiles(), time.monotonic()
         what = COMPILING if first else "kernels are loaded from their cache"
         self._snapshots.starting(what)
@@ -195,13 +226,16 @@ class Daemon:
         self._pool.start()
 
     def _open_control(self, life: Lifecycle, opened: ExitStack) -> None:
-        """Other processes may ask from now on, until ``opened`` is closed: last of all, so that an end can be watched."""
+        """Other processes may ask from now on, until ``opened`` is closed: last of all, so that an end can be
+        watched."""
         path = self._loaded.config.control_socket_path
         if path is None:
             return
         group = self._loaded.config.ingest.group
         requests = Requests(self._server, self._events.recent, status=self.snapshot, drain=life.drain)
-        control = self._bind("control", "socket", lambda: ControlServer(Path(path), requests.answers, self._emit, group=group))
+        control = self._bind(
+            "control", "socket", lambda: ControlServer(Path(path), requests.answers, self._emit, group=group)
+        )
         thread = life.spawn("control", control.run)
         opened.callback(thread.join, CONTROL_STOP_TIMEOUT_S)
         opened.callback(control.close)
@@ -210,7 +244,9 @@ class Daemon:
         if not config.http.enabled:
             return None
         self._as_configured("http", "enabled", check_packages)
-        return WebService(config.http, self._as_configured("http", "enabled", lambda: web_settings(config)), self._emit)
+        return WebService(
+            config.http, self._as_configured("http", "enabled", lambda: web_settings(config)), self._emit
+        )
 
     def _start_web(self, life: Lifecycle, opened: ExitStack) -> None:
         """The web process, which ends before the control socket that it asks."""
@@ -228,7 +264,9 @@ class Daemon:
         """What can change while cameras send (``reload.LIVE``)."""
         log = config.log
         form = self._log_format or log.format
-        self._events.configure(form=form, level=log.level, repeat_lines=log.repeat_lines, repeat_every_s=log.repeat_every_s)
+        self._events.configure(
+            form=form, level=log.level, repeat_lines=log.repeat_lines, repeat_every_s=log.repeat_every_s
+        )
         self._needs.configure(config.output, config.compaction.pause_above)
         self._compaction.configure(config.compaction)
         self._server.set_low_water(config.output.low_water)
@@ -257,14 +295,18 @@ class Daemon:
         try:
             return self._as_configured(section, field, bind)
         except ConfigError as error:
-            raise AddressError(error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+            raise AddressError(
+                error.message, expected=error.expected, got=error.got, hint=error.hint
+            ) from None
 
     def _as_configured(self, section: str, field: str, make: Callable[[], T]) -> T:
         """An error names the field that brought it."""
         try:
             return make()
         except ConfigError as error:
-            raise self._loaded.source.error((section, field), error.message, expected=error.expected, got=error.got, hint=error.hint) from None
+            raise self._loaded.source.error(
+                (section, field), error.message, expected=error.expected, got=error.got, hint=error.hint
+            ) from None
 
     def _facts(self) -> dict[str, Any]:
         config = self._loaded.config

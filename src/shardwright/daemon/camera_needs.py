@@ -1,4 +1,5 @@
-"""Whether the cameras need the machine for themselves; then every job on stores below the output root waits, whoever started it.
+"""Whether the cameras need the machine for themselves; then every job on stores below the output root waits,
+whoever started it.
 
     a ring fuller than pause_above                            ──▶ not calm, and for a while after it
     less than low_water of free disk while cameras acquire    ──▶ the same, and ``disk_low``
@@ -24,14 +25,21 @@ CALM_S = 2.0  # how long all must have been well before work goes on: a ring fil
 
 
 class CameraNeeds:
-    """One thread's. ``ring_fill``: how full the fullest ring is, 0 to 1; ``acquiring``: whether any acquisition is open.
+    """One thread's. ``ring_fill``: how full the fullest ring is, 0 to 1; ``acquiring``: whether any
+    acquisition is open.
 
     calm        nobody is held up
     disk_low    what takes up disk for a while (the copies that a job makes) is to give it back
     facts       why it is not calm, or was not
     """
 
-    def __init__(self, output: Output, pause_above: float, ring_fill: Callable[[], float], acquiring: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        output: Output,
+        pause_above: float,
+        ring_fill: Callable[[], float],
+        acquiring: Callable[[], bool],
+    ) -> None:
         self._output = output
         self._pause_above = pause_above
         self._ring_fill = ring_fill
@@ -53,7 +61,8 @@ class CameraNeeds:
         return self._pause.held
 
     def look(self) -> None:
-        """Hold jobs up, or let them go on. Tries again with every look while it fails; raises ``StorageError`` only the first time."""
+        """Hold jobs up, or let them go on. Tries again with every look while it fails; raises
+        ``StorageError`` only the first time."""
         fill, free_bytes, now_s = self._ring_fill(), self._free_bytes(), time.monotonic()
         self.disk_low = self._acquiring() and free_bytes < self._output.low_water
         if fill > self._pause_above or self.disk_low:

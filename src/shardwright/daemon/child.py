@@ -1,4 +1,5 @@
-"""Processes that the daemon starts beside itself: how they begin, how their output is read, how they end: with it at the latest."""
+"""Processes that the daemon starts beside itself: how they begin, how their output is read, how they end:
+with it at the latest."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import IO
 
-# Runs first in the child: SIGTERM when the daemon's thread that started it is gone (prctl(2), PR_SET_PDEATHSIG), which stays so over exec.
+# Runs first in the child: SIGTERM when the daemon's thread that started it is gone (prctl(2),
+# PR_SET_PDEATHSIG), which stays so over exec.
 _END_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -22,14 +24,17 @@ _READ_BYTES = 1 << 16
 
 
 def start_child(command: Sequence[str], *, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start ``command`` with pipes for ``take``. The thread that calls this must outlive the child. ``OSError`` where it cannot be started."""
+    """Start ``command`` with pipes for ``take``. The thread that calls this must outlive the child.
+    ``OSError`` where it cannot be started."""
     process = subprocess.Popen(  # noqa: S603  (our own interpreter)
         [sys.executable, "-c", _END_WITH_PARENT, str(os.getpid()), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=descriptors,
-        process_group=0,  # Ctrl-C in a terminal is the daemon's to answer; in the daemon's session, as nice(2) counts only within one (sched(7))
+        # Ctrl-C in a terminal is the daemon's to answer; in the daemon's session, as nice(2) counts only
+        # within one (sched(7))
+        process_group=0,
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -1,16 +1,20 @@
-"""The daemon compacts what it has sealed: one store after another, in a process of its own, whenever the cameras leave it room.
+"""The daemon compacts what it has sealed: one store after another, in a process of its own, whenever the
+cameras leave it room.
 
-    acquisition_ended ──▶ queued (a file in the store, so that it outlives the daemon) ──after_s──▶ child ──▶ done: the file goes
+    acquisition_ended ──▶ queued (a file in the store, so that it outlives the daemon) ──after_s──▶ child ──▶
+    done: the file goes
                                                                                           │ ▲
-                                                           the cameras need the machine: it waits, as every other job does
+                                                           the cameras need the machine: it waits, as every
+                                                           other job does
 
-    failed           tried again after 4 and 16 times after_s, then given up; how often it has failed stands in the file
+    failed           tried again after 4 and 16 times after_s, then given up; how often it has failed stands
+                     in the file
     disk low         the child is ended, so that its copies go, and its store is taken up again after_s later
     stop             the child is ended, and its store stays queued
     the next start   takes up every store that is queued
 
-The thread here only looks ten times a second, also where nothing is to be compacted: other jobs wait for the cameras as well (camera_needs.py).
-Nothing that goes wrong in it or in the child reaches the cameras.
+The thread here only looks ten times a second, also where nothing is to be compacted: other jobs wait for the
+cameras as well (camera_needs.py). Nothing that goes wrong in it or in the child reaches the cameras.
 """
 
 from __future__ import annotations
@@ -35,24 +39,41 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 3
 STOP_TIMEOUT_S = 15.0  # for the child to end its workers and clear up
 _LOOK_S = 0.1
-_REPORTED = ("packed", "skipped", "left", "bytes_read", "bytes_written", "gain_bytes", "chunks_recoded", "seconds")
+_REPORTED = (
+    "packed",
+    "skipped",
+    "left",
+    "bytes_read",
+    "bytes_written",
+    "gain_bytes",
+    "chunks_recoded",
+    "seconds",
+)
 
 
 class CompactionService:
     """``run`` is the compaction thread; ``notice``, ``configure`` and ``close`` may be called from any."""
 
-    def __init__(self, options: Compaction, root: Path, needs: CameraNeeds, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        options: Compaction,
+        root: Path,
+        needs: CameraNeeds,
+        emit: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
         self._options = options
         self._root = root
         self._needs = needs
         self._emit = emit
-        self._sealed: queue.SimpleQueue[Path | Compaction | None] = queue.SimpleQueue()  # options: they have changed; None: no more will come
+        # options: they have changed; None: no more will come
+        self._sealed: queue.SimpleQueue[Path | Compaction | None] = queue.SimpleQueue()
         self._due_s: dict[QueuedStore, float] = {}  # in the order in which they were sealed
         self._job: _Job | None = None
         self._done = self._failures = 0
 
     def snapshot(self) -> dict[str, Any]:
-        """How it stands: stores that are ``done``, and attempts that ``failed``, since the start. From any thread."""
+        """How it stands: stores that are ``done``, and attempts that ``failed``, since the start. From any
+        thread."""
         job = self._job
         return {
             "enabled": self._options.enabled,
@@ -69,7 +90,8 @@ class CompactionService:
             self._sealed.put(Path(facts["path"]))
 
     def configure(self, options: Compaction) -> None:
-        """From now on; a store that is being worked on keeps its command. Disabled, that one is interrupted, and all stay queued."""
+        """From now on; a store that is being worked on keeps its command. Disabled, that one is interrupted,
+        and all stay queued."""
         self._options = options
         self._sealed.put(options)
 
@@ -78,7 +100,8 @@ class CompactionService:
         self._sealed.put(None)
 
     def run(self, stop: threading.Event) -> None:
-        """Until ``close``. From ``stop`` on no store is worked on. Whatever breaks here costs compaction, and nothing else."""
+        """Until ``close``. From ``stop`` on no store is worked on. Whatever breaks here costs compaction, and
+        nothing else."""
         try:
             self._tell_errors(self._needs.begin)
             if self._options.enabled:
@@ -163,8 +186,15 @@ class CompactionService:
         elif needs.disk_low or not (needs.calm or needs.jobs_wait):
             self._end(job)
             self._due_s[job.store] = time.monotonic() + self._options.after_s
-            why = "its copies take up disk that the cameras need" if needs.disk_low else "it could not be held up while the cameras need the machine"
-            self._emit("compaction_interrupted", {"path": path, **needs.facts, "hint": f"{why}; it is taken up again later"})
+            why = (
+                "its copies take up disk that the cameras need"
+                if needs.disk_low
+                else ("it could not be held up while the cameras need the machine")
+            )
+            self._emit(
+                "compaction_interrupted",
+                {"path": path, **needs.facts, "hint": f"{why}; it is taken up again later"},
+            )
         elif not needs.calm and not job.paused:
             job.paused = True
             self._emit("compaction_paused", {"path": path, **needs.facts})
@@ -178,7 +208,10 @@ class CompactionService:
             self._done += 1
             self._forget(job.store)
             report = job.child.report()
-            self._emit("compaction_done", {"path": str(job.store.root), **{name: report[name] for name in _REPORTED if name in report}})
+            self._emit(
+                "compaction_done",
+                {"path": str(job.store.root), **{name: report[name] for name in _REPORTED if name in report}},
+            )
         else:
             self._failed(job.store, job.child.why(code), again=code != USAGE)
 
@@ -226,7 +259,10 @@ class CompactionService:
             self._ended(job, code)
         else:
             self._end(job)
-            self._emit("compaction_interrupted", {"path": str(job.store.root), "hint": "the next start goes on with it"})
+            self._emit(
+                "compaction_interrupted",
+                {"path": str(job.store.root), "hint": "the next start goes on with it"},
+            )
 
 
 class _Job:

@@ -1,7 +1,8 @@
-"""The process that compacts one store for the daemon: ``shardwright compact``, at idle priority, ending with the daemon however that ends.
+"""The process that compacts one store for the daemon: ``shardwright compact``, at idle priority, ending with
+the daemon however that ends.
 
-It is the process that is made idle, right after its start: a thread of the daemon at idle priority would hold the interpreter's lock while it waits
-for a processor.
+It is the process that is made idle, right after its start: a thread of the daemon at idle priority would hold
+the interpreter's lock while it waits for a processor.
 """
 
 from __future__ import annotations
@@ -28,13 +29,23 @@ USAGE = 2  # exit code: the same command fails the next time, too
 
 def compact_command(store: Path, options: Compaction) -> list[str]:
     """The command line that compacts one store as configured."""
-    command = [sys.executable, *COMPACT, str(store), "--order", options.order, "--workers", str(options.workers), "--json"]
+    command = [
+        sys.executable,
+        *COMPACT,
+        str(store),
+        "--order",
+        options.order,
+        "--workers",
+        str(options.workers),
+        "--json",
+    ]
     command += [] if options.recompress is None else ["--recompress", options.recompress]
     return command + ([] if options.rate is None else ["--rate", str(options.rate)])
 
 
 class CompactionChild:
-    """Started by the constructor (``OSError`` when that fails); ``poll`` now and then, ``stop`` to end it. One thread, which must outlive it."""
+    """Started by the constructor (``OSError`` when that fails); ``poll`` now and then, ``stop`` to end it.
+    One thread, which must outlive it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = start_child(command)
@@ -52,7 +63,8 @@ class CompactionChild:
         """The exit code once it has ended, negative for a signal. Takes what it has written so far."""
         code = self._process.poll()
         self._output += take(self._pipes[0])
-        self._errors = (self._errors + take(self._pipes[1]))[-_ERROR_TAIL_BYTES:]  # a line every two seconds, for days
+        # a line every two seconds, for days
+        self._errors = (self._errors + take(self._pipes[1]))[-_ERROR_TAIL_BYTES:]
         return code
 
     def report(self) -> dict[str, Any]:
@@ -66,7 +78,10 @@ class CompactionChild:
     def why(self, code: int) -> str:
         """One line on what went wrong, after ``poll`` gave ``code``."""
         report = self.report()
-        failures: dict[str, Any] = {**report.get("failures", {}), **({report["path"]: report["error"]} if "error" in report else {})}
+        failures: dict[str, Any] = {
+            **report.get("failures", {}),
+            **({report["path"]: report["error"]} if "error" in report else {}),
+        }
         if failures:
             name, error = next(iter(failures.items()))
             more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""

@@ -1,11 +1,14 @@
-"""The control socket: a Unix stream socket on which other processes of this machine ask the daemon things (CONTROL.md).
+"""The control socket: a Unix stream socket on which other processes of this machine ask the daemon things
+(CONTROL.md).
 
-    round   what has come ──▶ one request of each connection ──▶ replies ──▶ whoever took too long is closed ──▶ new connections ──▶ rest
+    round   what has come ──▶ one request of each connection ──▶ replies ──▶ whoever took too long is closed
+            ──▶ new connections ──▶ rest
 
-One thread, non-blocking; without connections it sleeps for good. After each round it rests nine times as long as the round took, so that no number
-of questions takes more than a tenth of one processor (and of the interpreter's lock) from the frames. Whoever is silent, slow or asks without end
-holds up nobody: each connection has one turn a round and times of its own; when there are too many, one of the process that has most goes.
-Nothing that goes wrong here ends the daemon.
+One thread, non-blocking; without connections it sleeps for good. After each round it rests nine times as long
+as the round took, so that no number of questions takes more than a tenth of one processor (and of the
+interpreter's lock) from the frames. Whoever is silent, slow or asks without end holds up nobody: each
+connection has one turn a round and times of its own; when there are too many, one of the process that has
+most goes. Nothing that goes wrong here ends the daemon.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    Answer = Callable[[Mapping[str, Any]], dict[str, Any]]  # from a request to the facts of its reply; may raise ShardwrightError
+    # from a request to the facts of its reply; may raise ShardwrightError
+    Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
-ACCEPTED_A_ROUND = 4  # fewer than connections, so that one whose request is on its way is heard before newer ones push it out
+# fewer than connections, so that one whose request is on its way is heard before newer ones push it out
+ACCEPTED_A_ROUND = 4
 REST_RATIO = 9
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
 MAX_REST_S = 0.25
@@ -43,14 +48,17 @@ class ControlLimits:
     """What one connection may take."""
 
     connections: int = 16
-    transfer_s: float = 5.0  # for a request line to be complete once it has begun, and for a reply to be taken
+    # for a request line to be complete once it has begun, and for a reply to be taken
+    transfer_s: float = 5.0
     idle_s: float = 60.0
 
 
 class ControlServer:
-    """Bound by the constructor, which raises ``ConfigError``; ``run`` is the control thread. ``close`` from any other.
+    """Bound by the constructor, which raises ``ConfigError``; ``run`` is the control thread. ``close`` from
+    any other.
 
-    ``answers`` are called in the control thread and must not wait for anything. ``group``: whose members may ask; None: this user only.
+    ``answers`` are called in the control thread and must not wait for anything. ``group``: whose members may
+    ask; None: this user only.
     """
 
     def __init__(
@@ -69,7 +77,8 @@ class ControlServer:
         self._connections: list[_Connection] = []
         self._listener = bind_unix_listener(path, group)
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: somebody may still be about to close us
+        # no earlier: somebody may still be about to close us
+        weakref.finalize(self, os.close, self._wake_descriptor)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_descriptor, selectors.EVENT_READ)
@@ -85,7 +94,10 @@ class ControlServer:
             while not self._closed.is_set():
                 self._round()
         except Exception as error:  # noqa: BLE001  (frames go on without it)
-            self._emit("control_died", {"path": str(self.path), "error": f"{type(error).__name__}: {error}", "exc_info": error})
+            self._emit(
+                "control_died",
+                {"path": str(self.path), "error": f"{type(error).__name__}: {error}", "exc_info": error},
+            )
         finally:
             self._shut()
 
@@ -118,11 +130,19 @@ class ControlServer:
         except ShardwrightError as error:
             return encode_error(error)
         except Exception as error:  # noqa: BLE001  (a defect in one answer costs that answer)
-            self._emit("control_request_failed", {"request": line[:160].decode(errors="replace"), "exc_info": error})
-            return encode_error(ShardwrightError("the daemon could not answer", got=f"{type(error).__name__}: {error}"))
+            self._emit(
+                "control_request_failed", {"request": line[:160].decode(errors="replace"), "exc_info": error}
+            )
+            return encode_error(
+                ShardwrightError("the daemon could not answer", got=f"{type(error).__name__}: {error}")
+            )
 
     def _refuse(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        raise ProtocolError("not a control request", expected=f"one of {', '.join(self._answers)}", got=repr(request["do"])[:160])
+        raise ProtocolError(
+            "not a control request",
+            expected=f"one of {', '.join(self._answers)}",
+            got=repr(request["do"])[:160],
+        )
 
     def _accept(self, now_s: float) -> None:
         for _ in range(ACCEPTED_A_ROUND):
@@ -140,7 +160,8 @@ class ControlServer:
             self._listen_to(connection)
 
     def _make_room(self) -> None:
-        """Of the process that has most connections, the one goes that has been of no use for longest: nobody's flood costs another its place."""
+        """Of the process that has most connections, the one goes that has been of no use for longest:
+        nobody's flood costs another its place."""
         by_process = Counter(connection.process for connection in self._connections)
         most = max(by_process.values())
         greedy = [connection for connection in self._connections if by_process[connection.process] == most]
@@ -161,7 +182,8 @@ class ControlServer:
             connection.socket.close()
 
     def _shut(self) -> None:
-        self.path.unlink(missing_ok=True)  # before the listener is gone: until then nobody else can have taken the path
+        # before the listener is gone: until then nobody else can have taken the path
+        self.path.unlink(missing_ok=True)
         self._listener.close()
         for connection in self._connections:
             connection.socket.close()
@@ -174,13 +196,16 @@ class _Connection:
     def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:
         connected.setblocking(False)
         self.socket = connected
-        self.process, _, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        self.process, _, _ = _CREDENTIALS.unpack(
+            connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
         self.useful_s = now_s  # when it came, or was last answered
         self.due_s = now_s + limits.idle_s
         self.listened_for = 0  # what the selector has of it
         self.over = False
         self._limits = limits
-        self._inbox = bytearray()  # at most one request longer than it may be: no more is read while one waits
+        # at most one request longer than it may be: no more is read while one waits
+        self._inbox = bytearray()
         self._outbox = memoryview(b"")
         self._last_words = False  # nothing is read any more: over once the outbox is empty
 
@@ -232,7 +257,10 @@ class _Connection:
             return
         if self._inbox and not self._outbox:
             expected = f"its end within {self._limits.transfer_s:g} s"
-            self._end_with(TimedOutError("a control request did not end", expected=expected, hint="Each is one line"), now_s)
+            self._end_with(
+                TimedOutError("a control request did not end", expected=expected, hint="Each is one line"),
+                now_s,
+            )
         self.over = True  # it had its time for these words as well
 
     def _receive(self, now_s: float) -> None:
@@ -246,9 +274,17 @@ class _Connection:
         if self.has_line:
             return
         if not piece:
-            self._end_with(ProtocolError("a control request that ends in the middle", expected="a newline after each"), now_s)
+            self._end_with(
+                ProtocolError("a control request that ends in the middle", expected="a newline after each"),
+                now_s,
+            )
         elif len(self._inbox) > MAX_REQUEST_BYTES:
-            self._end_with(ProtocolError("a control request that is too long", expected=f"at most {MAX_REQUEST_BYTES} bytes"), now_s)
+            self._end_with(
+                ProtocolError(
+                    "a control request that is too long", expected=f"at most {MAX_REQUEST_BYTES} bytes"
+                ),
+                now_s,
+            )
 
     def _end_with(self, error: ShardwrightError, now_s: float) -> None:
         self._inbox.clear()

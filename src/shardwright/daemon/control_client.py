@@ -1,4 +1,5 @@
-"""Asks a running daemon over its control socket. Standard library only, so that commands and the web process stay light."""
+"""Asks a running daemon over its control socket. Standard library only, so that commands and the web process
+stay light."""
 
 from __future__ import annotations
 
@@ -24,10 +25,11 @@ _READ_BYTES = 256 << 10
 
 
 class ControlClient:
-    """One connection, kept for the next question and made anew when the daemon has closed it. One thread at a time.
+    """One connection, kept for the next question and made anew when the daemon has closed it. One thread at a
+    time.
 
-    ``ask`` raises ``SessionLostError`` when no daemon answers at ``path`` or this user may not ask it, ``TimedOutError`` when one does not answer in
-    time, and whatever error the daemon answers with.
+    ``ask`` raises ``SessionLostError`` when no daemon answers at ``path`` or this user may not ask it,
+    ``TimedOutError`` when one does not answer in time, and whatever error the daemon answers with.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 2.0) -> None:
@@ -36,7 +38,8 @@ class ControlClient:
         self._socket: socket.socket | None = None
 
     def ask(self, do: str, **facts: Any) -> dict[str, Any]:
-        """The daemon's reply to one request. Asked again where the connection ends before an answer: every request may be repeated."""
+        """The daemon's reply to one request. Asked again where the connection ends before an answer: every
+        request may be repeated."""
         request, until_s = encode_request(do, facts), time.monotonic() + self._timeout_s
         while True:
             try:
@@ -67,12 +70,17 @@ class ControlClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _connected(self, until_s: float) -> socket.socket:
         if not hasattr(socket, "AF_UNIX"):
-            raise SessionLostError("this system has no Unix sockets, by which a daemon is asked", hint="Ask on the daemon's own computer, over ssh.")
+            raise SessionLostError(
+                "this system has no Unix sockets, by which a daemon is asked",
+                hint="Ask on the daemon's own computer, over ssh.",
+            )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # Not settimeout: a non-blocking connect would fail at once where others are waiting to be let in.
@@ -87,7 +95,8 @@ class ControlClient:
         return connection
 
     def _line(self, connection: socket.socket, until_s: float) -> bytes:
-        """One line, without its end. Raises ``EOFError`` when the daemon closes the connection before that."""
+        """One line, without its end. Raises ``EOFError`` when the daemon closes the connection before
+        that."""
         pieces, length = [], 0
         while True:
             connection.settimeout(_left_s(until_s))
@@ -99,15 +108,23 @@ class ControlClient:
             if b"\n" in piece:
                 line, _, rest = b"".join(pieces).partition(b"\n")
                 if rest:
-                    raise ProtocolError("the daemon answered more than was asked", got=repr(rest[:80]), hint=f"Is {self._path} a control socket?")
+                    raise ProtocolError(
+                        "the daemon answered more than was asked",
+                        got=repr(rest[:80]),
+                        hint=f"Is {self._path} a control socket?",
+                    )
                 return line
             if length > MAX_REPLY_BYTES:
-                raise ProtocolError("a control reply that is too long", expected=f"at most {MAX_REPLY_BYTES} bytes in a line")
+                raise ProtocolError(
+                    "a control reply that is too long", expected=f"at most {MAX_REPLY_BYTES} bytes in a line"
+                )
 
     def _nobody(self, error: OSError) -> SessionLostError:
         if error.errno in (errno.EACCES, errno.EPERM):
             path = Path(self._path)
-            return SessionLostError(f"permission denied on {path}", got=owners(refusing(path)), hint=how_to_connect(path))
+            return SessionLostError(
+                f"permission denied on {path}", got=owners(refusing(path)), hint=how_to_connect(path)
+            )
         return SessionLostError(
             f"no daemon answers at {self._path}",
             got=error.strerror or str(error),
@@ -115,7 +132,9 @@ class ControlClient:
         )
 
     def _silence(self) -> TimedOutError:
-        return TimedOutError(f"the daemon at {self._path} did not answer", expected=f"an answer within {self._timeout_s:g} s")
+        return TimedOutError(
+            f"the daemon at {self._path} did not answer", expected=f"an answer within {self._timeout_s:g} s"
+        )
 
 
 def _left_s(until_s: float) -> float:

@@ -1,4 +1,5 @@
-"""The lines of the control protocol, for both sides: one JSON object a line, as CONTROL.md describes. Standard library only."""
+"""The lines of the control protocol, for both sides: one JSON object a line, as CONTROL.md describes.
+Standard library only."""
 
 from __future__ import annotations
 
@@ -19,16 +20,21 @@ def encode_request(do: str, facts: Mapping[str, Any]) -> bytes:
     """Raises ``ProtocolError`` for one that is too long."""
     line = json.dumps({"version": VERSION, "do": do, **facts}).encode()
     if len(line) > MAX_REQUEST_BYTES:
-        raise ProtocolError("a control request that is too long", expected=f"at most {MAX_REQUEST_BYTES} bytes", got=len(line))
+        raise ProtocolError(
+            "a control request that is too long", expected=f"at most {MAX_REQUEST_BYTES} bytes", got=len(line)
+        )
     return line + b"\n"
 
 
 def decode_request(line: bytes) -> dict[str, Any]:
-    """The request of this version in ``line``, ``do`` being text. Raises ``ProtocolError``, ``VersionError``."""
+    """The request of this version in ``line``, ``do`` being text. Raises ``ProtocolError``,
+    ``VersionError``."""
     request = _decode_object(line, "request")
     _check_version(request, "Use the shardwright command of the version that the daemon runs")
     if not isinstance(request.get("do"), str):
-        raise ProtocolError("a control request without a name", expected='"do": NAME', got=_shown(request.get("do")))
+        raise ProtocolError(
+            "a control request without a name", expected='"do": NAME', got=_shown(request.get("do"))
+        )
     return request
 
 
@@ -36,7 +42,13 @@ def encode_reply(facts: Mapping[str, Any]) -> bytes:
     """An answer. What JSON does not know is sent as text. One that is too long becomes an error."""
     line = json.dumps({"version": VERSION, "ok": True, **facts}, default=str).encode()
     if len(line) > MAX_REPLY_BYTES:
-        return encode_error(ProtocolError("the answer is too long for one line", expected=f"at most {MAX_REPLY_BYTES} bytes", got=len(line)))
+        return encode_error(
+            ProtocolError(
+                "the answer is too long for one line",
+                expected=f"at most {MAX_REPLY_BYTES} bytes",
+                got=len(line),
+            )
+        )
     return line + b"\n"
 
 
@@ -45,7 +57,8 @@ def encode_error(error: ShardwrightError) -> bytes:
 
 
 def decode_reply(line: bytes) -> dict[str, Any]:
-    """The answer in ``line``. Raises the error that it tells of, or ``ProtocolError`` or ``VersionError`` for what is no answer."""
+    """The answer in ``line``. Raises the error that it tells of, or ``ProtocolError`` or ``VersionError`` for
+    what is no answer."""
     reply = _decode_object(line, "reply")
     _check_version(reply, "The daemon is of another version than this command")
     if reply.get("ok") is True:
@@ -58,16 +71,27 @@ def _decode_object(line: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a control {what} that is not JSON", expected="one JSON object a line, in UTF-8", got=_shown(str(error))) from None
+        raise ProtocolError(
+            f"a control {what} that is not JSON",
+            expected="one JSON object a line, in UTF-8",
+            got=_shown(str(error)),
+        ) from None
     if not isinstance(found, dict):
-        raise ProtocolError(f"a control {what} of the wrong kind", expected="a JSON object", got=_shown(found))
+        raise ProtocolError(
+            f"a control {what} of the wrong kind", expected="a JSON object", got=_shown(found)
+        )
     return found
 
 
 def _check_version(message: Mapping[str, Any], hint: str) -> None:
     version = message.get("version")
     if isinstance(version, bool) or version != VERSION:
-        raise VersionError("another version of the control protocol", expected=f"version {VERSION}", got=_shown(version), hint=hint)
+        raise VersionError(
+            "another version of the control protocol",
+            expected=f"version {VERSION}",
+            got=_shown(version),
+            hint=hint,
+        )
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""How much room the disks have. A thread of its own looks, since a network filesystem that hangs holds up whoever asks it."""
+"""How much room the disks have. A thread of its own looks, since a network filesystem that hangs holds up
+whoever asks it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ class DiskSpace:
         self._low_water_bytes = low_water_bytes
         self._asked: tuple[Path, float] | None = None  # who is being asked now, and since when
         self._seen: dict[Path, dict[str, Any]] = {
-            path: {"path": str(path), "role": role, "free_bytes": None, "total_bytes": None, "low_water_bytes": low_water_bytes}
+            path: {
+                "path": str(path),
+                "role": role,
+                "free_bytes": None,
+                "total_bytes": None,
+                "low_water_bytes": low_water_bytes,
+            }
             for path, role in roots
         }
 
@@ -40,7 +47,11 @@ class DiskSpace:
             except OSError:
                 self._seen[path] = {**seen, "free_bytes": None, "total_bytes": None}
             else:
-                self._seen[path] = {**seen, "free_bytes": facts.f_bavail * facts.f_frsize, "total_bytes": facts.f_blocks * facts.f_frsize}
+                self._seen[path] = {
+                    **seen,
+                    "free_bytes": facts.f_bavail * facts.f_frsize,
+                    "total_bytes": facts.f_blocks * facts.f_frsize,
+                }
         self._asked = None
 
     def run(self, stop: threading.Event) -> None:
@@ -50,7 +61,8 @@ class DiskSpace:
             self.look()
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """As it was at the last look; of a disk that is asked and does not answer nothing is known. From any thread."""
+        """As it was at the last look; of a disk that is asked and does not answer nothing is known. From any
+        thread."""
         asked = self._asked
         silent = asked[0] if asked is not None and time.monotonic() - asked[1] > SILENT_S else None
         unknown = {"free_bytes": None, "total_bytes": None}

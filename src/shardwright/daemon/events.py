@@ -1,12 +1,17 @@
-"""Events of the daemon: one event is one structured line on standard output, readable on a terminal and JSON otherwise, and one more of its name.
+"""Events of the daemon: one event is one structured line on standard output, readable on a terminal and JSON
+otherwise, and one more of its name.
 
-    any thread      emit   counts, renders the line and puts it into a bounded queue; never waits for whoever reads the lines
-    events thread   run    writes the lines; a pipe or a journal that is stuck holds up this thread and no other
+    any thread      emit   counts, renders the line and puts it into a bounded queue; never waits for whoever
+                    reads the lines
+    events thread   run    writes the lines; a pipe or a journal that is stuck holds up this thread and no
+                    other
 
-Counts are exact: below the level, repeated (``repeats.py``) or dropped, an event is counted. The last lines can be asked for (``recent_events.py``).
+Counts are exact: below the level, repeated (``repeats.py``) or dropped, an event is counted. The last lines
+can be asked for (``recent_events.py``).
 
-An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. The ending of a name, such as ``_failed``,
-``_died``, ``_refused`` or ``_dropped``, makes it an error or a warning; nothing else decides a level, so that a room below needs no logger.
+An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. The ending of a
+name, such as ``_failed``, ``_died``, ``_refused`` or ``_dropped``, makes it an error or a warning; nothing
+else decides a level, so that a room below needs no logger.
 """
 
 from __future__ import annotations
@@ -56,7 +61,11 @@ def _event_first(logger: Any, method: str, line: structlog.typing.EventDict) -> 
     return {**first, **line}
 
 
-_JSON_LINE = [structlog.processors.format_exc_info, _event_first, structlog.processors.JSONRenderer(default=str)]
+_JSON_LINE = [
+    structlog.processors.format_exc_info,
+    _event_first,
+    structlog.processors.JSONRenderer(default=str),
+]
 
 
 def level_of(event: str) -> str:
@@ -65,7 +74,8 @@ def level_of(event: str) -> str:
 
 
 class _Lines:
-    """The bounded queue between the threads that emit and the one that writes; the logger that structlog hands its lines to."""
+    """The bounded queue between the threads that emit and the one that writes; the logger that structlog
+    hands its lines to."""
 
     def __init__(self, most: int) -> None:
         self.waiting: queue.Queue[str | threading.Event | None] = queue.Queue(most)
@@ -83,7 +93,8 @@ class _Lines:
 
 
 class EventLog:
-    """``emit`` may be called from every thread. ``lines_dropped`` found the queue full; ``lines_unwritten`` found nobody who takes them any more."""
+    """``emit`` may be called from every thread. ``lines_dropped`` found the queue full; ``lines_unwritten``
+    found nobody who takes them any more."""
 
     def __init__(
         self,
@@ -104,14 +115,26 @@ class EventLog:
         self._lock = threading.Lock()  # of the two above; held for as long as a count takes
         self.configure(form=form, level=level, repeat_lines=repeat_lines, repeat_every_s=repeat_every_s)
 
-    def configure(self, *, form: LogFormat, level: str, repeat_lines: int = REPEAT_LINES, repeat_every_s: float = REPEAT_EVERY_S) -> None:
+    def configure(
+        self,
+        *,
+        form: LogFormat,
+        level: str,
+        repeat_lines: int = REPEAT_LINES,
+        repeat_every_s: float = REPEAT_EVERY_S,
+    ) -> None:
         """How lines look from now on, and which are written. From any thread."""
         on_terminal = os.isatty(self._descriptor)
         console = form == "console" or (form == "auto" and on_terminal)
         render = [structlog.dev.ConsoleRenderer(colors=on_terminal)] if console else _JSON_LINE
         self._log = structlog.wrap_logger(
             self._lines,
-            processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), self.recent.keep, *render],
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                self.recent.keep,
+                *render,
+            ],
             wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["debug"]),
         )
         with self._lock:
@@ -125,16 +148,23 @@ class EventLog:
         return self._lines.dropped
 
     def snapshot(self) -> dict[str, Any]:
-        """Lines that were not written, and how often each event was told, whatever the level. From any thread."""
+        """Lines that were not written, and how often each event was told, whatever the level. From any
+        thread."""
         with self._lock:
             counts = dict(self._counts)
-        return {"lines_dropped": self.lines_dropped, "lines_unwritten": self.lines_unwritten, "by_name": counts}
+        return {
+            "lines_dropped": self.lines_dropped,
+            "lines_unwritten": self.lines_unwritten,
+            "by_name": counts,
+        }
 
     def emit(self, event: str, facts: Mapping[str, Any]) -> None:
         """Tell one event. Facts must be printable; what JSON does not know is written as text."""
         with self._lock:
             self._counts[event] += 1
-            told = _LEVELS[level_of(event)] >= self._least and self._repeats.admit(event, facts, time.monotonic())
+            told = _LEVELS[level_of(event)] >= self._least and self._repeats.admit(
+                event, facts, time.monotonic()
+            )
         if told:
             self._tell(event, facts)
 
@@ -149,7 +179,10 @@ class EventLog:
                 self._write(item)
                 if told != (dropped := self._lines.dropped):
                     told = dropped
-                    self.emit("events_lost", {"lines": dropped, "hint": "whatever reads these lines was too slow for them"})
+                    self.emit(
+                        "events_lost",
+                        {"lines": dropped, "hint": "whatever reads these lines was too slow for them"},
+                    )
         except BaseException:
             traceback.print_exc()  # on standard error: there is nobody else left to tell it
             raise
@@ -169,10 +202,17 @@ class EventLog:
 
     def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
         write = getattr(self._log, level_of(event))
-        write(event, **{f"{key}_" if key in ("event", "level", "timestamp") else key: value for key, value in facts.items()})
+        write(
+            event,
+            **{
+                f"{key}_" if key in ("event", "level", "timestamp") else key: value
+                for key, value in facts.items()
+            },
+        )
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything that was emitted so far is written, or told as repeated; False when that took too long."""
+        """Wait until everything that was emitted so far is written, or told as repeated; False when that took
+        too long."""
         with self._lock:
             repeated = self._repeats.take_all()
         for event, facts in repeated:
@@ -192,7 +232,8 @@ class EventLog:
         return flushed
 
     def _write(self, line: str) -> None:
-        """Past Python's buffers, whose lock a thread that is stuck here would keep from the interpreter's exit."""
+        """Past Python's buffers, whose lock a thread that is stuck here would keep from the interpreter's
+        exit."""
         data = f"{line}\n".encode(errors="backslashreplace")
         try:
             while data:

@@ -1,4 +1,5 @@
-"""Looks now and then whether files of a folder have changed, in a thread of its own: a folder on a slow disk makes nobody else wait."""
+"""Looks now and then whether files of a folder have changed, in a thread of its own: a folder on a slow disk
+makes nobody else wait."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LOOK_S = 1.0
 
 
 class FolderWatch:
-    """``changed`` is called once for each change since ``state``, also for one that was half done at the last look."""
+    """``changed`` is called once for each change since ``state``, also for one that was half done at the last
+    look."""
 
     def __init__(self, folder: Path, state: State, changed: Callable[[], None]) -> None:
         self._folder = folder

@@ -1,12 +1,15 @@
 """Puts the files of ``systemd/`` where systemd looks for them, with the paths of this installation in them.
 
-    PREFIX/lib/systemd/system/   units                          written again at each installation: a site's changes belong into drop-ins
+    PREFIX/lib/systemd/system/   units                          written again at each installation: a site's
+                                 changes belong into drop-ins
     PREFIX/lib/sysusers.d/, tmpfiles.d/                         the user, and folders
     PREFIX/share/doc/shardwright/site.conf.example              a drop-in to begin with
-    CONFIG/example.yaml          a configuration to begin with; one that was changed is never overwritten, the new one is put beside it
+    CONFIG/example.yaml          a configuration to begin with; one that was changed is never overwritten, the
+                                 new one is put beside it
 
-CONFIG is /etc/shardwright for the prefixes of a system (/, /usr, /usr/local), PREFIX/etc/shardwright for others. ``root``: everything goes below that
-folder, as for a package or an image; what is written into the files stays the same.
+CONFIG is /etc/shardwright for the prefixes of a system (/, /usr, /usr/local), PREFIX/etc/shardwright for
+others. ``root``: everything goes below that folder, as for a package or an image; what is written into the
+files stays the same.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from typing import Any, Literal
 from shardwright.model.errors import ConfigError, StorageError
 
 _HERE = Path(__file__).resolve()
-SOURCES = (_HERE.parents[1] / "systemd", _HERE.parents[3] / "systemd")  # in an installed package, in a checkout
+# in an installed package, in a checkout
+SOURCES = (_HERE.parents[1] / "systemd", _HERE.parents[3] / "systemd")
 # As they stand in the files, which can be used as they are where these are right.
 PROGRAM_IN_FILES, CONFIG_IN_FILES = "/opt/shardwright/bin/shardwright", "/etc/shardwright"
 _SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
@@ -42,7 +46,8 @@ Outcome = Literal["new", "updated", "unchanged", "kept", "left", "removed"]
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """``outcome`` ``kept``: it was changed by somebody, so ``target`` stays and ``text`` goes to ``written``, beside it. ``left``: it is not ours."""
+    """``outcome`` ``kept``: it was changed by somebody, so ``target`` stays and ``text`` goes to ``written``,
+    beside it. ``left``: it is not ours."""
 
     target: Path
     text: str
@@ -53,15 +58,24 @@ class PlannedFile:
         return self.target.with_name(f"{self.target.name}.new") if self.outcome == "kept" else self.target
 
     def to_dict(self) -> dict[str, Any]:
-        return {"path": str(self.target), "outcome": self.outcome, "written": str(self.written) if self.outcome == "kept" else None}
+        return {
+            "path": str(self.target),
+            "outcome": self.outcome,
+            "written": str(self.written) if self.outcome == "kept" else None,
+        }
 
 
 def this_program() -> Path:
-    """The ``shardwright`` command of the environment that runs this. Raises ``ConfigError`` where there is none."""
+    """The ``shardwright`` command of the environment that runs this. Raises ``ConfigError`` where there is
+    none."""
     beside = Path(sys.executable).parent / "shardwright"
     found = str(beside) if beside.exists() else shutil.which("shardwright")
     if found is None:
-        raise ConfigError("no shardwright command is installed here", expected=str(beside), hint="Install the package with pip, or give --program.")
+        raise ConfigError(
+            "no shardwright command is installed here",
+            expected=str(beside),
+            hint="Install the package with pip, or give --program.",
+        )
     return Path(found).absolute()
 
 
@@ -70,7 +84,8 @@ def config_folder(prefix: Path) -> Path:
 
 
 def plan_installation(prefix: Path, program: Path, root: Path | None = None) -> list[PlannedFile]:
-    """What would be written where; changes nothing. ``prefix`` and ``program`` are absolute. Raises ``ConfigError``, ``StorageError``."""
+    """What would be written where; changes nothing. ``prefix`` and ``program`` are absolute. Raises
+    ``ConfigError``, ``StorageError``."""
     _check_program(program)
     config = config_folder(prefix)
     check_path(config, "the configuration's folder")
@@ -85,7 +100,8 @@ def plan_installation(prefix: Path, program: Path, root: Path | None = None) -> 
 
 
 def installed_text(name: str, prefix: Path) -> str:
-    """Of a file in ``systemd/``, with the folder of configurations that ``prefix`` has. Raises ``StorageError``."""
+    """Of a file in ``systemd/``, with the folder of configurations that ``prefix`` has. Raises
+    ``StorageError``."""
     return _source(name).replace(CONFIG_IN_FILES, str(config_folder(prefix)))
 
 
@@ -104,7 +120,11 @@ def install(planned: list[PlannedFile]) -> None:
             draft.chmod(0o644)
             draft.replace(file.written)
         except OSError as error:
-            hint = "Run it as root, or give a --prefix of your own." if isinstance(error, PermissionError) else None
+            hint = (
+                "Run it as root, or give a --prefix of your own."
+                if isinstance(error, PermissionError)
+                else None
+            )
             raise StorageError(f"cannot write {file.written}", got=error.strerror, hint=hint) from None
 
 
@@ -129,13 +149,27 @@ def outcome_of(target: Path, text: str, *, keep: bool) -> Outcome:
 def _check_program(program: Path) -> None:
     check_path(program, "the program")
     if any(program.is_relative_to(folder) for folder in HIDDEN_BY_UNITS):
-        hint = "Install shardwright into an environment such as /opt/shardwright (python3 -m venv), and run that one's install command."
-        raise ConfigError("services cannot see home folders and /tmp", expected="a program elsewhere", got=str(program), hint=hint)
+        hint = (
+            "Install shardwright into an environment such as /opt/shardwright (python3 -m venv), and run "
+            "that one's install command."
+        )
+        raise ConfigError(
+            "services cannot see home folders and /tmp",
+            expected="a program elsewhere",
+            got=str(program),
+            hint=hint,
+        )
     if not os.access(program, os.X_OK):
         raise ConfigError("the program cannot be run", expected="an executable file", got=str(program))
 
 
 def check_path(path: Path, what: str) -> None:
     """It must mean the same in a unit, where blanks separate and % begins a specifier."""
-    if not path.is_absolute() or any(character.isspace() or character in "%\"'\\$;" for character in str(path)):
-        raise ConfigError(f"{what} cannot stand in a unit", expected="an absolute path without blanks, quotes, %, $ and ;", got=str(path))
+    if not path.is_absolute() or any(
+        character.isspace() or character in "%\"'\\$;" for character in str(path)
+    ):
+        raise ConfigError(
+            f"{what} cannot stand in a unit",
+            expected="an absolute path without blanks, quotes, %, $ and ;",
+            got=str(path),
+        )

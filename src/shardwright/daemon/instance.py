@@ -1,7 +1,10 @@
-"""Makes what one instance of the service needs beside the units: its configuration, its folders, and drop-ins that let it write there.
+"""Makes what one instance of the service needs beside the units: its configuration, its folders, and drop-ins
+that let it write there.
 
-CONFIG/NAME.yaml                  the example with sockets and a root of its own; never touched again, it is the site's
-PREFIX/lib/systemd/system/        for folders outside of /var/lib/shardwright: written again at each installation,
+CONFIG/NAME.yaml                  the example with sockets and a root of its own; never touched again, it is
+                                  the site's
+PREFIX/lib/systemd/system/        for folders outside of /var/lib/shardwright: written again at each
+                                  installation,
     shardwright@NAME.service.d/           removed where there are none any more
     shardwright-compact@NAME.service.d/
 output.root, output.spill_root    made for the daemon's user; one that is there is left as it is
@@ -22,7 +25,16 @@ from shardwright.model.errors import ConfigError, StorageError
 from shardwright.model.extras import install_line
 from shardwright.model.permissions import group_name, user_name
 
-from .installation import EXAMPLE, HIDDEN_BY_UNITS, UNITS, PlannedFile, check_path, config_folder, installed_text, outcome_of
+from .installation import (
+    EXAMPLE,
+    HIDDEN_BY_UNITS,
+    UNITS,
+    PlannedFile,
+    check_path,
+    config_folder,
+    installed_text,
+    outcome_of,
+)
 from .web_child import check_packages
 
 if TYPE_CHECKING:
@@ -63,30 +75,48 @@ class Instance:
     packages: str | None
 
     def by_hand(self) -> list[str]:
-        """Commands for folders that could not be made yet, but for the one that systemd makes (StateDirectory=)."""
-        return [folder.command for folder in self.folders if folder.outcome == "later" and folder.path != STATE / self.name]
+        """Commands for folders that could not be made yet, but for the one that systemd makes
+        (StateDirectory=)."""
+        return [
+            folder.command
+            for folder in self.folders
+            if folder.outcome == "later" and folder.path != STATE / self.name
+        ]
 
 
 def plan_instance(name: str, prefix: Path, root: Path | None = None) -> Instance:
     """What is there already counts; changes nothing. ``prefix``, ``root``: as for ``plan_installation``.
 
-    Raises ``ConfigError`` for a name that no unit can have, and for a configuration that is wrong or whose folders a service
-    cannot use; ``StorageError``.
+    Raises ``ConfigError`` for a name that no unit can have, and for a configuration that is wrong or whose
+    folders a service cannot use; ``StorageError``.
     """
     if not _NAME.fullmatch(name) or f"{name}.yaml" == EXAMPLE:
-        raise ConfigError("not a name for an instance", expected="letters, digits, _, . and -, and not example", got=repr(name))
+        raise ConfigError(
+            "not a name for an instance",
+            expected="letters, digits, _, . and -, and not example",
+            got=repr(name),
+        )
     path = config_folder(prefix) / f"{name}.yaml"
     text = re.sub(r"(?<=shardwright[/@])example\b", name, installed_text(EXAMPLE, prefix))
     target = _below(root, path)
     if target.exists():
         file, config = PlannedFile(target, "", "left"), load_config(target).config
     else:
-        file, config = PlannedFile(target, text, "new"), parse_config(text, file=str(path), folder=path.parent).config
+        file, config = (
+            PlannedFile(target, text, "new"),
+            parse_config(text, file=str(path), folder=path.parent).config,
+        )
     folders = [folder for folder in (config.output.root, config.output.spill_root) if folder is not None]
     for folder in folders:
         _check_folder(path, folder)
     elsewhere = [folder for folder in folders if not folder.is_relative_to(STATE)]
-    files = [file, *(_drop_in(_below(root, prefix / UNITS / service.format(name) / DROP_IN), elsewhere) for service in _SERVICES)]
+    files = [
+        file,
+        *(
+            _drop_in(_below(root, prefix / UNITS / service.format(name) / DROP_IN), elsewhere)
+            for service in _SERVICES
+        ),
+    ]
     planned = [] if root is not None else [_plan_folder(folder) for folder in folders]
     return Instance(name, [one for one in files if one is not None], planned, _missing_packages(config))
 
@@ -101,7 +131,9 @@ def make_folders(folders: list[PlannedFolder]) -> None:
             shutil.chown(folder.path, USER, USER)
             folder.path.chmod(FOLDER_MODE)
         except OSError as error:
-            raise StorageError(f"cannot make {folder.path}", got=error.strerror, hint=f"As root: {folder.command}") from None
+            raise StorageError(
+                f"cannot make {folder.path}", got=error.strerror, hint=f"As root: {folder.command}"
+            ) from None
 
 
 def _below(root: Path | None, path: Path) -> Path:
@@ -111,17 +143,23 @@ def _below(root: Path | None, path: Path) -> Path:
 def _check_folder(config: Path, folder: Path) -> None:
     check_path(folder, f"a folder of {config}")
     if any(folder.is_relative_to(hidden) for hidden in HIDDEN_BY_UNITS):
-        raise ConfigError(f"{config}: services cannot see home folders and /tmp", expected="output folders elsewhere", got=str(folder))
+        raise ConfigError(
+            f"{config}: services cannot see home folders and /tmp",
+            expected="output folders elsewhere",
+            got=str(folder),
+        )
 
 
 def _drop_in(target: Path, folders: list[Path]) -> PlannedFile | None:
-    """None where there is none and none is needed. ``-`` before a folder: where it is missing the service begins all the same,
-    and the daemon says so."""
+    """None where there is none and none is needed. ``-`` before a folder: where it is missing the service
+    begins all the same, and the daemon says so."""
     if not folders:
         return PlannedFile(target, "", "removed") if target.exists() else None
     text = (
-        "# Written by `shardwright install --instance`: the folders that the configuration names. Your own changes: `systemctl edit`.\n"
-        f"[Unit]\nRequiresMountsFor={' '.join(map(str, folders))}\n\n[Service]\nReadWritePaths={' '.join(f'-{folder}' for folder in folders)}\n"
+        "# Written by `shardwright install --instance`: the folders that the configuration names. Your own "
+        "changes: `systemctl edit`.\n"
+        f"[Unit]\nRequiresMountsFor={' '.join(map(str, folders))}\n\n"
+        f"[Service]\nReadWritePaths={' '.join(f'-{folder}' for folder in folders)}\n"
     )
     return PlannedFile(target, text, outcome_of(target, text, keep=False))
 
@@ -134,7 +172,9 @@ def _plan_folder(path: Path) -> PlannedFolder:
     except OSError as error:
         raise StorageError(f"cannot look at {path}", got=error.strerror, hint="Run it as root.") from None
     owner = user_name(facts.st_uid)
-    return PlannedFolder(path, "unchanged" if owner == USER else "kept", f"{owner}:{group_name(facts.st_gid)}")
+    return PlannedFolder(
+        path, "unchanged" if owner == USER else "kept", f"{owner}:{group_name(facts.st_gid)}"
+    )
 
 
 def _user_exists() -> bool:

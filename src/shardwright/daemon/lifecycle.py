@@ -1,14 +1,18 @@
 """The life of a daemon process: threads that must not die unseen, the signals that end it, and its exit code.
 
-    running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: no new acquisitions, open ones are sealed
+    running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: no new acquisitions, open ones
+               are sealed
     running    somebody asks to drain    ──▶ draining    the same; a signal after this is the first one
     running    SIGHUP                    ──▶ running     where it asks for a reload: see take_signals
     running    a thread dies             ──▶ draining    what can be sealed is sealed, the exit code is 1
-    draining   the ingest thread ends    ──▶ exit        0 unless a thread has died (or the daemon left stores to recovery: 3)
-    draining   a second signal           ──▶ exit        at once, 128 + the signal's number; what is open is left to recovery
+    draining   the ingest thread ends    ──▶ exit        0 unless a thread has died (or the daemon left stores
+               to recovery: 3)
+    draining   a second signal           ──▶ exit        at once, 128 + the signal's number; what is open is
+               left to recovery
 
-Signals come to the main thread as bytes in a pipe, and it does nothing but wait for them: no handler ever interrupts other code. (Blocking them and
-waiting with sigtimedwait is not enough: threads that libraries started while they were imported do not have them blocked and would take the default.)
+Signals come to the main thread as bytes in a pipe, and it does nothing but wait for them: no handler ever
+interrupts other code. (Blocking them and waiting with sigtimedwait is not enough: threads that libraries
+started while they were imported do not have them blocked and would take the default.)
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ def has_terminal() -> bool:
 
 
 class Lifecycle:
-    """Owned by the main thread; ``died``, ``drain`` and ``spawn``'s threads may report from anywhere. Starts the thread that writes ``events``."""
+    """Owned by the main thread; ``died``, ``drain`` and ``spawn``'s threads may report from anywhere. Starts
+    the thread that writes ``events``."""
 
     def __init__(self, events: EventLog) -> None:
         self._events = events
@@ -52,7 +57,8 @@ class Lifecycle:
         self._helpers.append(self.spawn("events", events.run))
 
     def take_signals(self, on_hangup: Callable[[], None] | None = None) -> None:
-        """From now on signals end the daemon in good order; SIGHUP calls ``on_hangup`` instead where there is one. Call in the main thread."""
+        """From now on signals end the daemon in good order; SIGHUP calls ``on_hangup`` instead where there is
+        one. Call in the main thread."""
         self._on_hangup = on_hangup
         self._signals, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -76,7 +82,9 @@ class Lifecycle:
         """A thread is gone that should not be. The daemon drains what it can and exits with 1."""
         self._deaths.append(name)
         facts = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
-        self._events.emit("thread_died", {"thread": name, **facts, "exc_info": error} if error else {"thread": name})
+        self._events.emit(
+            "thread_died", {"thread": name, **facts, "exc_info": error} if error else {"thread": name}
+        )
         self.stop.set()
 
     def drain(self) -> None:
@@ -94,7 +102,8 @@ class Lifecycle:
         threading.excepthook = hook
 
     def supervise(self, ingest: threading.Thread, dead_threads: Callable[[], Iterable[str]]) -> int:
-        """Wait in the main thread until ``ingest`` has ended; returns the exit code. ``dead_threads`` names those of other rooms that are gone."""
+        """Wait in the main thread until ``ingest`` has ended; returns the exit code. ``dead_threads`` names
+        those of other rooms that are gone."""
         while ingest.is_alive():
             for number in self._received():
                 self._signalled(number)
@@ -129,5 +138,8 @@ class Lifecycle:
             self._events.flush(_LAST_WORDS_S)
             os._exit(128 + number)
         self._ending = True
-        self._events.emit("stopping", {"signal": name, "hint": "a second signal ends at once and leaves what is open to recovery"})
+        self._events.emit(
+            "stopping",
+            {"signal": name, "hint": "a second signal ends at once and leaves what is open to recovery"},
+        )
         self.stop.set()

@@ -1,9 +1,12 @@
-"""The protocol of sd_notify(3): what a service tells its manager, as lines ``NAME=value`` in datagrams to a Unix socket.
+"""The protocol of sd_notify(3): what a service tells its manager, as lines ``NAME=value`` in datagrams to a
+Unix socket.
 
     NOTIFY_SOCKET    /a/path, or @name in the abstract namespace
-    WATCHDOG_USEC    how long the manager waits between two pings before it ends the service; WATCHDOG_PID: of which process
+    WATCHDOG_USEC    how long the manager waits between two pings before it ends the service; WATCHDOG_PID: of
+                     which process
 
-All three are taken out of the environment, so that no child speaks for the daemon. What the daemon says when is in ``service_manager.py``.
+All three are taken out of the environment, so that no child speaks for the daemon. What the daemon says when
+is in ``service_manager.py``.
 """
 
 from __future__ import annotations
@@ -18,12 +21,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-MOST_CHARACTERS = 1000  # of a value: systemd drops a datagram of more than 4096 bytes, and with it the READY or WATCHDOG beside a long STATUS
-SEND_TIMEOUT_S = 5.0  # a manager that reads nothing for so long does not hear this; it must never hold up the daemon
+# of a value: systemd drops a datagram of more than 4096 bytes, and with it the READY or WATCHDOG beside a
+# long STATUS
+MOST_CHARACTERS = 1000
+# a manager that reads nothing for so long does not hear this; it must never hold up the daemon
+SEND_TIMEOUT_S = 5.0
 
 
 class NotifySocket:
-    """Where the manager listens. ``tell`` may be called from any thread and never raises; ``on_failure`` hears once why nobody was reached."""
+    """Where the manager listens. ``tell`` may be called from any thread and never raises; ``on_failure``
+    hears once why nobody was reached."""
 
     def __init__(self, address: str, on_failure: Callable[[str], None]) -> None:
         if address[:1] not in ("/", "@") or len(address) < 2:
@@ -32,11 +39,13 @@ class NotifySocket:
         self._on_failure = on_failure
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.settimeout(SEND_TIMEOUT_S)
-        self._lock = threading.Lock()  # lines of one thread go out in their order; nobody but threads that tell waits for it
+        # lines of one thread go out in their order; nobody but threads that tell waits for it
+        self._lock = threading.Lock()
         self._failed = False
 
     def tell(self, **lines: object) -> None:
-        """One datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces, long ones are cut."""
+        """One datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces, long
+        ones are cut."""
         message = "\n".join(f"{name}={_one_short_line(value)}" for name, value in lines.items())
         with self._lock:
             try:
@@ -58,9 +67,14 @@ class Manager:
     watchdog_s: float | None = None
 
 
-def take_manager(on_failure: Callable[[str], None], environment: MutableMapping[str, str] = os.environ) -> Manager | None:
-    """The manager that has started this process, None without one. ``on_failure`` also hears of variables that make no sense and are passed over."""
-    address, usec, watched = (environment.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"))
+def take_manager(
+    on_failure: Callable[[str], None], environment: MutableMapping[str, str] = os.environ
+) -> Manager | None:
+    """The manager that has started this process, None without one. ``on_failure`` also hears of variables
+    that make no sense and are passed over."""
+    address, usec, watched = (
+        environment.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+    )
     if not address:
         return None
     try:

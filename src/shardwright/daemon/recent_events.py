@@ -19,7 +19,8 @@ class RecentEvents:
     """``keep`` is one of structlog's processors. Both may be called from any thread."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)  # number and JSON: nothing that an event carried is kept alive
+        # number and JSON: nothing that an event carried is kept alive
+        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self._number = 0
         self._lock = threading.Lock()
 
@@ -28,14 +29,17 @@ class RecentEvents:
         facts = {key: value for key, value in line.items() if key != "exc_info"}
         text = json.dumps(facts, default=str)
         if len(text) > MAX_EVENT_BYTES:
-            text = json.dumps({**{key: facts[key] for key in ("timestamp", "level", "event")}, "shortened": True})
+            text = json.dumps(
+                {**{key: facts[key] for key in ("timestamp", "level", "event")}, "shortened": True}
+            )
         with self._lock:
             self._number += 1
             self._kept.append((self._number, text))
         return line
 
     def after(self, number: int) -> list[dict[str, Any]]:
-        """The newest ``MOST_AT_ONCE`` events with higher numbers, oldest first. A number that was never given is an earlier daemon's: all are new."""
+        """The newest ``MOST_AT_ONCE`` events with higher numbers, oldest first. A number that was never given
+        is an earlier daemon's: all are new."""
         with self._lock:
             kept, last = list(self._kept), self._number
         first = number if number <= last else 0

@@ -1,10 +1,13 @@
-"""SIGHUP: the configuration is read again, and what can change while cameras send is taken over. The rest is named, and waits for a restart.
+"""SIGHUP: the configuration is read again, and what can change while cameras send is taken over. The rest is
+named, and waits for a restart.
 
     log, compaction, output.low_water    change live
     the folder ingest.curve.clients      is read again, as it is whenever a file in it changes
-    everything else                      needs a restart: sockets, rings and promises are what clients already rely on
+    everything else                      needs a restart: sockets, rings and promises are what clients already
+                                         rely on
 
-A file that is wrong, or a plan that cannot work, changes nothing: the daemon goes on with what it has, and says what is wrong.
+A file that is wrong, or a plan that cannot work, changes nothing: the daemon goes on with what it has, and
+says what is wrong.
 """
 
 from __future__ import annotations
@@ -28,13 +31,18 @@ LIVE = ("log", "compaction", "output.low_water")
 
 
 class Reloader:
-    """``ask`` may be called from any thread, ``run`` is the thread that reads and applies: a disk that hangs holds up no signal.
+    """``ask`` may be called from any thread, ``run`` is the thread that reads and applies: a disk that hangs
+    holds up no signal.
 
     ``apply`` takes over the live parts of a configuration; ``manager`` hears of it, if there is one.
     """
 
     def __init__(
-        self, loaded: LoadedConfig, apply: Callable[[Config], None], emit: Callable[[str, Mapping[str, Any]], None], manager: ServiceManager | None
+        self,
+        loaded: LoadedConfig,
+        apply: Callable[[Config], None],
+        emit: Callable[[str, Mapping[str, Any]], None],
+        manager: ServiceManager | None,
     ) -> None:
         self._file = Path(loaded.source.file)
         self._config = loaded.config  # in force: what needs a restart stays as it was at the start
@@ -73,10 +81,15 @@ class Reloader:
             self._emit("reload_failed", {"config": str(self._file), **error.to_dict()})
             return _refused(error)
         except Exception as error:  # noqa: BLE001  (a reload must never end a daemon that serves cameras)
-            self._emit("reload_failed", {"config": str(self._file), "error": f"{type(error).__name__}: {error}", "exc_info": error})
+            self._emit(
+                "reload_failed",
+                {"config": str(self._file), "error": f"{type(error).__name__}: {error}", "exc_info": error},
+            )
             return _refused(error)
         hint = {"hint": "restart the daemon to take over what needs it"} if needs_restart else {}
-        self._emit("reloaded", {"config": str(self._file), "changed": live, "needs_restart": needs_restart, **hint})
+        self._emit(
+            "reloaded", {"config": str(self._file), "changed": live, "needs_restart": needs_restart, **hint}
+        )
         remark = f"restart needed for {', '.join(needs_restart)}" if needs_restart else ""
         return f"reloaded: {', '.join(live) or 'nothing'} changed" + (f"; {remark}" if remark else ""), remark
 

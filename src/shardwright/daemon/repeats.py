@@ -1,4 +1,5 @@
-"""Lines that repeat: which of them are written, and which are only counted until one line tells how many there were.
+"""Lines that repeat: which of them are written, and which are only counted until one line tells how many
+there were.
 
     first event of a source ──▶ a window of every_s: so many lines are written, the others are counted
     its end, some counted   ──▶ one line for them, and another window in which all are counted
@@ -30,7 +31,8 @@ class _Window:
 
 
 class Repeats:
-    """``lines``: how many of a source are written in a window; 0: all, always. Not for several threads at once."""
+    """``lines``: how many of a source are written in a window; 0: all, always. Not for several threads at
+    once."""
 
     def __init__(self, lines: int, every_s: float) -> None:
         self._lines = lines
@@ -53,7 +55,8 @@ class Repeats:
             window.written += 1
             return True
         window.counted += 1
-        window.last_facts = {name: fact for name, fact in facts.items() if name != "exc_info"}  # which would keep whole stacks alive
+        # which would keep whole stacks alive
+        window.last_facts = {name: fact for name, fact in facts.items() if name != "exc_info"}
         return False
 
     def due_in_s(self, now_s: float) -> float | None:

@@ -1,4 +1,5 @@
-"""What the daemon answers on its control socket (CONTROL.md): each request's own fields are checked here, and handed to the room that does it."""
+"""What the daemon answers on its control socket (CONTROL.md): each request's own fields are checked here, and
+handed to the room that does it."""
 
 from __future__ import annotations
 
@@ -16,9 +17,17 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """``answers`` are called in the control thread. ``status`` takes the snapshot, ``drain`` ends the daemon as a signal would."""
+    """``answers`` are called in the control thread. ``status`` takes the snapshot, ``drain`` ends the daemon
+    as a signal would."""
 
-    def __init__(self, server: IngestServer, events: RecentEvents, *, status: Callable[[], dict[str, Any]], drain: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        server: IngestServer,
+        events: RecentEvents,
+        *,
+        status: Callable[[], dict[str, Any]],
+        drain: Callable[[], None],
+    ) -> None:
         self._server = server
         self._events = events
         self._status = status
@@ -27,7 +36,13 @@ class Requests:
     @property
     def answers(self) -> dict[str, Answer]:
         """By the name of the request."""
-        return {"status": self._tell_status, "events": self._tell_events, "preview": self._show, "stop": self._stop, "drain": self._end}
+        return {
+            "status": self._tell_status,
+            "events": self._tell_events,
+            "preview": self._show,
+            "stop": self._stop,
+            "drain": self._end,
+        }
 
     def _tell_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         return {"status": self._status()}
@@ -37,7 +52,9 @@ class Requests:
 
     def _show(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if ("stream" in request) == ("name" in request):
-            raise ProtocolError("a preview is of one stream or of one acquisition", expected='either "stream" or "name"')
+            raise ProtocolError(
+                "a preview is of one stream or of one acquisition", expected='either "stream" or "name"'
+            )
         which = "stream" if "stream" in request else "name"
         return {"preview": self._server.preview(**{which: _text(request, which)})}
 
@@ -66,4 +83,6 @@ def _text(request: Mapping[str, Any], field: str) -> str:
 
 
 def _invalid(field: str, value: object, expected: str) -> ProtocolError:
-    return ProtocolError(f"{field} of a control request is not valid", expected=expected, got=repr(value)[:160])
+    return ProtocolError(
+        f"{field} of a control request is not valid", expected=expected, got=repr(value)[:160]
+    )

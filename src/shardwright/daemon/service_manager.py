@@ -1,12 +1,15 @@
-"""What the service manager (systemd) is told, and when. Nothing here touches a frame: it looks at the snapshot, in a thread of its own.
+"""What the service manager (systemd) is told, and when. Nothing here touches a frame: it looks at the
+snapshot, in a thread of its own.
 
     EXTEND_TIMEOUT_USEC, STATUS   while kernels are compiled or loaded
     READY, STATUS                 once frames can come
-    WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on: none of their calls has been going on
-                                  for half of the manager's patience. So a disk that is stuck for one and a half times as long ends the daemon; the
-                                  next start takes up what was stored
+    WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on:
+    none of their calls has been going on
+                                  for half of the manager's patience. So a disk that is stuck for one and a
+                                  half times as long ends the daemon; the next start takes up what was stored
     RELOADING ... READY, STATUS   around a reload, never after STOPPING
-    STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets on
+    STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets
+                                  on
 
 A daemon without a manager has none of this, and no thread for it.
 """
@@ -34,9 +37,15 @@ STUCK_S = 30.0  # without a watchdog: a call that takes longer is no progress
 
 
 class ServiceManager:
-    """``run`` is its thread; ``ready`` comes from the main thread, ``reloading`` and ``reloaded`` from the one that reloads."""
+    """``run`` is its thread; ``ready`` comes from the main thread, ``reloading`` and ``reloaded`` from the
+    one that reloads."""
 
-    def __init__(self, manager: Manager, snapshot: Callable[[], Mapping[str, Any]], emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        snapshot: Callable[[], Mapping[str, Any]],
+        emit: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
         self._tell = manager.socket.tell
         self._watched = manager.watchdog_s is not None
         self._stuck_s = manager.watchdog_s / 2 if manager.watchdog_s else STUCK_S
@@ -46,7 +55,8 @@ class ServiceManager:
         self._remark = ""  # what is left of the last reload, for as long as it holds
         self._stuck = False
         self._stopping = False
-        self._order = threading.Lock()  # STOPPING is the last that is said of this life; held for as long as one datagram takes
+        # STOPPING is the last that is said of this life; held for as long as one datagram takes
+        self._order = threading.Lock()
 
     def starting(self, what: str) -> None:
         """``what`` may take its time: a slow machine compiles for minutes."""
@@ -76,7 +86,11 @@ class ServiceManager:
             snapshot = self._snapshot()
             if (now_moved := _moved(snapshot)) != moved:
                 moved, moved_s = now_moved, time.monotonic()
-            if snapshot["acquisitions"] and snapshot["stall_s"] < self._stuck_s and time.monotonic() - moved_s < MOST_IDLE_S:
+            if (
+                snapshot["acquisitions"]
+                and snapshot["stall_s"] < self._stuck_s
+                and time.monotonic() - moved_s < MOST_IDLE_S
+            ):
                 self._tell(EXTEND_TIMEOUT_USEC=round(EXTENSION_S * 1e6), STATUS=self._status(snapshot))
             ended.wait(self._look_s)
 
@@ -91,7 +105,9 @@ class ServiceManager:
         if self._watched and stuck != self._stuck:
             facts = {"stall_s": round(snapshot["stall_s"], 1), "limit_s": self._stuck_s}
             hint = "if it stays so, the watchdog ends this daemon; what is stored survives that"
-            self._emit("stuck_warning" if stuck else "stuck_no_more", {**facts, "hint": hint} if stuck else facts)
+            self._emit(
+                "stuck_warning" if stuck else "stuck_no_more", {**facts, "hint": hint} if stuck else facts
+            )
         self._stuck = stuck
         ping = {"WATCHDOG": 1} if self._watched and not stuck else {}
         self._tell(**ping, STATUS=self._status(snapshot))
@@ -107,7 +123,10 @@ def status_text(snapshot: Mapping[str, Any]) -> str:
     parts = [f"{len(running)} acquisition{'' if len(running) == 1 else 's'}", f"{frames:,} frames"]
     if running:
         rate_hz, bytes_per_s = (sum(one[name] for one in running) for name in ("rate_hz", "bytes_per_s"))
-        parts += [f"{rate_hz:,.1f} frames/s, {format_bytes(bytes_per_s)}/s", f"ring {max(one['ring_fill'] for one in running):.0%} full"]
+        parts += [
+            f"{rate_hz:,.1f} frames/s, {format_bytes(bytes_per_s)}/s",
+            f"ring {max(one['ring_fill'] for one in running):.0%} full",
+        ]
     parts += [_disk_text(disk) for disk in snapshot["disks"]]
     if snapshot["stall_s"] >= 1:
         parts.append(f"a call has been going on for {snapshot['stall_s']:.0f} s")
@@ -125,5 +144,8 @@ def _disk_text(disk: Mapping[str, Any]) -> str:
 def _moved(snapshot: Mapping[str, Any]) -> tuple[int, ...]:
     """Changes whenever sealing gets on."""
     streams = snapshot["streams"].values()
-    counted = (sum(stream[name] for stream in streams) for name in ("frames_stored", "frames_durable", "shards_sealed"))
+    counted = (
+        sum(stream[name] for stream in streams)
+        for name in ("frames_stored", "frames_durable", "shards_sealed")
+    )
     return (len(snapshot["acquisitions"]), *counted)

@@ -1,13 +1,15 @@
-"""The daemon at one glance, as plain JSON: what the control socket tells, and the status page and the metrics are made of.
+"""The daemon at one glance, as plain JSON: what the control socket tells, and the status page and the metrics
+are made of.
 
     {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining",
-     "waits_for": why it is still starting, only while there is something to wait for, "uptime_s", "endpoints", "output_root",
-     "memory": {"used_bytes", "budget_bytes"}, "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
+     "waits_for": why it is still starting, only while there is something to wait for, "uptime_s",
+     "endpoints", "output_root", "memory": {"used_bytes", "budget_bytes"}, "disks": [{"path", "role":
+     "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
                                              free and total null where it does not answer
-     "clients", "foreign_messages",
-     "stall_s": how long the ingest round, worker task or keeper's call that has taken longest by now has taken: a stuck disk shows here,
-     "streams": {name: totals since the start, gauges of now, "histograms"}, "acquisitions": [those that run],
-     "compaction": {"enabled", "queued", "running", "paused", "done", "failed"}, "events": {"lines_dropped", "lines_unwritten", "by_name"}}
+     "clients", "foreign_messages", "stall_s": how long the ingest round, worker task or keeper's call that
+     has taken longest by now has taken: a stuck disk shows here, "streams": {name: totals since the start,
+     gauges of now, "histograms"}, "acquisitions": [those that run], "compaction": {"enabled", "queued",
+     "running", "paused", "done", "failed"}, "events": {"lines_dropped", "lines_unwritten", "by_name"}}
 
 Built in the thread that asks. Nothing here waits for the frame path, and that path waits for nothing here.
 """
@@ -40,7 +42,13 @@ class SnapshotTaker:
     """``take`` may be called from any thread; the main thread calls ``starting`` and ``serve``."""
 
     def __init__(
-        self, config_file: str, output_root: Path, server: IngestServer, compaction: CompactionService, disks: DiskSpace, events: EventLog
+        self,
+        config_file: str,
+        output_root: Path,
+        server: IngestServer,
+        compaction: CompactionService,
+        disks: DiskSpace,
+        events: EventLog,
     ) -> None:
         self._endpoints: Sequence[str] = ()
         self._stop: threading.Event | None = None

@@ -1,10 +1,12 @@
 """The web process beside the daemon: its socket, its start, its restarts and its end.
 
     Daemon (main thread)   bind    the address is taken before anything opens: one that is in use is a refusal
-    web thread             run     starts the process, looks after it, starts it anew after a while, ends it with the daemon
+    web thread             run     starts the process, looks after it, starts it anew after a while, ends it
+                           with the daemon
 
-The process inherits the listening socket, so that connections wait while it restarts. It asks the daemon over the control socket like anybody else;
-whatever happens to it costs the page and nothing else. That it lives is known from a byte that it writes every second: one that hangs is killed.
+The process inherits the listening socket, so that connections wait while it restarts. It asks the daemon over
+the control socket like anybody else; whatever happens to it costs the page and nothing else. That it lives is
+known from a byte that it writes every second: one that hangs is killed.
 """
 
 from __future__ import annotations
@@ -30,11 +32,17 @@ if TYPE_CHECKING:
 
     from shardwright.config.model import Config, Http
 
-PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client", "PIL": "pillow"}
+PACKAGES = {
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+    "prometheus_client": "prometheus-client",
+    "PIL": "pillow",
+}
 BACKLOG = 64
 STOP_TIMEOUT_S = 3.0
 _LOOK_S = 0.2
-_SILENCE_S = 30.0  # without a sign of life: far longer than a busy machine keeps a process of low priority waiting
+# without a sign of life: far longer than a busy machine keeps a process of low priority waiting
+_SILENCE_S = 30.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0  # a process that lived so long starts the waits over
@@ -45,13 +53,20 @@ def check_packages() -> None:
     """Raises ``ConfigError`` where the extra ``web`` is not installed."""
     missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise ConfigError(f"needs packages that are not installed: {', '.join(missing)}", hint=f"{install_line('web')}, or http.enabled: false.")
+        raise ConfigError(
+            f"needs packages that are not installed: {', '.join(missing)}",
+            hint=f"{install_line('web')}, or http.enabled: false.",
+        )
 
 
 def web_settings(config: Config) -> WebSettings:
-    """What the web process may serve to whom, out of the configuration. Raises ``ConfigError`` where it could not ask the daemon."""
+    """What the web process may serve to whom, out of the configuration. Raises ``ConfigError`` where it could
+    not ask the daemon."""
     if config.control_socket_path is None:
-        raise ConfigError("needs the control socket, which this configuration does not have", expected="a path for control.socket")
+        raise ConfigError(
+            "needs the control socket, which this configuration does not have",
+            expected="a path for control.socket",
+        )
     http, output = config.http, config.output
     address = http.address[0]
     # Not 0.0.0.0: no browser of ours asks for it, and foreign pages have tried to.
@@ -70,7 +85,9 @@ def web_settings(config: Config) -> WebSettings:
 class WebService:
     """``bind`` in the main thread, then ``run`` in one of its own, which ends after ``close``."""
 
-    def __init__(self, http: Http, settings: WebSettings, emit: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, http: Http, settings: WebSettings, emit: Callable[[str, Mapping[str, Any]], None]
+    ) -> None:
         self._http = http
         self._settings = settings
         self._emit = emit
@@ -89,11 +106,16 @@ class WebService:
         host, port = self._http.address
         try:
             self._listener = socket.create_server(
-                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG, reuse_port=False
+                (host, port),
+                family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+                backlog=BACKLOG,
+                reuse_port=False,
             )
         except OSError as error:
             hint = "Is another daemon, or another program, serving it?" if port else None
-            raise ConfigError(f"cannot listen on {self._http.listen}", got=error.strerror or str(error), hint=hint) from None
+            raise ConfigError(
+                f"cannot listen on {self._http.listen}", got=error.strerror or str(error), hint=hint
+            ) from None
 
     def unbind(self) -> None:
         if self._listener is not None:
@@ -108,13 +130,17 @@ class WebService:
             self._warn()
             self._look_after_children()
         except Exception as error:  # noqa: BLE001  (the cameras must not suffer for it)
-            self._emit("web_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error, "again": False})
+            self._emit(
+                "web_died", {"error": f"{type(error).__name__}: {error}", "exc_info": error, "again": False}
+            )
         finally:
             self.unbind()
 
     def _warn(self) -> None:
         if not self._http.local:
-            hint = "whoever can connect can see everything; http.listen: 127.0.0.1:8790 keeps it to this machine"
+            hint = (
+                "whoever can connect can see everything; http.listen: 127.0.0.1:8790 keeps it to this machine"
+            )
             self._emit("web_open_to_the_network_warning", {"url": self.url, "hint": hint})
 
     def _look_after_children(self) -> None:
@@ -133,7 +159,12 @@ class WebService:
         """From its start to its end; returns why it ended, None when we ended it."""
         assert self._listener is not None
         descriptor = self._listener.fileno()
-        command = [sys.executable, "-m", "shardwright.web", replace(self._settings, descriptor=descriptor).to_json()]
+        command = [
+            sys.executable,
+            "-m",
+            "shardwright.web",
+            replace(self._settings, descriptor=descriptor).to_json(),
+        ]
         try:
             child = _WebChild(start_child(command, descriptors=[descriptor]))
         except OSError as error:
@@ -196,7 +227,13 @@ class _WebChild:
     def why(self, code: int) -> str:
         """Its last line, which may have been told already when the process was still ending."""
         self.words()
-        return self._last_line if self._last_line and code > 0 else f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        return (
+            self._last_line
+            if self._last_line and code > 0
+            else f"ended by signal {-code}"
+            if code < 0
+            else f"exit code {code}"
+        )
 
     def end(self) -> None:
         if self._process.poll() is None:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class WebSettings:
-    """``descriptor``: the listening socket that the process inherits. ``hosts``: names in the Host header beside those of the loopback address."""
+    """``descriptor``: the listening socket that the process inherits. ``hosts``: names in the Host header
+    beside those of the loopback address."""
 
     control_socket: str
     descriptor: int

@@ -1,4 +1,5 @@
-"""Everything the checks look at, frozen: what this machine is, and what the plan of a configuration needs of it."""
+"""Everything the checks look at, frozen: what this machine is, and what the plan of a configuration needs of
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.acquire.limits import DESCRIPTORS_PER_FILE, OWN_DESCRIPTORS, RUNTIME_BYTES, SPARE_DESCRIPTORS, machine_memory_bytes
+from shardwright.acquire.limits import (
+    DESCRIPTORS_PER_FILE,
+    OWN_DESCRIPTORS,
+    RUNTIME_BYTES,
+    SPARE_DESCRIPTORS,
+    machine_memory_bytes,
+)
 from shardwright.codecs import native
 from shardwright.config.access import load_access
 from shardwright.config.plan import make_plan
@@ -39,7 +46,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Needs:
-    """What the daemon takes when every configured stream acquires. ``problem``: why there is no plan; then the rest is what any daemon takes."""
+    """What the daemon takes when every configured stream acquires. ``problem``: why there is no plan; then
+    the rest is what any daemon takes."""
 
     problem: str | None = None
     memory_bytes: int = RUNTIME_BYTES
@@ -47,7 +55,8 @@ class Needs:
     page_cache_bytes: int = 0
     disk_bytes: int = 0
     low_water_bytes: int = 0
-    data_rate_bytes_per_s: float | None = None  # before compression; None where a stream's frame rate is not known, or there is none
+    # before compression; None where a stream's frame rate is not known, or there is none
+    data_rate_bytes_per_s: float | None = None
     shard_files_per_hour: float | None = None
     descriptors: int = SPARE_DESCRIPTORS  # while frames come in order
     most_descriptors: int = SPARE_DESCRIPTORS  # when they come far out of order
@@ -77,7 +86,8 @@ class FolderFacts:
 
 @dataclass(frozen=True)
 class SocketFolder:
-    """Where Unix sockets are made. ``mode`` None: it is not there; ``usable``: this user may make sockets in it, or make the folder."""
+    """Where Unix sockets are made. ``mode`` None: it is not there; ``usable``: this user may make sockets in
+    it, or make the folder."""
 
     path: str
     mode: int | None
@@ -86,9 +96,10 @@ class SocketFolder:
 
 @dataclass(frozen=True)
 class Facts:
-    """``memory_lock_bytes``, ``descriptors``: limits of this process, None without limit. ``dirty_bytes``, ``background_dirty_bytes``: unwritten page
-    cache from which writers wait, and from which the kernel writes. ``clock_synchronised`` None: the kernel does not tell. ``client_keys``: how many
-    may connect over TCP, None where no keys are asked for; ``keys_problem``: why serve would not start with these keys."""
+    """``memory_lock_bytes``, ``descriptors``: limits of this process, None without limit. ``dirty_bytes``,
+    ``background_dirty_bytes``: unwritten page cache from which writers wait, and from which the kernel
+    writes. ``clock_synchronised`` None: the kernel does not tell. ``client_keys``: how many may connect over
+    TCP, None where no keys are asked for; ``keys_problem``: why serve would not start with these keys."""
 
     needs: Needs
     folders: tuple[FolderFacts, ...]
@@ -126,7 +137,8 @@ class Facts:
 
 
 def gather(loaded: LoadedConfig) -> Facts:
-    """Ask this machine. Writes nothing but files without a name in each output root, gone when this returns."""
+    """Ask this machine. Writes nothing but files without a name in each output root, gone when this
+    returns."""
     config = loaded.config
     memory, (synchronised, error_us, clock_s) = machine.memory_facts(), machine.clock_facts()
     dirty_bytes, background_bytes = _dirty_limits(memory.get("MemAvailable", 0))
@@ -142,7 +154,8 @@ def gather(loaded: LoadedConfig) -> Facts:
         available_memory_bytes=memory.get("MemAvailable", 0),
         swap_bytes=memory.get("SwapTotal", 0),
         memory_lock_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
-        descriptors=_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),  # the daemon raises its own limit to the hard one
+        # the daemon raises its own limit to the hard one
+        descriptors=_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         kernel=platform.release(),
         dirty_bytes=dirty_bytes,
         background_dirty_bytes=background_bytes,
@@ -166,7 +179,9 @@ def gather(loaded: LoadedConfig) -> Facts:
         unfinished_stores=unfinished,
         unreadable_stores=unreadable,
         web_wanted=config.http.enabled,
-        missing_web_packages=tuple(package for module, package in PACKAGES.items() if find_spec(module) is None),
+        missing_web_packages=tuple(
+            package for module, package in PACKAGES.items() if find_spec(module) is None
+        ),
     )
 
 
@@ -186,7 +201,9 @@ def needs_of(loaded: LoadedConfig) -> Needs:
         low_water_bytes=config.output.low_water,
         data_rate_bytes_per_s=_sum_over(plan, "data_rate_bytes_per_s"),
         shard_files_per_hour=_sum_over(plan, "shard_files_per_hour"),
-        descriptors=SPARE_DESCRIPTORS + connections + sum(_descriptors(stream, stream.safety.journals) for stream in plan.streams),
+        descriptors=SPARE_DESCRIPTORS
+        + connections
+        + sum(_descriptors(stream, stream.safety.journals) for stream in plan.streams),
         most_descriptors=SPARE_DESCRIPTORS + connections + plan.descriptors,
     )
 
@@ -203,14 +220,19 @@ def _descriptors(stream: StreamPlan, groups: int) -> int:
 
 def _output_folders(config: Config) -> list[tuple[str, Path]]:
     output = config.output
-    return [("output.root", output.root), *([] if output.spill_root is None else [("output.spill_root", output.spill_root)])]
+    return [
+        ("output.root", output.root),
+        *([] if output.spill_root is None else [("output.spill_root", output.spill_root)]),
+    ]
 
 
 def folder_facts(field: str, path: Path, io: IoMode = "auto") -> FolderFacts:
     """Measured in the folder itself: another one may lie on another filesystem. ``io``: as configured."""
     try:
         if not path.is_dir():
-            return FolderFacts(field, str(path), error="it is not a folder" if path.exists() else "it is not there")
+            return FolderFacts(
+                field, str(path), error="it is not a folder" if path.exists() else "it is not there"
+            )
         room = os.statvfs(path)
         filesystem, options = machine.mount_of(path.resolve(), machine.text_of("/proc/self/mountinfo") or "")
         return FolderFacts(
@@ -235,15 +257,23 @@ def folder_facts(field: str, path: Path, io: IoMode = "auto") -> FolderFacts:
 
 
 def _socket_folders(config: Config) -> list[Path]:
-    files = [endpoint.removeprefix("ipc://") for endpoint in config.ingest.endpoints if endpoint.startswith("ipc:///")]
-    files += [path for path in (config.ingest.ring_socket_path, config.control_socket_path) if path is not None]
+    files = [
+        endpoint.removeprefix("ipc://")
+        for endpoint in config.ingest.endpoints
+        if endpoint.startswith("ipc:///")
+    ]
+    files += [
+        path for path in (config.ingest.ring_socket_path, config.control_socket_path) if path is not None
+    ]
     return sorted({Path(file).parent for file in files})
 
 
 def _socket_folder(folder: Path) -> SocketFolder:
     above = nearest_folder(folder)
     usable = os.access(above, os.W_OK | os.X_OK) and (above == folder or not os.path.lexists(folder))
-    return SocketFolder(str(folder), folder.stat().st_mode & 0o777 if above == folder else None, usable=usable)
+    return SocketFolder(
+        str(folder), folder.stat().st_mode & 0o777 if above == folder else None, usable=usable
+    )
 
 
 def _keys(loaded: LoadedConfig) -> tuple[int | None, str | None]:
@@ -256,9 +286,12 @@ def _keys(loaded: LoadedConfig) -> tuple[int | None, str | None]:
 
 
 def _unfinished(root: Path) -> tuple[int, tuple[str, ...]]:
-    """(stores that the daemon will take up, why it cannot with some). After an upgrade, and before a way back, this is the question."""
+    """(stores that the daemon will take up, why it cannot with some). After an upgrade, and before a way
+    back, this is the question."""
     try:
-        stores = [store for store in unfinished_stores(root) if not is_leftover(store)] if root.is_dir() else []
+        stores = (
+            [store for store in unfinished_stores(root) if not is_leftover(store)] if root.is_dir() else []
+        )
     except (OSError, StorageError):
         return 0, ()  # the folder itself is a finding
     problems = []
@@ -278,7 +311,10 @@ def _dirty_limits(available_bytes: int) -> tuple[int, int]:
     """In bytes, whether they were given so or as a part of the memory that is available."""
 
     def limit(name: str) -> int:
-        return machine.number_of(f"/proc/sys/vm/{name}_bytes") or (machine.number_of(f"/proc/sys/vm/{name}_ratio") or 0) * available_bytes // 100
+        return (
+            machine.number_of(f"/proc/sys/vm/{name}_bytes")
+            or (machine.number_of(f"/proc/sys/vm/{name}_ratio") or 0) * available_bytes // 100
+        )
 
     return limit("dirty"), limit("dirty_background")
 

@@ -1,4 +1,5 @@
-"""What the machine says, each by one small question that changes nothing. What cannot be found out is None, or said in words."""
+"""What the machine says, each by one small question that changes nothing. What cannot be found out is None,
+or said in words."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def chosen(path: str) -> str | None:
 
 
 def mount_of(folder: Path, mounts: str) -> tuple[str, tuple[str, ...]]:
-    """(type, options) of the filesystem that ``folder``, resolved, lies on, as ``mounts`` (the text of /proc/self/mountinfo) tells."""
+    """(type, options) of the filesystem that ``folder``, resolved, lies on, as ``mounts`` (the text of
+    /proc/self/mountinfo) tells."""
     best = -1
     found: tuple[str, tuple[str, ...]] = ("unknown", ())
     for line in mounts.splitlines():
@@ -77,7 +79,8 @@ def mount_of(folder: Path, mounts: str) -> tuple[str, tuple[str, ...]]:
         if len(fields) < 6 or len(parts) < 3:
             continue
         point = Path(fields[4].encode().decode("unicode_escape"))
-        if (point == folder or point in folder.parents) and len(point.parts) >= best:  # of two on one point the later one counts
+        # of two on one point the later one counts
+        if (point == folder or point in folder.parents) and len(point.parts) >= best:
             best, found = len(point.parts), (parts[0], (*fields[5].split(","), *parts[2].split(",")))
     return found
 
@@ -109,7 +112,8 @@ def gives_gaps_back(folder: Path) -> bool:
 
 
 def clock_facts() -> tuple[bool | None, int, int]:
-    """(synchronised, largest error in microseconds, seconds since 1970) by adjtimex(2); None where the kernel does not tell."""
+    """(synchronised, largest error in microseconds, seconds since 1970) by adjtimex(2); None where the kernel
+    does not tell."""
     facts = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.adjtimex(ctypes.byref(facts)) < 0:

@@ -1,4 +1,5 @@
-"""What the daemon asks of an acquisition: what sessions, openings and telemetry touch of ``acquire.Acquisition``. Tests have a double of it."""
+"""What the daemon asks of an acquisition: what sessions, openings and telemetry touch of
+``acquire.Acquisition``. Tests have a double of it."""
 
 from __future__ import annotations
 

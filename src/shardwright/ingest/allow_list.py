@@ -1,6 +1,7 @@
 """Who may connect over TCP: a folder of public keys, NAME.key for each client.
 
-The folder is read by whoever calls ``AllowList.read``, never in the ingest thread; what was read is never changed, only replaced by a newer one.
+The folder is read by whoever calls ``AllowList.read``, never in the ingest thread; what was read is never
+changed, only replaced by a newer one.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ State = tuple[tuple[str, int, int, int, int], ...]
 
 @dataclass(frozen=True)
 class AllowList:
-    """``names``: by public key, as Z85, what its client is called. One key under two names has the first of them. ``state``: of the folder, just
-    before it was read."""
+    """``names``: by public key, as Z85, what its client is called. One key under two names has the first of
+    them. ``state``: of the folder, just before it was read."""
 
     folder: Path
     names: Mapping[str, str]
@@ -39,7 +40,8 @@ class AllowList:
 
     @classmethod
     def read(cls, folder: Path) -> AllowList:
-        """Raises ``ConfigError`` naming the folder or file that cannot be used: a list that lacks a client is never taken for the whole."""
+        """Raises ``ConfigError`` naming the folder or file that cannot be used: a list that lacks a client is
+        never taken for the whole."""
         state, names = folder_state(folder), dict[str, str]()
         for path in _key_files(folder):
             key, name = _read(path)
@@ -47,8 +49,9 @@ class AllowList:
         return cls(folder, names, state)
 
     def without_removed(self) -> AllowList:
-        """For when the folder cannot be read as a whole: nobody is added, and whoever was let in goes if its key is certainly there no more. A file
-        that cannot be read, and was a client's, may be half written."""
+        """For when the folder cannot be read as a whole: nobody is added, and whoever was let in goes if its
+        key is certainly there no more. A file that cannot be read, and was a client's, may be half
+        written."""
         there, unclear = set[str](), set[str]()
         try:
             paths = list(_paths(self.folder))
@@ -59,7 +62,11 @@ class AllowList:
                 there.add(_read(path)[0])
             except ConfigError:
                 unclear.add(path.name.removesuffix(PUBLIC_SUFFIX))
-        return AllowList(self.folder, {key: name for key, name in self.names.items() if key in there or name in unclear}, self.state)
+        return AllowList(
+            self.folder,
+            {key: name for key, name in self.names.items() if key in there or name in unclear},
+            self.state,
+        )
 
 
 def folder_state(folder: Path) -> State:
@@ -81,7 +88,11 @@ def _read(path: Path) -> tuple[str, str]:
 
 
 def _paths(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.iterdir() if path.name.endswith(PUBLIC_SUFFIX) and not path.name.startswith("."))
+    return (
+        path
+        for path in folder.iterdir()
+        if path.name.endswith(PUBLIC_SUFFIX) and not path.name.startswith(".")
+    )
 
 
 def _key_files(folder: Path) -> list[Path]:
@@ -93,8 +104,13 @@ def _key_files(folder: Path) -> list[Path]:
     if mode & 0o002:
         hint = f"chmod o-w {folder}"
         raise ConfigError(
-            f"anybody may add keys to {folder}", expected="a folder that others cannot write to", got=f"mode {mode & 0o7777:04o}", hint=hint
+            f"anybody may add keys to {folder}",
+            expected="a folder that others cannot write to",
+            got=f"mode {mode & 0o7777:04o}",
+            hint=hint,
         )
     if len(files) > MAX_CLIENTS:
-        raise ConfigError(f"too many client keys in {folder}", expected=f"at most {MAX_CLIENTS}", got=len(files))
+        raise ConfigError(
+            f"too many client keys in {folder}", expected=f"at most {MAX_CLIENTS}", got=len(files)
+        )
     return files

@@ -1,6 +1,8 @@
-"""One client's hold on an acquisition over one connection: the session's token, its messages both ways, and the ring that was made for it.
+"""One client's hold on an acquisition over one connection: the session's token, its messages both ways, and
+the ring that was made for it.
 
-A new one each time that a client opens, resumes or reopens: messages of an older one find no session any more.
+A new one each time that a client opens, resumes or reopens: messages of an older one find no session any
+more.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ MAX_RANGES = 1024  # of one ACK
 
 
 class Attachment:
-    """``ring`` None: message transport. ``send`` takes a message for a client; it drops it when the client is gone."""
+    """``ring`` None: message transport. ``send`` takes a message for a client; it drops it when the client is
+    gone."""
 
     def __init__(self, client: Client, ring: Ring | None, send: Send) -> None:
         self.token = secrets.randbits(63) | 1 << 63
@@ -49,7 +52,8 @@ class Attachment:
         self._send(self.client, self._counter.control(kind, body))
 
     def acknowledge(self, released: npt.ArrayLike, stored: int, durable: int) -> None:
-        """Tells of released frames, as (first, last) pairs int64[n, 2], and of both watermarks where they have moved."""
+        """Tells of released frames, as (first, last) pairs int64[n, 2], and of both watermarks where they
+        have moved."""
         acks = [ack_ranges(Level.RELEASED, released)]
         for level, watermark in ((Level.STORED, stored), (Level.DURABLE, durable)):
             if watermark > self._told[level]:

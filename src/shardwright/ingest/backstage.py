@@ -1,4 +1,5 @@
-"""The slow calls behind an opening: each waits for a disk or for memory, and is made in a thread of ``opening.py``."""
+"""The slow calls behind an opening: each waits for a disk or for memory, and is made in a thread of
+``opening.py``."""
 
 from __future__ import annotations
 
@@ -38,11 +39,15 @@ class Backstage:
     open_acquisition: Callable[..., AcquisitionLike]
     resume_acquisition: Callable[..., AcquisitionLike]
 
-    def create(self, admitted: Admitted, client: Client, transport: str) -> tuple[AcquisitionLike, Ring | None]:
+    def create(
+        self, admitted: Admitted, client: Client, transport: str
+    ) -> tuple[AcquisitionLike, Ring | None]:
         """The ring's memory, then the store and its first shards. The ingest thread owns both afterwards."""
         ring = self._memory(client, admitted.limits.ring_frames, admitted.limits.frame_bytes, transport)
         try:
-            return self.open_acquisition(admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings), ring
+            return self.open_acquisition(
+                admitted.path, admitted.spec, admitted.limits, self.pool, self.wake, admitted.settings
+            ), ring
         except BaseException as error:
             if ring is not None:
                 ring.close()
@@ -50,7 +55,15 @@ class Backstage:
                 raise taken(admitted.path, unfinished=(admitted.path / WORKSPACE).exists()) from None
             raise
 
-    def hand_over(self, acquisition: AcquisitionLike, client: Client, ring_slots: int, transport: str, *, to_another: bool) -> Ring | None:
+    def hand_over(
+        self,
+        acquisition: AcquisitionLike,
+        client: Client,
+        ring_slots: int,
+        transport: str,
+        *,
+        to_another: bool,
+    ) -> Ring | None:
         ring = self._memory(client, ring_slots, acquisition.limits.frame_bytes, transport)
         try:
             if to_another:
@@ -62,7 +75,8 @@ class Backstage:
         return ring
 
     def _memory(self, client: Client, ring_slots: int, frame_bytes: int, transport: str) -> Ring | None:
-        """For as many frames as the client may have on the way: its ring, or none and what messages will take."""
+        """For as many frames as the client may have on the way: its ring, or none and what messages will
+        take."""
         if transport == "shm":
             return self.rings.take(client, ring_slots * frame_bytes)
         self.rings.release()  # its memory was admitted for something else
@@ -71,10 +85,14 @@ class Backstage:
 
     def recover(self, path: Path) -> AcquisitionLike:
         if not path.exists():
-            raise ResumeError("there is nothing to take up again", expected="an unfinished acquisition", got=str(path))
+            raise ResumeError(
+                "there is nothing to take up again", expected="an unfinished acquisition", got=str(path)
+            )
         root = path.parent
         settings = self.admission.settings_found(root, _spec_found(path))
-        return self.resume_acquisition(path, self.pool, self.wake, settings, partial(self.admission.limits_found, root))
+        return self.resume_acquisition(
+            path, self.pool, self.wake, settings, partial(self.admission.limits_found, root)
+        )
 
 
 def _spec_found(path: Path) -> ArraySpec | None:
@@ -86,4 +104,6 @@ def _spec_found(path: Path) -> ArraySpec | None:
 
 def taken(path: Path, *, unfinished: bool) -> OutputExistsError:
     hint = "It is unfinished: acquire(..., reopen=True) goes on with it" if unfinished else None
-    return OutputExistsError("the output exists", expected="a name that is not taken", got=str(path), hint=hint)
+    return OutputExistsError(
+        "the output exists", expected="a name that is not taken", got=str(path), hint=hint
+    )

@@ -1,4 +1,5 @@
-"""The account of this daemon since it started: the acquisitions that run, and for each stream the sums over those that have ended."""
+"""The account of this daemon since it started: the acquisitions that run, and for each stream the sums over
+those that have ended."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Book:
-    """Never changed, only replaced by the ingest thread: whoever reads one finds each acquisition in it once, running or ended."""
+    """Never changed, only replaced by the ingest thread: whoever reads one finds each acquisition in it once,
+    running or ended."""
 
     running: tuple[Session, ...]
     ended: Mapping[str, Totals]

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Client:
-    """``public_key`` as Z85, and ``key_name``, what the allow-list calls it: None where connections have no keys. ``unreachable``: why nothing
-    can be sent to it any more. ``gone``: it left or was given up. ``most_credit_bytes``: of all its sessions, as much as they ever had at once.
-    ``silent_since_s`` and ``bytes_when_silent`` are those of ``endless.py``."""
+    """``public_key`` as Z85, and ``key_name``, what the allow-list calls it: None where connections have no
+    keys. ``unreachable``: why nothing can be sent to it any more. ``gone``: it left or was given up.
+    ``most_credit_bytes``: of all its sessions, as much as they ever had at once. ``silent_since_s`` and
+    ``bytes_when_silent`` are those of ``endless.py``."""
 
     identity: bytes
     hello: Hello

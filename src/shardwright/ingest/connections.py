@@ -1,4 +1,5 @@
-"""Who is connected: from a HELLO until the connection is dismissed or lost. Heartbeats, silence, keys, and every message that is sent.
+"""Who is connected: from a HELLO until the connection is dismissed or lost. Heartbeats, silence, keys, and
+every message that is sent.
 
 Part of the ingest loop, in its thread. What becomes of a client's acquisitions is the loop's business.
 """
@@ -35,7 +36,8 @@ LAST_MESSAGES_S = 1.0
 
 
 class Connections:
-    """``on_gone(client, why, left)``: its sessions must know; it ``left`` by its own will or broke the protocol, else it may come back."""
+    """``on_gone(client, why, left)``: its sessions must know; it ``left`` by its own will or broke the
+    protocol, else it may come back."""
 
     def __init__(
         self,
@@ -77,18 +79,31 @@ class Connections:
     def control(self, body: memoryview) -> dict[str, Any]:
         """A control body, as long as this daemon takes them. Raises ``ProtocolError``."""
         if len(body) > self._settings.max_control_bytes:
-            raise ProtocolError("a control body that is too long", expected=f"at most {self._settings.max_control_bytes} bytes", got=len(body))
+            raise ProtocolError(
+                "a control body that is too long",
+                expected=f"at most {self._settings.max_control_bytes} bytes",
+                got=len(body),
+            )
         return decode_control(body)
 
     def welcome(self, identity: bytes, header: Header, body: memoryview, frame: zmq.Frame) -> None:
-        """Somebody's first message, which must be HELLO. ``frame``: a part of it, which knows its connection. Raises the error to dismiss it with."""
+        """Somebody's first message, which must be HELLO. ``frame``: a part of it, which knows its connection.
+        Raises the error to dismiss it with."""
         if header.kind is not Kind.HELLO or header.session != CONNECTION or header.sequence != 0:
-            raise SessionLostError("this connection is not known here (any more)", expected="HELLO first", got=header.kind.name)
+            raise SessionLostError(
+                "this connection is not known here (any more)", expected="HELLO first", got=header.kind.name
+            )
         if self.stopping:
             raise SessionLostError("the daemon is stopping")
         if len(self.by_identity) >= self._settings.max_connections:
             raise BudgetError("too many connections", expected=f"at most {self._settings.max_connections}")
-        client = Client(identity, Hello.from_body(self.control(body)), Counter(CONNECTION), time.monotonic(), public_key_of(frame))
+        client = Client(
+            identity,
+            Hello.from_body(self.control(body)),
+            Counter(CONNECTION),
+            time.monotonic(),
+            public_key_of(frame),
+        )
         client.counter.accept(header)
         if client.public_key is not None and self._zap is not None:
             client.key_name = self._zap.allowed.name_of(client.public_key)
@@ -116,10 +131,15 @@ class Connections:
             raise AccessError("the daemon does not know this client's key any more")
         connections = sum(other.is_same_user(client) for other in self.by_identity.values())
         if connections >= self._settings.max_sessions_per_client:
-            raise BudgetError("too many connections with one key", expected=f"at most {self._settings.max_sessions_per_client}", got=client.key_name)
+            raise BudgetError(
+                "too many connections with one key",
+                expected=f"at most {self._settings.max_sessions_per_client}",
+                got=client.key_name,
+            )
 
     def cut_unknown_keys(self, allowed: AllowList) -> None:
-        """After a reload: clients whose key is gone from the list. What they write waits for them as after any lost connection."""
+        """After a reload: clients whose key is gone from the list. What they write waits for them as after
+        any lost connection."""
         for client in list(self.by_identity.values()):
             if client.public_key is not None and allowed.name_of(client.public_key) is None:
                 self.lose(client, ErrorText(AccessError, "its key was taken off the list"), left=False)
@@ -128,12 +148,14 @@ class Connections:
                     self._doorkeeper.throw_out(client.door)
 
     def dismiss(self, client: Client, why: ErrorText) -> None:
-        """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever only fell silent may come back."""
+        """Tells a connection that it is over. Whoever broke the protocol has its acquisitions sealed; whoever
+        only fell silent may come back."""
         self.send(client, client.counter.control(Kind.ERROR, Problem(why, fatal=True).to_body()))
         self.lose(client, why, left=not why.is_a(SessionLostError))
 
     def lose(self, client: Client, why: ErrorText, *, left: bool) -> None:
-        """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait for it."""
+        """The client is gone. If it ``left``, its acquisitions are sealed with what arrived; else they wait
+        for it."""
         if self.by_identity.pop(client.identity, None) is None:
             return
         client.gone = True
@@ -149,8 +171,9 @@ class Connections:
         return not client.gone and client.unreachable is None
 
     def keep_alive(self, now_s: float, *, begin_s: float, drained: bool, memory: Openings) -> None:
-        """Heartbeats and the clocks of all connections. Of what had come by ``begin_s`` a message of each client was taken; ``drained``: all of it.
-        ``memory`` knows how much more this process has than it should."""
+        """Heartbeats and the clocks of all connections. Of what had come by ``begin_s`` a message of each
+        client was taken; ``drained``: all of it. ``memory`` knows how much more this process has than it
+        should."""
         assert self._doorkeeper is not None
         drained_since_s = begin_s if drained else 0.0
         if now_s >= self._next_memory_look_s:
@@ -159,7 +182,15 @@ class Connections:
         self._doorkeeper.look(now_s, drained_since_s=drained_since_s)
         for client in self._endless.look(now_s, self.by_identity.values()):
             expected = f"at most {self._endless.most_bytes(client):,} bytes"
-            self.dismiss(client, ErrorText(ProtocolError, "a message without an end", expected, hint="The daemon keeps a message until it is whole"))
+            self.dismiss(
+                client,
+                ErrorText(
+                    ProtocolError,
+                    "a message without an end",
+                    expected,
+                    hint="The daemon keeps a message until it is whole",
+                ),
+            )
         if now_s >= self._next_heartbeat_s:
             self._next_heartbeat_s = now_s + self._settings.heartbeat_ms / 1000
             for client in self.by_identity.values():
@@ -168,21 +199,35 @@ class Connections:
             silence_s = now_s - client.last_heard_s
             if silence_s * 1000 > self._settings.session_timeout_ms:
                 expected = f"a message within {self._settings.session_timeout_ms} ms"
-                self.dismiss(client, ErrorText(SessionLostError, "the client fell silent", expected, f"{silence_s:.1f} s of silence"))
+                self.dismiss(
+                    client,
+                    ErrorText(
+                        SessionLostError, "the client fell silent", expected, f"{silence_s:.1f} s of silence"
+                    ),
+                )
             elif client.unreachable is not None and (
-                client.unreachable_since_s < drained_since_s or now_s - client.unreachable_since_s > LAST_MESSAGES_S
+                client.unreachable_since_s < drained_since_s
+                or now_s - client.unreachable_since_s > LAST_MESSAGES_S
             ):
-                # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on sending gets no more than this.
-                self.lose(client, ErrorText(SessionLostError, "the client is gone", got=client.unreachable), left=False)
+                # What it sent before it went (a goodbye, perhaps) has been taken by now; a peer that goes on
+                # sending gets no more than this.
+                self.lose(
+                    client,
+                    ErrorText(SessionLostError, "the client is gone", got=client.unreachable),
+                    left=False,
+                )
 
     def _relieve(self, begin_s: float, memory: Openings) -> None:
-        """Memory that no plan knows and that a trim does not give back is that of messages that are not whole: whoever sends one without a pause
-        goes. Each further one costs further growth, so that memory that has another reason cuts nobody for long; a client that was wronged comes
-        back and goes on where it was."""
+        """Memory that no plan knows and that a trim does not give back is that of messages that are not
+        whole: whoever sends one without a pause goes. Each further one costs further growth, so that memory
+        that has another reason cuts nobody for long; a client that was wronged comes back and goes on where
+        it was."""
         assert self._doorkeeper is not None
         beyond_bytes = memory.beyond_plan()
         if beyond_bytes <= self._tolerated_bytes:
-            self._tolerated_bytes = BEYOND_PLAN_BYTES if beyond_bytes < BEYOND_PLAN_BYTES else self._tolerated_bytes
+            self._tolerated_bytes = (
+                BEYOND_PLAN_BYTES if beyond_bytes < BEYOND_PLAN_BYTES else self._tolerated_bytes
+            )
             self._trimmed = False
             return
         self._doorkeeper.turn_away_senders()
@@ -191,9 +236,13 @@ class Connections:
             memory.trim()
             return
         surely_bytes = 0 if memory.is_trimming else beyond_bytes  # until then only who is overdue is accused
-        if (client := self._endless.culprit(begin_s, surely_bytes, self.by_identity.values())) is not None and client.door is not None:
+        if (
+            client := self._endless.culprit(begin_s, surely_bytes, self.by_identity.values())
+        ) is not None and client.door is not None:
             expected, got = "an end of each message", f"{beyond_bytes >> 20:,} MiB more than the plan"
-            self.lose(client, ErrorText(SessionLostError, "a message without an end", expected, got), left=False)
+            self.lose(
+                client, ErrorText(SessionLostError, "a message without an end", expected, got), left=False
+            )
             self._doorkeeper.throw_out(client.door)
             self._tolerated_bytes, self._trimmed = beyond_bytes + FURTHER_BYTES, False
 
@@ -205,7 +254,10 @@ class Connections:
         try:
             self._router.send_multipart([client.identity, *parts], flags=zmq.NOBLOCK)
         except zmq.Again:
-            client.unreachable, client.unreachable_since_s = "it does not read what it is sent", time.monotonic()
+            client.unreachable, client.unreachable_since_s = (
+                "it does not read what it is sent",
+                time.monotonic(),
+            )
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise

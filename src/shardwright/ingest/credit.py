@@ -1,7 +1,8 @@
-"""What a session's client has sent: which sequences came, whose pixels are still needed, which ring slots are taken. No I/O, no object a frame.
+"""What a session's client has sent: which sequences came, whose pixels are still needed, which ring slots are
+taken. No I/O, no object a frame.
 
-It outlives connections. The same client that comes back keeps its slots; frames of an earlier client that are still in the pipeline are waited for,
-but told to nobody.
+It outlives connections. The same client that comes back keeps its slots; frames of an earlier client that are
+still in the pipeline are waited for, but told to nobody.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Credit:
     def __init__(self, frame_bytes: int) -> None:
         self._frame_bytes = frame_bytes
         self._in_flight = InFlight()  # frames with pixels, of all clients; the pipeline releases them
-        self._told = InFlight()  # frames without, of the present client; they are released once they are recorded
+        # frames without, of the present client; they are released once they are recorded
+        self._told = InFlight()
         self.first = 0  # sequence of the present client's first frame
         self._expected = 0  # the least sequence that may come next
         self._holes_below = 0  # frames before this were sent over an earlier connection
@@ -68,7 +70,8 @@ class Credit:
         """Whether nothing is left of what was to be sent again."""
         return self._missing.came == self._missing.count
 
-    # Clients come -------------------------------------------------------------------------------------------------------------------------------
+    # Clients come
+    # ----------------------------------------------------------------------------------------------------
 
     def begin(self, first: int, ring_slots: int) -> None:
         """A client that has sent nothing yet; its frames are numbered from ``first``."""
@@ -78,7 +81,8 @@ class Credit:
         self._with_pixels = 0
 
     def resume(self, next_sequence: int, missing: Ranges, ring_slots: int) -> tuple[Ranges, Ranges]:
-        """The same client, which has sent frames up to ``next_sequence`` before. Returns what it is to send again, and what is released for good."""
+        """The same client, which has sent frames up to ``next_sequence`` before. Returns what it is to send
+        again, and what is released for good."""
         if self.ring_slots == 0:  # its earlier frames went to another process
             self._slot_taken = np.zeros(ring_slots, np.bool_)
         self._expected, self._holes_below = 0, next_sequence
@@ -88,12 +92,14 @@ class Credit:
             return again, []
         return again, without((0, next_sequence - 1), again, self._in_flight.ranges(), self._told.ranges())
 
-    # Frames come --------------------------------------------------------------------------------------------------------------------------------
+    # Frames come
+    # ----------------------------------------------------------------------------------------------------
 
     def take(
         self, descriptors: npt.NDArray[np.void], pixels: Sequence[memoryview], ring: Ring | None
     ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64], Ranges]:
-        """A batch whose content was checked: what of it is new, with addresses (0 for frames without pixels), and what was released before.
+        """A batch whose content was checked: what of it is new, with addresses (0 for frames without pixels),
+        and what was released before.
 
         All of it counts, or nothing does and an error is raised.
         """
@@ -101,9 +107,14 @@ class Credit:
         check_sequences(sequences, self._expected, self._holes_below)
         late = self._missing.holds(sequences)
         fresh = late | (sequences >= self._holes_below)
-        came, due = self._missing.came + int(np.count_nonzero(late)), self._missing.count_to(int(sequences[-1]))
+        came, due = (
+            self._missing.came + int(np.count_nonzero(late)),
+            self._missing.count_to(int(sequences[-1])),
+        )
         if came != due:
-            raise ProtocolError("frames that were to be sent again were left out", expected=f"{due} of them by now", got=came)
+            raise ProtocolError(
+                "frames that were to be sent again were left out", expected=f"{due} of them by now", got=came
+            )
         told = descriptors["flags"] != 0
         slots = np.where(told, NO_SLOT, descriptors["slot"]).astype(np.uint32)
         new_slots = slots[fresh & ~told]
@@ -112,7 +123,8 @@ class Credit:
         addresses[~told] = self._addresses(slots[~told], new_slots, pixels, ring)
         if ring is not None:
             self._slot_taken[new_slots] = True
-        keep = pixels if ring is None else ring  # the memory of the pixels, which lives until the last of these frames is released
+        # the memory of the pixels, which lives until the last of these frames is released
+        keep = pixels if ring is None else ring
         _add_runs(self._in_flight, sequences[fresh & ~told], new_slots, keep)
         _add_runs(self._told, sequences[fresh & told], slots[fresh & told], None)
         self._with_pixels += len(new_slots)
@@ -130,27 +142,38 @@ class Credit:
     def _check_credit(self, with_pixels: int, only_told: int) -> None:
         if self._with_pixels + with_pixels > self.ring_slots:
             expected = f"at most {self.ring_slots} frames in flight"
-            raise ProtocolError("more frames than credit", expected=expected, got=self._with_pixels + with_pixels)
+            raise ProtocolError(
+                "more frames than credit", expected=expected, got=self._with_pixels + with_pixels
+            )
         if self._told.frames + only_told > MAX_TOLD_FRAMES:
             expected = f"at most {MAX_TOLD_FRAMES} frames without pixels in flight"
-            raise ProtocolError("more frames than credit", expected=expected, got=self._told.frames + only_told)
+            raise ProtocolError(
+                "more frames than credit", expected=expected, got=self._told.frames + only_told
+            )
 
     def _addresses(
-        self, slots: npt.NDArray[np.uint32], new_slots: npt.NDArray[np.uint32], pixels: Sequence[memoryview], ring: Ring | None
+        self,
+        slots: npt.NDArray[np.uint32],
+        new_slots: npt.NDArray[np.uint32],
+        pixels: Sequence[memoryview],
+        ring: Ring | None,
     ) -> npt.NDArray[np.int64]:
         """Of all frames with pixels. A frame that came before may name the slot that it is in."""
         if ring is None:
             return addresses_in_parts(pixels, slots, self._frame_bytes)
         if pixels:
-            raise ProtocolError("pixels in a message of a shared-memory session", expected="no pixel parts", got=len(pixels))
+            raise ProtocolError(
+                "pixels in a message of a shared-memory session", expected="no pixel parts", got=len(pixels)
+            )
         check_ring_slots(new_slots, self._slot_taken)
         return ring.address + slots.astype(np.int64) * self._frame_bytes
 
-    # Frames go ----------------------------------------------------------------------------------------------------------------------------------
+    # Frames go
+    # ----------------------------------------------------------------------------------------------------
 
     def release(self, sequences: npt.NDArray[Any], recorded: int) -> npt.NDArray[np.int64]:
-        """The pipeline needs these pixels no more, and has recorded all frames below ``recorded``. Returns what to tell the present client, as
-        (first, last) pairs."""
+        """The pipeline needs these pixels no more, and has recorded all frames below ``recorded``. Returns
+        what to tell the present client, as (first, last) pairs."""
         ordered = np.sort(sequences.astype(np.int64))
         begin = int(np.searchsorted(ordered, self.first))
         self._in_flight.release_all(ordered[:begin])  # an earlier client's
@@ -174,7 +197,8 @@ class Credit:
 
 
 class _Missing:
-    """Frames that are to be sent again, as sorted (first, last) ranges; ``came`` counts those that were. They come in order, none is left out."""
+    """Frames that are to be sent again, as sorted (first, last) ranges; ``came`` counts those that were. They
+    come in order, none is left out."""
 
     def __init__(self, ranges: Ranges) -> None:
         self.came = 0
@@ -192,7 +216,14 @@ class _Missing:
     def count_to(self, sequence: int) -> int:
         """How many of them are ``sequence`` or less."""
         place = int(np.searchsorted(self._firsts, sequence, side="right")) - 1
-        return 0 if place < 0 else int(self._before[place]) + min(sequence, int(self._lasts[place])) + 1 - int(self._firsts[place])
+        return (
+            0
+            if place < 0
+            else int(self._before[place])
+            + min(sequence, int(self._lasts[place]))
+            + 1
+            - int(self._firsts[place])
+        )
 
 
 def _within(sequences: npt.NDArray[np.int64], ranges: Ranges) -> npt.NDArray[np.bool_]:
@@ -203,7 +234,9 @@ def _within(sequences: npt.NDArray[np.int64], ranges: Ranges) -> npt.NDArray[np.
     return within
 
 
-def _add_runs(in_flight: InFlight, sequences: npt.NDArray[np.int64], slots: npt.NDArray[np.uint32], keep: object) -> None:
+def _add_runs(
+    in_flight: InFlight, sequences: npt.NDArray[np.int64], slots: npt.NDArray[np.uint32], keep: object
+) -> None:
     ends = np.flatnonzero(np.diff(sequences) != 1) + 1
     for run, run_slots in zip(np.split(sequences, ends), np.split(slots, ends), strict=True):
         if len(run):

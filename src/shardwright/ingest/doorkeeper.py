@@ -1,11 +1,15 @@
-"""Every connection of the ROUTER, from accept to close, and the end of those that have no business here. Ingest thread only.
+"""Every connection of the ROUTER, from accept to close, and the end of those that have no business here.
+Ingest thread only.
 
-    stranger   accepted; has not said HELLO, or is no client any more    at most MAX_STRANGERS, each for MAX_STRANGER_S and MAX_STRANGER_BYTES
+    stranger   accepted; has not said HELLO, or is no client any more    at most MAX_STRANGERS, each for
+               MAX_STRANGER_S and MAX_STRANGER_BYTES
     client     said HELLO and was welcomed                               the server counts these
 
-ZeroMQ itself only ends handshakes that take too long: it has no bound for descriptors, and whoever has shaken hands may stay without a word for
-ever. It tells of each connection by its descriptor, and names that of each message: a connection is ended by shutting it down, as if the network had.
-When there are too many strangers the oldest goes: an honest one needs a moment only, so that it gets in while a flood fills the places over and over.
+ZeroMQ itself only ends handshakes that take too long: it has no bound for descriptors, and whoever has shaken
+hands may stay without a word for ever. It tells of each connection by its descriptor, and names that of each
+message: a connection is ended by shutting it down, as if the network had. When there are too many strangers
+the oldest goes: an honest one needs a moment only, so that it gets in while a flood fills the places over and
+over.
 """
 
 from __future__ import annotations
@@ -29,7 +33,9 @@ if TYPE_CHECKING:
 
 MAX_STRANGERS = 256
 MAX_STRANGER_S = 10.0  # the longest handshake and a HELLO; also the time to read why one was dismissed
-MAX_STRANGER_BYTES = 64 << 10  # a HELLO has a few hundred; ZeroMQ holds what is not a whole message yet, 32 times as much where its parts are empty
+# a HELLO has a few hundred; ZeroMQ holds what is not a whole message yet, 32 times as much where its parts
+# are empty
+MAX_STRANGER_BYTES = 64 << 10
 MAX_UNREAD_BYTES = 4096  # a HELLO that has just come is less
 LOOK_S = 0.1
 EVENTS_A_ROUND = 256
@@ -69,7 +75,8 @@ class Doorkeeper:
         poller.register(self._monitor, zmq.POLLIN)
 
     def serve(self, ready: Container[Any]) -> None:
-        """Who came and who went. This may be late: a descriptor may stand for another connection by now, or for none."""
+        """Who came and who went. This may be late: a descriptor may stand for another connection by now, or
+        for none."""
         if self._monitor not in ready:
             return
         now_s = time.monotonic()
@@ -114,12 +121,16 @@ class Doorkeeper:
         return _unread_bytes(door.descriptor) > 0 if _socket_inode(door.descriptor) == door.inode else False
 
     def turn_away_senders(self) -> None:
-        """Memory is short: strangers of whom more has come than they were read, that is who send without a pause, go at once."""
-        for descriptor in [descriptor for descriptor in self._strangers if _unread_bytes(descriptor) > MAX_UNREAD_BYTES]:
+        """Memory is short: strangers of whom more has come than they were read, that is who send without a
+        pause, go at once."""
+        for descriptor in [
+            descriptor for descriptor in self._strangers if _unread_bytes(descriptor) > MAX_UNREAD_BYTES
+        ]:
             self._turn_away(descriptor)
 
     def look(self, now_s: float, *, drained_since_s: float) -> None:
-        """Ends what has been here for too long, or says too much. ``drained_since_s``: all that had come before was received."""
+        """Ends what has been here for too long, or says too much. ``drained_since_s``: all that had come
+        before was received."""
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_S
@@ -150,7 +161,8 @@ def _socket_inode(descriptor: int) -> int:
 
 
 def _handle(descriptor: int) -> socket.socket:
-    """One of our own on the same connection, which ZeroMQ may close meanwhile. Raises ``OSError`` where it is no socket any more."""
+    """One of our own on the same connection, which ZeroMQ may close meanwhile. Raises ``OSError`` where it is
+    no socket any more."""
     copy = os.dup(descriptor)
     try:
         return socket.socket(fileno=copy)
@@ -163,7 +175,9 @@ def _bytes_received(descriptor: int) -> int:
     """Over TCP; 0 for a Unix socket, whose peers are this machine's own users."""
     with contextlib.suppress(OSError, struct.error), _handle(descriptor) as handle:
         if handle.family != socket.AF_UNIX:
-            (count,) = _BYTES_RECEIVED.unpack(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size))
+            (count,) = _BYTES_RECEIVED.unpack(
+                handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size)
+            )
             return int(count)
     return 0
 

@@ -1,12 +1,15 @@
 """Messages without an end: what a peer has sent since its last whole message is bounded. Ingest thread only.
 
-ZeroMQ limits each part of a message, and keeps them until the last has come, however many they are. A client that keeps to the protocol never has
-more on the way than it has credit for: whoever sends more than that in one piece does not keep to it.
+ZeroMQ limits each part of a message, and keeps them until the last has come, however many they are. A client
+that keeps to the protocol never has more on the way than it has credit for: whoever sends more than that in
+one piece does not keep to it.
 
     bytes     over TCP, where the kernel counts them: more than credit and a little
-    memory    over any transport: the process has more than its plan, and the peer has said nothing whole for a while, though bytes of it wait to
-              be read. A part without content is 2 bytes on the wire and 64 in memory, and a Unix socket does not tell how many came. The while
-              is what the longest message that it may send takes on a slow link; a shorter one once that message cannot explain the memory
+    memory    over any transport: the process has more than its plan, and the peer has said nothing whole for
+              a while, though bytes of it wait to
+              be read. A part without content is 2 bytes on the wire and 64 in memory, and a Unix socket does
+              not tell how many came. The while is what the longest message that it may send takes on a slow
+              link; a shorter one once that message cannot explain the memory
 """
 
 from __future__ import annotations
@@ -27,12 +30,14 @@ BEYOND_PLAN_BYTES = 256 << 20  # before somebody is held responsible for it
 FURTHER_BYTES = 64 << 20  # before the next one is
 SILENT_S = 0.2  # a peer whose message does not end sends nothing else
 SLOW_BYTES_PER_S = 8 << 20  # of a link that still carries a camera: 100 Mbit/s
-FRAME_OVERHEAD_BYTES = 1024  # of a frame that is a message by itself: its header and record, and what ZMTP and CURVE add to each part
+# of a frame that is a message by itself: its header and record, and what ZMTP and CURVE add to each part
+FRAME_OVERHEAD_BYTES = 1024
 SAFETY = 2  # of credit: what was sent for a session that the daemon ended meanwhile may still be on its way
 
 
 class EndlessMessages:
-    """``bytes_received`` of a client's connection, 0 where that is not known; ``waits``: whether bytes of it wait to be read."""
+    """``bytes_received`` of a client's connection, 0 where that is not known; ``waits``: whether bytes of it
+    wait to be read."""
 
     def __init__(self, bytes_received: Callable[[Door], int], waits: Callable[[Door], bool]) -> None:
         self._bytes_received = bytes_received
@@ -41,7 +46,9 @@ class EndlessMessages:
         self._turn = 0
 
     def most_bytes(self, client: Client) -> int:
-        return CONTROL_BYTES + (TOLD_BYTES + SAFETY * client.most_credit_bytes if client.most_credit_bytes else 0)
+        return CONTROL_BYTES + (
+            TOLD_BYTES + SAFETY * client.most_credit_bytes if client.most_credit_bytes else 0
+        )
 
     def look(self, now_s: float, clients: Collection[Client]) -> list[Client]:
         """Those that have sent too much. Clients that are heard between two looks cost nothing."""
@@ -65,10 +72,13 @@ class EndlessMessages:
         return bytes_received - client.bytes_when_silent > self.most_bytes(client)
 
     def culprit(self, begin_s: float, beyond_bytes: int, clients: Collection[Client]) -> Client | None:
-        """Who fills this process's memory, as far as can be seen: at it, and overdue for longest. All that were whole by ``begin_s`` were heard."""
+        """Who fills this process's memory, as far as can be seen: at it, and overdue for longest. All that
+        were whole by ``begin_s`` were heard."""
 
         def overdue_s(client: Client) -> float:
-            return begin_s - client.last_heard_s - SILENT_S - _longest_message_bytes(client) / SLOW_BYTES_PER_S
+            return (
+                begin_s - client.last_heard_s - SILENT_S - _longest_message_bytes(client) / SLOW_BYTES_PER_S
+            )
 
         def is_suspect(client: Client) -> bool:
             if client.door is None or begin_s - client.last_heard_s <= SILENT_S:

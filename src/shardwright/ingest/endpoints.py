@@ -1,4 +1,5 @@
-"""Binding sockets: folders for this user alone, sockets of a dead daemon replaced, those of a live one refused with a clear error."""
+"""Binding sockets: folders for this user alone, sockets of a dead daemon replaced, those of a live one
+refused with a clear error."""
 
 from __future__ import annotations
 
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from .settings import IngestSettings
 
-BACKLOG = 256  # TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
-IO_THREADS = 2  # of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
+# TCP connections that the kernel keeps until they are accepted: a flood must not make an honest one try again
+BACKLOG = 256
+# of ZeroMQ: what comes over TCP, handshakes and garbage included, never keeps local cameras waiting
+IO_THREADS = 2
 MAX_WAITING = 32  # connections of the ring socket that have not asked yet
 _LOCAL, _TCP = 1, 2  # masks of these threads
 _ZERO_COPY_RECV = 10  # of a context: in zmq.h, not in pyzmq
@@ -38,33 +41,40 @@ _NOT_BOUND = {
 
 
 def make_context() -> zmq.Context[Any]:
-    """Small parts have memory of their own: else each holds the whole piece of 8 KiB and more that was read with it, and what a camera of tiny frames
-    has in flight takes a hundred times what it was admitted with. Parts that are longer than such a piece are never copied."""
+    """Small parts have memory of their own: else each holds the whole piece of 8 KiB and more that was read
+    with it, and what a camera of tiny frames has in flight takes a hundred times what it was admitted with.
+    Parts that are longer than such a piece are never copied."""
     context: zmq.Context[Any] = zmq.Context(IO_THREADS)
     context.set(_ZERO_COPY_RECV, 0)
     return context
 
 
 def make_router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
-    """A ROUTER whose names for connections cannot be guessed: it counts up from what C's ``rand`` gives, unseeded, and aborts the process
-    when a client has chosen the next one for itself."""
+    """A ROUTER whose names for connections cannot be guessed: it counts up from what C's ``rand`` gives,
+    unseeded, and aborts the process when a client has chosen the next one for itself."""
     ctypes.CDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
     return router
 
 
 def bind_router(router: zmq.Socket[bytes], settings: IngestSettings) -> tuple[str, ...]:
-    """Binds the ROUTER to all endpoints, those over TCP with CURVE where there is a secret key. Returns them, a ``*`` port replaced by the real one.
-    Raises ``ConfigError`` naming the endpoint that cannot be bound."""
-    router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a client that is gone or does not read is an error here, not a silent drop
+    """Binds the ROUTER to all endpoints, those over TCP with CURVE where there is a secret key. Returns them,
+    a ``*`` port replaced by the real one. Raises ``ConfigError`` naming the endpoint that cannot be bound."""
+    # a client that is gone or does not read is an error here, not a silent drop
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
     router.setsockopt(zmq.HANDSHAKE_IVL, settings.handshake_timeout_ms)
     router.setsockopt(zmq.BACKLOG, BACKLOG)
     router.setsockopt(zmq.RCVHWM, 256)  # messages a client; what is beyond waits in the client
     router.setsockopt(zmq.SNDHWM, 1000)
-    # Options hold for the endpoints that are bound after they are set: local ones first, then those that take only clients with keys.
+    # Options hold for the endpoints that are bound after they are set: local ones first, then those that take
+    # only clients with keys.
     router.setsockopt(zmq.AFFINITY, _LOCAL)
-    bound = {endpoint: _bind(router, endpoint, settings.group) for endpoint in settings.endpoints if not is_tcp(endpoint)}
+    bound = {
+        endpoint: _bind(router, endpoint, settings.group)
+        for endpoint in settings.endpoints
+        if not is_tcp(endpoint)
+    }
     router.setsockopt(zmq.AFFINITY, _TCP)
     if settings.access is not None:
         router.setsockopt(zmq.CURVE_SERVER, 1)
@@ -80,7 +90,8 @@ def is_tcp(endpoint: str) -> bool:
 
 
 def connection_descriptors(endpoints: Iterable[str], max_connections: int) -> int:
-    """How many open files connections may come to: clients, those that wait for rings, and over TCP strangers and what the kernel had kept."""
+    """How many open files connections may come to: clients, those that wait for rings, and over TCP strangers
+    and what the kernel had kept."""
     strangers = MAX_STRANGERS + BACKLOG if any(map(is_tcp, endpoints)) else 0
     return max_connections + MAX_WAITING + strangers
 
@@ -94,8 +105,14 @@ def _bind(router: zmq.Socket[bytes], endpoint: str, group: str | None = None) ->
             router.bind(endpoint)
     except zmq.ZMQError as error:
         in_use = error.errno == zmq.EADDRINUSE
-        hint = "Another program listens there; is a daemon already running?" if in_use else _NOT_BOUND.get(error.errno or 0)
-        raise ConfigError(f"cannot bind {endpoint}", expected="an endpoint that is free", got=str(error), hint=hint) from None
+        hint = (
+            "Another program listens there; is a daemon already running?"
+            if in_use
+            else _NOT_BOUND.get(error.errno or 0)
+        )
+        raise ConfigError(
+            f"cannot bind {endpoint}", expected="an endpoint that is free", got=str(error), hint=hint
+        ) from None
     if path is not None:
         _share(path, 0o660, group)
     last = router.getsockopt(zmq.LAST_ENDPOINT)
@@ -118,13 +135,18 @@ def bind_unix_listener(path: Path, group: str | None = None) -> socket.socket:
         raise
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot bind {path}", expected="a Unix socket path of at most 107 bytes that is free", got=str(error)) from None
+        raise ConfigError(
+            f"cannot bind {path}",
+            expected="a Unix socket path of at most 107 bytes that is free",
+            got=str(error),
+        ) from None
     return listener
 
 
 @contextlib.contextmanager
 def _for_this_user() -> Iterator[None]:
-    """A socket that is made meanwhile lets nobody else in, whatever the umask and the folder; a group is let in afterwards."""
+    """A socket that is made meanwhile lets nobody else in, whatever the umask and the folder; a group is let
+    in afterwards."""
     before = os.umask(0o177)
     try:
         yield
@@ -147,7 +169,8 @@ def _share(path: Path, mode: int, group: str | None) -> None:
 
 
 def _make_way(path: Path, group: str | None) -> None:
-    """Makes the folder, and removes a socket that nobody listens on. (ZeroMQ would take over a live one without a word.)"""
+    """Makes the folder, and removes a socket that nobody listens on. (ZeroMQ would take over a live one
+    without a word.)"""
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,7 +179,12 @@ def _make_way(path: Path, group: str | None) -> None:
             return
         if not path.is_socket():
             hint = "Remove it or choose another path"
-            raise ConfigError(f"cannot bind {path}", expected="a free path or a socket", got="another kind of file", hint=hint)
+            raise ConfigError(
+                f"cannot bind {path}",
+                expected="a free path or a socket",
+                got="another kind of file",
+                hint=hint,
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
             try:
@@ -164,7 +192,12 @@ def _make_way(path: Path, group: str | None) -> None:
             except ConnectionRefusedError:
                 path.unlink()  # its daemon is dead
                 return
-        raise ConfigError(f"{path} is in use", expected="a socket nobody listens on", got="a live one", hint="Is a daemon already running?")
+        raise ConfigError(
+            f"{path} is in use",
+            expected="a socket nobody listens on",
+            got="a live one",
+            hint="Is a daemon already running?",
+        )
     except OSError as error:
         raise ConfigError(f"cannot prepare {path}", got=error.strerror, hint=_way_out(path, error)) from None
 
@@ -174,5 +207,10 @@ def _way_out(path: Path, error: OSError) -> str:
     if not isinstance(error, PermissionError):
         return "Choose another path for it"
     user, folder, found = user_name(os.geteuid()), path.parent, owners(nearest_folder(path.parent))
-    again = ", at each boot (a service has it made: RuntimeDirectory)" if folder.is_relative_to("/run") else ""
-    return f"Found {found}. As root, install -d -o {user} {folder}{again}; or choose a path in a folder that {user} may write to"
+    again = (
+        ", at each boot (a service has it made: RuntimeDirectory)" if folder.is_relative_to("/run") else ""
+    )
+    return (
+        f"Found {found}. As root, install -d -o {user} {folder}{again}; or choose a path in a folder "
+        f"that {user} may write to"
+    )

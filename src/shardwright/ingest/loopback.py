@@ -1,4 +1,5 @@
-"""How fast messages with pixels go through a Unix socket of this machine: ZeroMQ's two ends, with nothing behind them."""
+"""How fast messages with pixels go through a Unix socket of this machine: ZeroMQ's two ends, with nothing
+behind them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _PATIENCE_MS = 10_000
 
 
 def ipc_rate(messages: Sequence[memoryview], seconds: float) -> tuple[float, int]:
-    """(seconds that it took, bytes that arrived) while ``messages`` were sent in turns for about ``seconds``; received without a further copy."""
+    """(seconds that it took, bytes that arrived) while ``messages`` were sent in turns for about ``seconds``;
+    received without a further copy."""
     with tempfile.TemporaryDirectory(prefix="sw-") as folder, zmq.Context() as context:
         endpoint = f"ipc://{folder}/s"
         with context.socket(zmq.PAIR) as receiver, context.socket(zmq.PAIR) as sender:
@@ -28,7 +30,9 @@ def ipc_rate(messages: Sequence[memoryview], seconds: float) -> tuple[float, int
             receiver.bind(endpoint)
             sender.connect(endpoint)
             until_s = time.monotonic() + seconds
-            thread = threading.Thread(target=_send, args=(sender, messages, until_s), name="loopback", daemon=True)
+            thread = threading.Thread(
+                target=_send, args=(sender, messages, until_s), name="loopback", daemon=True
+            )
             begin_s, received = time.monotonic(), 0
             thread.start()
             while size := len(receiver.recv(copy=False)):

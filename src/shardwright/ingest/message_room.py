@@ -1,4 +1,5 @@
-"""How much memory the heap keeps for pixels in messages, and for whom: what a client had at once stays for its next acquisitions, as its ring does.
+"""How much memory the heap keeps for pixels in messages, and for whom: what a client had at once stays for
+its next acquisitions, as its ring does.
 
     expect      a client is about to send so much: it is made ready in the opener thread
     make_room   somebody else is about to need memory: what nobody uses goes
@@ -7,8 +8,9 @@
     tick        what is kept for nobody goes, and what the heap has beyond the plan
     trim        memory is short: what is free goes
 
-What is kept was admitted, and goes before anything is made ready beside it: the budget holds. All of it runs in the ingest thread; what takes time is
-submitted. ``in_use_bytes``: of all acquisitions with pixels in messages, opened or being opened.
+What is kept was admitted, and goes before anything is made ready beside it: the budget holds. All of it runs
+in the ingest thread; what takes time is submitted. ``in_use_bytes``: of all acquisitions with pixels in
+messages, opened or being opened.
 """
 
 from __future__ import annotations
@@ -70,13 +72,17 @@ class MessageRoom:
         self._ended = True
 
     def tick(self, in_use_bytes: int, planned_bytes: int, *, acquiring: bool) -> None:
-        """``planned_bytes``: what all acquisitions may have. ``acquiring``: some are there, which a trim holds up: it has the heap's lock."""
+        """``planned_bytes``: what all acquisitions may have. ``acquiring``: some are there, which a trim
+        holds up: it has the heap's lock."""
         if self._peer is None:
             self.make_room(in_use_bytes)
-        if self._ended and self.beyond_plan(in_use_bytes, planned_bytes) > (FURTHER_BYTES if acquiring else 0):
+        if self._ended and self.beyond_plan(in_use_bytes, planned_bytes) > (
+            FURTHER_BYTES if acquiring else 0
+        ):
             self._ended = False
             self.trim()
 
     def beyond_plan(self, in_use_bytes: int, planned_bytes: int) -> int:
-        """How much more memory this process has than was promised: measured, not computed. What is in use of what is kept is planned already."""
+        """How much more memory this process has than was promised: measured, not computed. What is in use of
+        what is kept is planned already."""
         return resident_bytes() - RUNTIME_BYTES - planned_bytes - max(0, self.held_bytes - in_use_bytes)

@@ -1,9 +1,12 @@
-"""How acquisitions are opened, found on disk, resumed and reopened: the table in PROTOCOL.md, and the threads in which disks are waited for.
+"""How acquisitions are opened, found on disk, resumed and reopened: the table in PROTOCOL.md, and the threads
+in which disks are waited for.
 
     opener thread      new stores, rings, the hand-over to another client
-    recovery thread    unfinished stores of an earlier process, one after another, while everybody else is served
+    recovery thread    unfinished stores of an earlier process, one after another, while everybody else is
+                       served
 
-Everything else here runs in the ingest thread and never waits: a request that cannot be answered yet stays in line and is looked at again each round.
+Everything else here runs in the ingest thread and never waits: a request that cannot be answered yet stays in
+line and is looked at again each round.
 """
 
 from __future__ import annotations
@@ -14,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from shardwright.array.ome import layout_warnings
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import BudgetError, FencedError, LockedError, ResumeError, SessionLostError, ShardwrightError
+from shardwright.model.errors import (
+    BudgetError,
+    FencedError,
+    LockedError,
+    ResumeError,
+    SessionLostError,
+    ShardwrightError,
+)
 from shardwright.wire.controls import Problem
 from shardwright.wire.messages import Kind
 from shardwright.wire.session import DaemonEvent, DaemonState
@@ -77,7 +87,8 @@ class Openings:
         self._prepared.set()
         self._unfinished: list[Path] = []  # to be taken up as soon as it is
         self._message_room = MessageRoom(self._opener.submit)
-        self._last_client: Client | None = None  # that acquired: what workers have is kept for its next acquisition
+        # that acquired: what workers have is kept for its next acquisition
+        self._last_client: Client | None = None
         self._buffers_needed = (0, 0)  # by each worker: scratch, slots
 
     @property
@@ -90,7 +101,8 @@ class Openings:
         return [thread.name for thread in (self._opener, self._recoverer) if not thread.alive()]
 
     def adopt(self, paths: Iterable[Path]) -> None:
-        """Unfinished stores of an earlier process: each becomes a session without a client. Before the loop runs."""
+        """Unfinished stores of an earlier process: each becomes a session without a client. Before the loop
+        runs."""
         self._unfinished += paths
 
     def hold(self) -> None:
@@ -106,7 +118,12 @@ class Openings:
         if sum(other.client is client for other in self._pending) < MAX_WAITING:
             self._pending.append(pending)
         else:
-            self._refuse(pending, ErrorText(BudgetError, "too many requests at once", f"at most {MAX_WAITING} that are not answered"))
+            self._refuse(
+                pending,
+                ErrorText(
+                    BudgetError, "too many requests at once", f"at most {MAX_WAITING} that are not answered"
+                ),
+            )
 
     def give_back_idle_memory(self) -> None:
         """What was made ready for pixels in messages, or workers have, and is kept for nobody."""
@@ -115,14 +132,18 @@ class Openings:
         self._message_room.tick(self._in_messages(), self._planned_bytes(), acquiring=len(self._sessions) > 0)
 
     def beyond_plan(self) -> int:
-        """How much more memory this process has than all that is there may take. What a recovery takes is known when it is done: until then that is
-        the whole budget."""
+        """How much more memory this process has than all that is there may take. What a recovery takes is
+        known when it is done: until then that is the whole budget."""
         return self._message_room.beyond_plan(self._in_messages(), self._planned_bytes())
 
     def _planned_bytes(self) -> int:
-        in_plans = sum(limits.threads * (limits.scratch_bytes + limits.buffer_bytes) for limits in self._limits())
+        in_plans = sum(
+            limits.threads * (limits.scratch_bytes + limits.buffer_bytes) for limits in self._limits()
+        )
         kept = max(0, self._backstage.pool.buffer_bytes - in_plans)
-        planned_bytes = self._memory_bytes() + sum(session.unclaimed_bytes for session in self._sessions) + kept
+        planned_bytes = (
+            self._memory_bytes() + sum(session.unclaimed_bytes for session in self._sessions) + kept
+        )
         return max(planned_bytes, self._admission.budget_bytes) if self._recoveries else planned_bytes
 
     def trim(self) -> None:
@@ -138,12 +159,16 @@ class Openings:
         self._message_room.ended()
 
     def client_gone(self, client: Client) -> None:
-        """What it waits for goes with it, also while nothing is answered; what a thread prepares for it is looked at when that is done."""
-        self._pending = [pending for pending in self._pending if pending.client is not client or pending.work is not None]
+        """What it waits for goes with it, also while nothing is answered; what a thread prepares for it is
+        looked at when that is done."""
+        self._pending = [
+            pending for pending in self._pending if pending.client is not client or pending.work is not None
+        ]
         self._message_room.forget(client)
 
     def _expect(self, pending: Pending, ring_bytes: int) -> None:
-        """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the place of what nobody uses."""
+        """Before its memory is provided: pixels in messages get theirs from what is kept, a ring takes the
+        place of what nobody uses."""
         self._last_client = pending.client
         self._limit_buffers()
         if pending.request.transport == "message":
@@ -153,10 +178,14 @@ class Openings:
             self._message_room.make_room(self._in_messages())
 
     def _limit_buffers(self) -> None:
-        """The buffers of workers grow with the largest chunks, which are in the plan of the acquisition that has them: what no acquisition needs
-        that is here or being opened goes before anything is made ready beside it."""
+        """The buffers of workers grow with the largest chunks, which are in the plan of the acquisition that
+        has them: what no acquisition needs that is here or being opened goes before anything is made ready
+        beside it."""
         limits = self._limits()
-        needed = (max((each.scratch_bytes for each in limits), default=0), max((each.buffer_bytes for each in limits), default=0))
+        needed = (
+            max((each.scratch_bytes for each in limits), default=0),
+            max((each.buffer_bytes for each in limits), default=0),
+        )
         if needed != self._buffers_needed:
             self._buffers_needed = needed
             self._opener.submit(self._backstage.pool.keep_buffers, *needed)
@@ -164,7 +193,9 @@ class Openings:
 
     def _in_messages(self) -> int:
         being_made = sum(pending.message_bytes for pending in self._pending)
-        return being_made + sum(session.acquisition.limits.ring_bytes for session in self._sessions if session.pixels_in_messages)
+        return being_made + sum(
+            session.acquisition.limits.ring_bytes for session in self._sessions if session.pixels_in_messages
+        )
 
     def begin_stop(self) -> None:
         """What has not begun never will: unfinished stores wait for the next start, requests are refused."""
@@ -176,7 +207,8 @@ class Openings:
         self._recoverer.close()
 
     def advance(self) -> None:
-        """One round: takes what the threads have prepared (or will not, being dead), then looks at everyone in line."""
+        """One round: takes what the threads have prepared (or will not, being dead), then looks at everyone
+        in line."""
         for thread in (self._opener, self._recoverer):
             thread.fail_if_dead()
         if not self._prepared.is_set() and not self._stopping:
@@ -187,7 +219,12 @@ class Openings:
             try:
                 answered = self._advance(pending)
             except Exception as error:  # noqa: BLE001 - a defect that a client's spec can provoke must not end the others
-                self._refuse(pending, ErrorText.of(error, ShardwrightError("the daemon failed to open this acquisition", got=repr(error))))
+                self._refuse(
+                    pending,
+                    ErrorText.of(
+                        error, ShardwrightError("the daemon failed to open this acquisition", got=repr(error))
+                    ),
+                )
                 answered = True
             if answered:
                 self._pending.remove(pending)
@@ -206,24 +243,34 @@ class Openings:
             return self._reopen(pending)
         return self._create(pending)
 
-    # Decisions ------------------------------------------------------------------------------------------------------------------------------
+    # Decisions
+    # ----------------------------------------------------------------------------------------------------
 
     def _create(self, pending: Pending) -> bool:
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         being_made = [other.admitted for other in self._pending if other.admitted is not None]
-        admitted = self._admission.admit(pending.request, len(self._sessions) + len(being_made), self._memory_bytes(), self._descriptors())
+        admitted = self._admission.admit(
+            pending.request, len(self._sessions) + len(being_made), self._memory_bytes(), self._descriptors()
+        )
         known = self._sessions.of_path(admitted.path) is not None or admitted.path in self._recoveries
         if known or any(other.path == admitted.path for other in being_made):
             raise taken(admitted.path, unfinished=True)
         pending.admitted, pending.more_bytes = admitted, admitted.limits.bytes_with(pending.request.transport)
         self._expect(pending, admitted.limits.ring_bytes)
-        pending.work = self._opener.submit(self._backstage.create, admitted, pending.client, pending.request.transport)
+        pending.work = self._opener.submit(
+            self._backstage.create, admitted, pending.client, pending.request.transport
+        )
         return False
 
     def _sessions_of(self, client: Client) -> int:
-        """How many acquisitions a client has open, or is about to have. Those that it left behind are its own as long as they wait for it."""
-        open_ones = sum(session.client is not None and session.client.is_same_user(client) for session in self._sessions)
-        return open_ones + sum(other.work is not None and other.client.is_same_user(client) for other in self._pending)
+        """How many acquisitions a client has open, or is about to have. Those that it left behind are its own
+        as long as they wait for it."""
+        open_ones = sum(
+            session.client is not None and session.client.is_same_user(client) for session in self._sessions
+        )
+        return open_ones + sum(
+            other.work is not None and other.client.is_same_user(client) for other in self._pending
+        )
 
     def _descriptors(self) -> int:
         return sum(each.descriptors for each in self._limits())
@@ -234,7 +281,9 @@ class Openings:
         return limits + [pending.admitted.limits for pending in self._pending if pending.admitted is not None]
 
     def _memory_bytes(self) -> int:
-        return sum(pending.more_bytes for pending in self._pending) + sum(session.memory_bytes for session in self._sessions)
+        return sum(pending.more_bytes for pending in self._pending) + sum(
+            session.memory_bytes for session in self._sessions
+        )
 
     def _resume(self, pending: Pending, resume: Resume) -> bool:
         session = self._sessions.of_identity(resume.acquisition)
@@ -245,7 +294,9 @@ class Openings:
             return False  # the receipt will be its answer
         credit, came = session.credit, session.acquisition.next_sequence
         if came > resume.next_sequence or credit.ring_slots not in (0, resume.ring_slots):
-            expected = f"next_sequence {came} or more" + (f", {credit.ring_slots} slots" if credit.ring_slots else "")
+            expected = f"next_sequence {came} or more" + (
+                f", {credit.ring_slots} slots" if credit.ring_slots else ""
+            )
             got = f"{resume.next_sequence}, {resume.ring_slots} slots"
             raise ResumeError("this client does not know its own acquisition", expected=expected, got=got)
         session.lose_client(ErrorText(SessionLostError, "its client came back over another connection"))
@@ -258,7 +309,11 @@ class Openings:
             self._refuse(pending, ended.why, receipt=ended.receipt)
             return True
         if self._recovery_failed(pending):
-            raise ResumeError("this acquisition is not known here", expected="one that is open or unfinished", got=resume.acquisition)
+            raise ResumeError(
+                "this acquisition is not known here",
+                expected="one that is open or unfinished",
+                got=resume.acquisition,
+            )
         return False
 
     def _reopen(self, pending: Pending) -> bool:
@@ -277,16 +332,23 @@ class Openings:
             if self._probe(session.attachment.client):
                 holder = session.attachment.client.hello
                 hint = "It can be reopened once that client has ended"
-                raise LockedError("a client is attached to this acquisition", got=f"process {holder.pid} on {holder.host}", hint=hint)
+                raise LockedError(
+                    "a client is attached to this acquisition",
+                    got=f"process {holder.pid} on {holder.host}",
+                    hint=hint,
+                )
             return False
         if session.state is not DaemonState.DETACHED:
-            raise ResumeError("this acquisition is being finished", expected="an unfinished one", got=str(path))
+            raise ResumeError(
+                "this acquisition is being finished", expected="an unfinished one", got=str(path)
+            )
         self._admission.check_same_array(pending.request, session.acquisition.spec)
         self._admission.check_sessions_of_client(self._sessions_of(pending.client))
         return self._hand_over(pending, session, session.acquisition.limits.ring_frames)
 
     def _hand_over(self, pending: Pending, session: Session, ring_slots: int) -> bool:
-        """Prepares the session for its next client as soon as there is memory: the earlier ring may still be needed."""
+        """Prepares the session for its next client as soon as there is memory: the earlier ring may still be
+        needed."""
         request, acquisition = pending.request, session.acquisition
         self._admission.check_transport(request, acquisition.limits)
         more = session.bytes_to_attach(ring_slots, request.transport)
@@ -299,11 +361,17 @@ class Openings:
         pending.session, pending.more_bytes = session, more
         session.busy, session.paused = True, request.reopen
         pending.work = self._opener.submit(
-            self._backstage.hand_over, acquisition, pending.client, ring_slots, request.transport, to_another=request.reopen
+            self._backstage.hand_over,
+            acquisition,
+            pending.client,
+            ring_slots,
+            request.transport,
+            to_another=request.reopen,
         )
         return False
 
-    # What the threads have done -------------------------------------------------------------------------------------------------------------
+    # What the threads have done
+    # ----------------------------------------------------------------------------------------------------
 
     def _take_work(self, pending: Pending) -> bool:
         assert pending.work is not None
@@ -315,15 +383,24 @@ class Openings:
         assert pending.admitted is not None
         admitted, pending.admitted = pending.admitted, None
         acquisition, ring = work.result()
-        session = Session(acquisition, admitted.settings, admitted.stream, recovered=False, on_event=self._on_event)
+        session = Session(
+            acquisition, admitted.settings, admitted.stream, recovered=False, on_event=self._on_event
+        )
         self._sessions.add(session)
         self._attach(pending, session, ring)
-        facts = {"path": str(admitted.path), "host": pending.client.hello.host, "transport": pending.request.transport}
+        facts = {
+            "path": str(admitted.path),
+            "host": pending.client.hello.host,
+            "transport": pending.request.transport,
+        }
         self._on_event("acquisition_opened", facts)
         for warning in layout_warnings(admitted.spec):
             self._on_event("layout_warning", {"path": str(admitted.path), "warning": warning})
         if pending.client.gone:
-            session.end_early(DaemonEvent.CLIENT_LEFT, ErrorText(SessionLostError, "the client left while its acquisition was being opened"))
+            session.end_early(
+                DaemonEvent.CLIENT_LEFT,
+                ErrorText(SessionLostError, "the client left while its acquisition was being opened"),
+            )
         return True
 
     def _take_hand_over(self, pending: Pending, session: Session, work: Promise[Ring | None]) -> bool:
@@ -333,7 +410,11 @@ class Openings:
             if ring is not None:
                 ring.close()
             return False
-        facts = {"path": str(session.acquisition.path), "host": pending.client.hello.host, "client_epoch": session.acquisition.client_epoch}
+        facts = {
+            "path": str(session.acquisition.path),
+            "host": pending.client.hello.host,
+            "client_epoch": session.acquisition.client_epoch,
+        }
         self._on_event("acquisition_reopened" if pending.request.reopen else "acquisition_resumed", facts)
         return True
 
@@ -343,7 +424,11 @@ class Openings:
             return False
         self._sessions.attached(session, attachment)
         client = pending.client
-        has = sum(each.message_bytes for each in self._sessions if each.attachment is not None and each.attachment.client is client)
+        has = sum(
+            each.message_bytes
+            for each in self._sessions
+            if each.attachment is not None and each.attachment.client is client
+        )
         client.most_credit_bytes = max(client.most_credit_bytes, has)
         return True
 
@@ -359,7 +444,8 @@ class Openings:
         return self._recoveries[path]
 
     def _recovery_failed(self, pending: Pending) -> bool:
-        """The acquisition may be on disk: for each request it is looked for. True when it was not found there; raises what went wrong."""
+        """The acquisition may be on disk: for each request it is looked for. True when it was not found
+        there; raises what went wrong."""
         now_s = time.monotonic()
         if now_s < pending.next_look_s:
             return False
@@ -368,15 +454,23 @@ class Openings:
         if pending.recovery in self._recoveries.values():
             return False
         why = pending.recovery.failure()
-        if why is not None and why.is_a(LockedError) and pending.request.resume is not None and now_s < pending.patient_until_s:
-            pending.recovery, pending.next_look_s = None, now_s + LOCK_RETRY_S  # the process that has it may be about to die
+        if (
+            why is not None
+            and why.is_a(LockedError)
+            and pending.request.resume is not None
+            and now_s < pending.patient_until_s
+        ):
+            # the process that has it may be about to die
+            pending.recovery, pending.next_look_s = None, now_s + LOCK_RETRY_S
             return False
         if why is not None:
             raise why.to_error()
         return True
 
     def _take_recovered(self) -> None:
-        for path, recovery in [(path, recovery) for path, recovery in self._recoveries.items() if recovery.done()]:
+        for path, recovery in [
+            (path, recovery) for path, recovery in self._recoveries.items() if recovery.done()
+        ]:
             del self._recoveries[path]
             if recovery.cancelled():
                 continue
@@ -386,8 +480,13 @@ class Openings:
             acquisition = recovery.result()
             settings = self._admission.settings_found(path.parent, acquisition.spec)
             stream = self._admission.stream_name_found(path.parent, acquisition.spec)
-            self._sessions.add(Session(acquisition, settings, stream, recovered=True, on_event=self._on_event))
-            self._on_event("acquisition_recovered", {"path": str(path), "identity": acquisition.identity, "frames": acquisition.next_sequence})
+            self._sessions.add(
+                Session(acquisition, settings, stream, recovered=True, on_event=self._on_event)
+            )
+            self._on_event(
+                "acquisition_recovered",
+                {"path": str(path), "identity": acquisition.identity, "frames": acquisition.next_sequence},
+            )
 
     def _refuse(self, pending: Pending, why: ErrorText, receipt: Any = None) -> None:
         client, request = pending.client, pending.request
@@ -399,6 +498,12 @@ class Openings:
 
 def _check_epoch(resume: Resume, epoch: int) -> None:
     if resume.client_epoch < epoch:
-        raise FencedError("another client has taken this acquisition over", expected=f"client_epoch {epoch}", got=resume.client_epoch)
+        raise FencedError(
+            "another client has taken this acquisition over",
+            expected=f"client_epoch {epoch}",
+            got=resume.client_epoch,
+        )
     if resume.client_epoch > epoch:
-        raise ResumeError("no such client of this acquisition", expected=f"client_epoch {epoch}", got=resume.client_epoch)
+        raise ResumeError(
+            "no such client of this acquisition", expected=f"client_epoch {epoch}", got=resume.client_epoch
+        )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Pending:
-    """An OPEN that is not answered yet. ``work``: what a thread prepares for it: a new acquisition for ``admitted``, or a ring for ``session``;
-    ``more_bytes`` count against the budget until that is done."""
+    """An OPEN that is not answered yet. ``work``: what a thread prepares for it: a new acquisition for
+    ``admitted``, or a ring for ``session``; ``more_bytes`` count against the budget until that is done."""
 
     client: Client
     request: Open

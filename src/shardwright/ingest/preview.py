@@ -1,7 +1,9 @@
-"""The newest frame of an acquisition, made small: for people who watch. Taken only after somebody has asked, and then from one frame.
+"""The newest frame of an acquisition, made small: for people who watch. Taken only after somebody has asked,
+and then from one frame.
 
 any thread       ask    sets a flag; returns what was taken last
-ingest thread    take   while the flag is set: every n-th pixel of the batch's newest frame, where its pixels are anyway
+ingest thread    take   while the flag is set: every n-th pixel of the batch's newest frame, where its pixels
+                 are anyway
 """
 
 from __future__ import annotations
@@ -38,7 +40,12 @@ class Preview:
         height, width = pixels.shape
         data = base64.b64encode(pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()).decode()
         facts = {"width": width, "height": height, "dtype": pixels.dtype.name, "data": data}
-        return {**facts, "frame": self.sequence, "frame_id": None if self.frame_id < 0 else self.frame_id, "time_s": time.monotonic() - self.taken_s}
+        return {
+            **facts,
+            "frame": self.sequence,
+            "frame_id": None if self.frame_id < 0 else self.frame_id,
+            "time_s": time.monotonic() - self.taken_s,
+        }
 
 
 class PreviewTap:
@@ -48,7 +55,8 @@ class PreviewTap:
         self.wanted = False  # the ingest thread looks at nothing else
         self._dtype = np.dtype(spec.dtype).newbyteorder("<")
         self._shape = spec.frame_shape
-        self._step = -(-max(spec.frame_shape) // MOST_PIXELS)  # the same down and across: the picture keeps the frame's proportions
+        # the same down and across: the picture keeps the frame's proportions
+        self._step = -(-max(spec.frame_shape) // MOST_PIXELS)
         self._last: Preview | None = None
 
     def ask(self) -> Preview | None:
@@ -68,12 +76,18 @@ class PreviewTap:
         memory = (ctypes.c_uint8 * nbytes).from_address(int(addresses[newest]))
         frame = np.frombuffer(memoryview(memory), self._dtype).reshape(self._shape)
         described = descriptors[newest]
-        self._last = Preview(frame[:: self._step, :: self._step].copy(), int(described["sequence"]), int(described["frame_id"]), time.monotonic())
+        self._last = Preview(
+            frame[:: self._step, :: self._step].copy(),
+            int(described["sequence"]),
+            int(described["frame_id"]),
+            time.monotonic(),
+        )
         self.wanted = False
 
 
 def shown(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As uint8 or uint16, which every viewer takes: those two as they are, any other dtype from its least to its greatest value; NaN is dark."""
+    """As uint8 or uint16, which every viewer takes: those two as they are, any other dtype from its least to
+    its greatest value; NaN is dark."""
     if pixels.dtype.kind == "u" and pixels.dtype.itemsize <= 2:
         return pixels
     values = pixels.astype(np.float64)

@@ -1,4 +1,5 @@
-"""Every acquisition that the daemon has open, found by token, identity or path, and the receipts of the last that have ended. Ingest thread only."""
+"""Every acquisition that the daemon has open, found by token, identity or path, and the receipts of the last
+that have ended. Ingest thread only."""
 
 from __future__ import annotations
 
@@ -60,13 +61,19 @@ class Sessions:
     def of_token(self, token: int) -> Session | None:
         """The session that a client is attached to by this token."""
         session = self._by_token.get(token)
-        return session if session is not None and session.attachment is not None and session.attachment.token == token else None
+        return (
+            session
+            if session is not None and session.attachment is not None and session.attachment.token == token
+            else None
+        )
 
     def of_identity(self, identity: str) -> Session | None:
         return self._by_identity.get(identity)
 
     def of_path(self, path: Path) -> Session | None:
-        return next((session for session in self._by_identity.values() if session.acquisition.path == path), None)
+        return next(
+            (session for session in self._by_identity.values() if session.acquisition.path == path), None
+        )
 
     def ended(self, identity: str) -> Ended | None:
         return self._ended.get(identity)

@@ -1,7 +1,9 @@
-"""Hands rings to clients on this machine: a Unix stream socket, one request and one answer a connection, the memfd as SCM_RIGHTS.
+"""Hands rings to clients on this machine: a Unix stream socket, one request and one answer a connection, the
+memfd as SCM_RIGHTS.
 
-Non-blocking, served from the ingest loop. A connection that says nothing for ``PATIENCE_S`` is dropped, and only a few may wait at once: where more
-come, those go that have been silent for longest. A client asks as soon as it has connected, so it is never one of them.
+Non-blocking, served from the ingest loop. A connection that says nothing for ``PATIENCE_S`` is dropped, and
+only a few may wait at once: where more come, those go that have been silent for longest. A client asks as
+soon as it has connected, so it is never one of them.
 """
 
 from __future__ import annotations
@@ -29,13 +31,17 @@ MAX_NEW = MAX_WAITING // 2  # of one round: each of them is looked at once more 
 
 
 class RingHandover:
-    """``take(session, token)`` gives the ring that a token stands for, once. Registers its sockets with ``poller`` and answers in ``serve``."""
+    """``take(session, token)`` gives the ring that a token stands for, once. Registers its sockets with
+    ``poller`` and answers in ``serve``."""
 
-    def __init__(self, path: Path, take: Callable[[int, str], Ring | None], poller: zmq.Poller, group: str | None) -> None:
+    def __init__(
+        self, path: Path, take: Callable[[int, str], Ring | None], poller: zmq.Poller, group: str | None
+    ) -> None:
         self._path = path
         self._take = take
         self._poller = poller
-        self._waiting: dict[int, tuple[socket.socket, float]] = {}  # by descriptor: connection and when patience ends
+        # by descriptor: connection and when patience ends
+        self._waiting: dict[int, tuple[socket.socket, float]] = {}
         self._listener = bind_unix_listener(path, group)
         poller.register(self._listener.fileno(), zmq.POLLIN)
 
@@ -72,7 +78,9 @@ class RingHandover:
             if ring is None:
                 connection.send(handover.encode_answer(handover.REFUSED, 0))
             else:
-                socket.send_fds(connection, [handover.encode_answer(handover.GIVEN, ring.ring_bytes)], [ring.descriptor])
+                socket.send_fds(
+                    connection, [handover.encode_answer(handover.GIVEN, ring.ring_bytes)], [ring.descriptor]
+                )
         self._drop(descriptor)
 
     def _drop(self, descriptor: int) -> None:

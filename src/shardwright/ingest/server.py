@@ -1,10 +1,11 @@
 """The ingest loop: one thread, one poller over the ROUTER, the ring socket and a wake-up descriptor.
 
-    round    wait -> wakes -> who came and went -> keys -> ring handovers -> messages -> requests to open -> each session's pipeline
+    round    wait -> wakes -> who came and went -> keys -> ring handovers -> messages -> requests to open ->
+             each session's pipeline
              -> heartbeats, silence and strangers
 
-Nothing in a round waits for a disk: ``opening.py`` has threads for what does. An exception in the loop leaves ``run``; whoever started it must end
-the process with an error.
+Nothing in a round waits for a disk: ``opening.py`` has threads for what does. An exception in the loop leaves
+``run``; whoever started it must end the process with an error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ import zmq
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
 from shardwright.model.error_text import ErrorText
-from shardwright.model.errors import ProtocolError, SessionLostError, ShardwrightError, StoreGoneError, UnknownAcquisitionError
+from shardwright.model.errors import (
+    ProtocolError,
+    SessionLostError,
+    ShardwrightError,
+    StoreGoneError,
+    UnknownAcquisitionError,
+)
 from shardwright.model.names import store_name
 from shardwright.recovery.resume import resume
 from shardwright.storage.ring import Ring, SpareRing
@@ -53,7 +60,9 @@ if TYPE_CHECKING:
     from .session import Session
     from .settings import IngestSettings, StreamPolicy
 
-MESSAGES_A_ROUND = 256  # at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence is judged
+# at least; never fewer than clients, so that ZeroMQ's fair queueing gives each of them a turn before silence
+# is judged
+MESSAGES_A_ROUND = 256
 MAX_WAIT_MS = 100  # how late a stop is noticed
 LINGER_MS = 1000
 
@@ -77,10 +86,14 @@ class IngestServer:
         self._on_event = on_event
         self._connections = Connections(settings, on_event, self._client_gone)
         self._sessions = Sessions()
-        self._view = IngestView(self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes)
+        self._view = IngestView(
+            self._sessions, pool, [stream.name for stream in streams], settings.memory_budget_bytes
+        )
         self._admission = Admission(settings, streams, limits_of or partial(_limits, pool.threads, settings))
         self._rings = SpareRing()
-        backstage = Backstage(pool, self.wake, self._admission, self._rings, open_acquisition, resume_acquisition)
+        backstage = Backstage(
+            pool, self.wake, self._admission, self._rings, open_acquisition, resume_acquisition
+        )
         self._openings = Openings(
             self._admission,
             self._sessions,
@@ -91,7 +104,8 @@ class IngestServer:
             resume_timeout_ms=settings.resume_timeout_ms,
         )
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._wake_descriptor)  # no earlier: a worker may still be about to wake us
+        # no earlier: a worker may still be about to wake us
+        weakref.finalize(self, os.close, self._wake_descriptor)
         self._context: zmq.Context[Any] | None = None
         self._poller = zmq.Poller()
         self._router: zmq.Socket[bytes] | None = None
@@ -105,7 +119,8 @@ class IngestServer:
         self._foreign_messages = 0
         self._next_sample_s = 0.0
 
-    # Any thread -----------------------------------------------------------------------------------------------------------------------------
+    # Any thread
+    # ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """A worker has something for ``poll``."""
@@ -127,8 +142,8 @@ class IngestServer:
             session.acquisition.warn_below(low_water_bytes)
 
     def reload_clients(self) -> dict[str, list[str]]:
-        """Reads the folder of client keys again (``ZapHandler.reload``), in the calling thread; the connections of keys that are gone are cut.
-        Raises ``ConfigError``."""
+        """Reads the folder of client keys again (``ZapHandler.reload``), in the calling thread; the
+        connections of keys that are gone are cut. Raises ``ConfigError``."""
         if self._zap is None:
             return {"added": [], "removed": []}
         try:
@@ -139,36 +154,49 @@ class IngestServer:
 
     def snapshot(self) -> dict[str, Any]:
         """What a status page shows."""
-        return {"clients": len(self._connections), "foreign_messages": self._foreign_messages, **self._view.snapshot()}
+        return {
+            "clients": len(self._connections),
+            "foreign_messages": self._foreign_messages,
+            **self._view.snapshot(),
+        }
 
     def preview(self, *, stream: str | None = None, name: str | None = None) -> dict[str, Any] | None:
-        """The newest frame that was taken of the acquisition ``name``, or of the one of ``stream`` that began last; None while there is none.
+        """The newest frame that was taken of the acquisition ``name``, or of the one of ``stream`` that began
+        last; None while there is none.
 
-        Costs the ingest thread nothing but for the frame that it takes next, because of this call. Raises ``UnknownStreamError``,
-        ``InvalidNameError``.
+        Costs the ingest thread nothing but for the frame that it takes next, because of this call. Raises
+        ``UnknownStreamError``, ``InvalidNameError``.
         """
         return self._view.preview(stream, name)
 
     def stop_acquisition(self, name: str) -> None:
-        """An open acquisition is ended in good order as soon as the ingest thread comes to it; its client is told when it is sealed.
-        Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
+        """An open acquisition is ended in good order as soon as the ingest thread comes to it; its client is
+        told when it is sealed. Raises ``InvalidNameError``, ``UnknownAcquisitionError``."""
         folder = store_name(name)
-        chosen = [session for session in self._sessions.book.running if session.acquisition.path.name == folder]
+        chosen = [
+            session for session in self._sessions.book.running if session.acquisition.path.name == folder
+        ]
         if not chosen:
-            raise UnknownAcquisitionError("no acquisition of this name is open", got=name, hint="`shardwright acquisitions` lists those that are")
+            raise UnknownAcquisitionError(
+                "no acquisition of this name is open",
+                got=name,
+                hint="`shardwright acquisitions` lists those that are",
+            )
         for session in chosen:
             session.stop_asked = True
         self.wake()
 
     def ring_fill(self) -> float:
-        """How full the fullest ring is, 0 to 1: frames that are still needed, those of a chunk that is not full yet among them."""
+        """How full the fullest ring is, 0 to 1: frames that are still needed, those of a chunk that is not
+        full yet among them."""
         return max((session.ring_fill for session in self._sessions), default=0.0)
 
     def acquiring(self) -> bool:
         """Whether any acquisition is open."""
         return len(self._sessions) > 0
 
-    # The ingest thread ----------------------------------------------------------------------------------------------------------------------
+    # The ingest thread
+    # ----------------------------------------------------------------------------------------------------
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -188,18 +216,21 @@ class IngestServer:
             self._poller.register(self._router, zmq.POLLIN)
             self._poller.register(self._wake_descriptor, zmq.POLLIN)
             if self._settings.ring_socket is not None:
-                self._handover = RingHandover(self._settings.ring_socket, self._take_ring, self._poller, self._settings.group)
+                self._handover = RingHandover(
+                    self._settings.ring_socket, self._take_ring, self._poller, self._settings.group
+                )
         except BaseException:
             self._close(linger_ms=0)
             raise
 
     def adopt(self, paths: Iterable[Path]) -> None:
-        """Takes up unfinished stores of an earlier process, one after another, while everybody else is served; their clients may resume or reopen
-        them. Before ``run``."""
+        """Takes up unfinished stores of an earlier process, one after another, while everybody else is
+        served; their clients may resume or reopen them. Before ``run``."""
         self._openings.adopt(paths)
 
     def hold(self) -> None:
-        """Clients are welcomed, and whoever wants to acquire waits, until ``let_go``: this machine is not ready to take frames. Before ``run``."""
+        """Clients are welcomed, and whoever wants to acquire waits, until ``let_go``: this machine is not
+        ready to take frames. Before ``run``."""
         self._openings.hold()
 
     def run(self, stop: threading.Event) -> None:
@@ -280,7 +311,8 @@ class IngestServer:
     def _wait_ms(self) -> int:
         return max(0, min(MAX_WAIT_MS, round(self._connections.until_heartbeat_s * 1000 + 0.5)))
 
-    # Messages -------------------------------------------------------------------------------------------------------------------------------
+    # Messages
+    # ----------------------------------------------------------------------------------------------------
 
     def _receive_some(self) -> bool:
         """Takes what has come, up to a bound; returns whether that was all."""
@@ -322,13 +354,19 @@ class IngestServer:
         if header.kind is Kind.OPEN:
             self._openings.open(client, Open.from_body(self._connections.control(body)))
         elif header.kind is Kind.ERROR:
-            self._connections.lose(client, Problem.from_body(self._connections.control(body)).error, left=True)
+            self._connections.lose(
+                client, Problem.from_body(self._connections.control(body)).error, left=True
+            )
         elif header.kind is not Kind.HEARTBEAT:
-            raise ProtocolError(f"{header.kind.name} came out of turn", expected="OPEN, HEARTBEAT or ERROR on session 0")
+            raise ProtocolError(
+                f"{header.kind.name} came out of turn", expected="OPEN, HEARTBEAT or ERROR on session 0"
+            )
 
     def _refuse_token(self, client: Client, header: Header) -> None:
         """A session that has ended, or is another client's. Said once a message; the connection goes on."""
-        why = ErrorText(SessionLostError, "this session has ended or is not yours", got=f"session {header.session:#x}")
+        why = ErrorText(
+            SessionLostError, "this session has ended or is not yours", got=f"session {header.session:#x}"
+        )
         problem = Problem(why, fatal=True)
         self._connections.send(client, Counter(header.session).control(Kind.ERROR, problem.to_body()))
 
@@ -336,7 +374,8 @@ class IngestServer:
         session = self._sessions.of_token(token)
         return None if session is None else session.take_ring(ring_token)
 
-    # Ends -----------------------------------------------------------------------------------------------------------------------------------
+    # Ends
+    # ----------------------------------------------------------------------------------------------------
 
     def _forget(self, session: Session) -> None:
         self._sessions.forget(session)
@@ -345,12 +384,19 @@ class IngestServer:
         receipt = session.acquisition.receipt()
         if self._stopping and session.acquisition.left_to_recovery:
             self.left_to_recovery.append(session.acquisition.path)
-        facts = {**receipt.to_dict(), **({"reason": str(why)} if why else {}), **({"exception": why.trace} if why and why.trace else {})}
+        facts = {
+            **receipt.to_dict(),
+            **({"reason": str(why)} if why else {}),
+            **({"exception": why.trace} if why and why.trace else {}),
+        }
         self._on_event("acquisition_failed" if failed else "acquisition_ended", facts)
         if trouble := receipt.trouble:
             gone = why is not None and why.is_a(StoreGoneError)
             hint = {} if gone else {"hint": f"`shardwright inspect --missing {receipt.path}` lists them"}
-            self._on_event("acquisition_incomplete", {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, **hint})
+            self._on_event(
+                "acquisition_incomplete",
+                {"path": receipt.path, "frames_received": receipt.frames_received, **trouble, **hint},
+            )
 
     def _client_gone(self, client: Client, why: ErrorText, left: bool) -> None:
         self._rings.release(client)
@@ -365,4 +411,10 @@ class IngestServer:
 
 def _limits(threads: int, settings: IngestSettings, spec: ArraySpec, ring_frames: int | None) -> Limits:
     share = settings.descriptors_per_acquisition
-    return Limits.derive(spec, threads=threads, ring_frames=ring_frames, memory_bytes=settings.memory_budget_bytes, descriptors=share)
+    return Limits.derive(
+        spec,
+        threads=threads,
+        ring_frames=ring_frames,
+        memory_bytes=settings.memory_budget_bytes,
+        descriptors=share,
+    )

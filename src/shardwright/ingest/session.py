@@ -1,7 +1,9 @@
-"""One acquisition and the client that is attached to it, if any: what its messages do, and what the acquisition has to tell it.
+"""One acquisition and the client that is attached to it, if any: what its messages do, and what the
+acquisition has to tell it.
 
-The table in wire/session.py decides what an event means in which state; this class acts on the verdict. It never blocks and touches no socket.
-It begins without a client, and outlives each of them until the acquisition has ended.
+The table in wire/session.py decides what an event means in which state; this class acts on the verdict. It
+never blocks and touches no socket. It begins without a client, and outlives each of them until the
+acquisition has ended.
 """
 
 from __future__ import annotations
@@ -41,14 +43,27 @@ if TYPE_CHECKING:
 
 MAX_UNTOLD_LOSSES = 1024  # ranges kept for a client that is away; the frame table has them all
 
-_EVENT_OF_KIND = {Kind.FRAMES: DaemonEvent.FRAMES, Kind.FLUSH: DaemonEvent.FLUSH, Kind.FINISH: DaemonEvent.FINISH}
+_EVENT_OF_KIND = {
+    Kind.FRAMES: DaemonEvent.FRAMES,
+    Kind.FLUSH: DaemonEvent.FLUSH,
+    Kind.FINISH: DaemonEvent.FINISH,
+}
 _ATTACHED = (DaemonState.AWAIT_RING, DaemonState.RUNNING, DaemonState.FINISHING)
 
 
 class Session:
-    """Owned by the ingest thread. ``busy``: it is being prepared for a client. ``paused``: by another thread, and nobody else may touch it."""
+    """Owned by the ingest thread. ``busy``: it is being prepared for a client. ``paused``: by another thread,
+    and nobody else may touch it."""
 
-    def __init__(self, acquisition: AcquisitionLike, settings: WriteSettings, stream: str, *, recovered: bool, on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        acquisition: AcquisitionLike,
+        settings: WriteSettings,
+        stream: str,
+        *,
+        recovered: bool,
+        on_event: OnEvent,
+    ) -> None:
         self.acquisition = acquisition
         self.settings = settings
         self.stream = stream
@@ -82,8 +97,15 @@ class Session:
         limits = self.acquisition.limits
         spare = limits.ring_bytes if self.attachment is None else 0
         kept = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.earlier_bytes()
-        messages = message_overhead_bytes(self.credit.ring_slots, "message" if self.pixels_in_messages else "shm")
-        return limits.acquisition_bytes + messages + _more_than_ring(limits, self.credit.ring_slots) + max(0, kept - spare)
+        messages = message_overhead_bytes(
+            self.credit.ring_slots, "message" if self.pixels_in_messages else "shm"
+        )
+        return (
+            limits.acquisition_bytes
+            + messages
+            + _more_than_ring(limits, self.credit.ring_slots)
+            + max(0, kept - spare)
+        )
 
     @property
     def unclaimed_bytes(self) -> int:
@@ -137,13 +159,18 @@ class Session:
         messages = message_overhead_bytes(ring_slots, transport)
         if self._never_attached:
             return limits.acquisition_bytes + messages + _more_than_ring(limits, ring_slots)
-        earlier = sum(ring.ring_bytes for ring in self._old_rings) + self.credit.frames_in_flight * limits.frame_bytes
+        earlier = (
+            sum(ring.ring_bytes for ring in self._old_rings)
+            + self.credit.frames_in_flight * limits.frame_bytes
+        )
         return messages + min(limits.ring_bytes, earlier)
 
-    # Clients come and go --------------------------------------------------------------------------------------------------------------------
+    # Clients come and go
+    # ----------------------------------------------------------------------------------------------------
 
     def attach(self, attachment: Attachment, request: Open) -> bool:
-        """A client takes the acquisition up. False: it cannot be any more, and ``attachment`` is not taken."""
+        """A client takes the acquisition up. False: it cannot be any more, and ``attachment`` is not
+        taken."""
         verdict, then = step(DAEMON_TABLE, self.state, DaemonEvent.ATTACHED)
         if verdict is Verdict.IGNORE:
             return False
@@ -158,7 +185,9 @@ class Session:
             self.credit.begin(acquisition.next_sequence, limits.ring_frames)
             self._losses.clear()  # of an earlier client's frames
         else:
-            again, released = self.credit.resume(resume.next_sequence, acquisition.missing(resume.next_sequence), resume.ring_slots)
+            again, released = self.credit.resume(
+                resume.next_sequence, acquisition.missing(resume.next_sequence), resume.ring_slots
+            )
         opened = Opened(
             request=request.request,
             path=str(acquisition.path),
@@ -172,7 +201,8 @@ class Session:
             client_epoch=acquisition.client_epoch,
             next_sequence=self.credit.next_sequence,
             missing=tuple(again),
-            overload="block" if self.settings.overload == "degrade" else self.settings.overload,  # which is all that a client has to do
+            # which is all that a client has to do
+            overload="block" if self.settings.overload == "degrade" else self.settings.overload,
             durability=self.settings.durability,
         )
         attachment.say(Kind.OPENED, opened.to_body())
@@ -194,7 +224,8 @@ class Session:
         return (time.monotonic() - self.detached_s) * 1000 if waits else 0.0
 
     def lose_client(self, why: ErrorText) -> None:
-        """It vanished: the acquisition stays open for it. One that was finished, or is over, only loses its listener."""
+        """It vanished: the acquisition stays open for it. One that was finished, or is over, only loses its
+        listener."""
         if self._step(DaemonEvent.LINK_LOST) is Verdict.ACCEPT:
             self.detached_s = time.monotonic()
             self._retire_ring()
@@ -215,7 +246,8 @@ class Session:
         verdict, self.state = step(DAEMON_TABLE, self.state, event)
         return verdict
 
-    # From the client ------------------------------------------------------------------------------------------------------------------------
+    # From the client
+    # ----------------------------------------------------------------------------------------------------
 
     def receive(self, header: Header, body: memoryview, pixels: Sequence[memoryview]) -> None:
         """Acts on one message of this session, whose parts were checked against its header."""
@@ -230,7 +262,11 @@ class Session:
             event = _EVENT_OF_KIND.get(header.kind, DaemonEvent.UNEXPECTED)
             verdict, then = step(DAEMON_TABLE, self.state, event)
             if verdict is Verdict.REFUSE:
-                raise ProtocolError(f"{header.kind.name} came out of turn", expected="the order of PROTOCOL.md", got=self.state.value)
+                raise ProtocolError(
+                    f"{header.kind.name} came out of turn",
+                    expected="the order of PROTOCOL.md",
+                    got=self.state.value,
+                )
             if verdict is Verdict.IGNORE:
                 return
             if event is DaemonEvent.FRAMES:
@@ -259,13 +295,19 @@ class Session:
 
     def _take_finish(self, finish: Finish) -> None:
         if finish.frames != self.credit.next_sequence or not self.credit.all_came():
-            raise ProtocolError("FINISH does not count what came", expected=f"{self.credit.next_sequence} frames", got=finish.frames)
+            raise ProtocolError(
+                "FINISH does not count what came",
+                expected=f"{self.credit.next_sequence} frames",
+                got=finish.frames,
+            )
         self.acquisition.finish(keep_empty=False)
 
-    # From the daemon ------------------------------------------------------------------------------------------------------------------------
+    # From the daemon
+    # ----------------------------------------------------------------------------------------------------
 
     def end_early(self, event: DaemonEvent, why: ErrorText, frames: tuple[int, int] | None = None) -> None:
-        """Ends the session before its time: what arrived is sealed. A violation is told at once, a stop when everything is sealed."""
+        """Ends the session before its time: what arrived is sealed. A violation is told at once, a stop when
+        everything is sealed."""
         verdict = self._step(event)
         if verdict is Verdict.IGNORE:
             return
@@ -278,36 +320,54 @@ class Session:
             self._say(Kind.ERROR, Problem(why, fatal=True, first=first, last=last, receipt=receipt).to_body())
 
     def stop(self, *, on_request: bool = False) -> None:
-        """``on_request``: this acquisition only, by somebody who said so; else the daemon stops, and cannot wait for room on a full disk."""
+        """``on_request``: this acquisition only, by somebody who said so; else the daemon stops, and cannot
+        wait for room on a full disk."""
         if on_request:
-            why = ErrorText(SessionLostError, "the acquisition was stopped on request", hint="What arrived is sealed")
+            why = ErrorText(
+                SessionLostError, "the acquisition was stopped on request", hint="What arrived is sealed"
+            )
         else:
             self.acquisition.wait_for_room_no_longer()
-            why = ErrorText(SessionLostError, "the daemon is stopping", hint="What arrived is sealed; acquire again when it is back")
+            why = ErrorText(
+                SessionLostError,
+                "the daemon is stopping",
+                hint="What arrived is sealed; acquire again when it is back",
+            )
         self.end_early(DaemonEvent.STOPPING, why)
 
     def time_out(self, patience_ms: int) -> None:
         """Nobody came back."""
-        self.end_early(DaemonEvent.TIMED_OUT, ErrorText(SessionLostError, "no client came back", f"one within {patience_ms} ms"))
+        self.end_early(
+            DaemonEvent.TIMED_OUT,
+            ErrorText(SessionLostError, "no client came back", f"one within {patience_ms} ms"),
+        )
 
     def advance(self) -> None:
         """One round: takes what the pipeline has finished and tells the client."""
         acquisition = self.acquisition
         acquisition.see_ring(self.credit.frames_in_flight, self.credit.ring_slots)
         released = self.credit.release(acquisition.poll(), acquisition.stored_watermark)
-        if self.attachment is not None and self.state in _ATTACHED:  # a draining session gets no credit for frames that would be dropped
+        # a draining session gets no credit for frames that would be dropped
+        if self.attachment is not None and self.state in _ATTACHED:
             self.attachment.acknowledge(released, acquisition.stored_watermark, acquisition.durable_watermark)
         self._tell_of_losses()
         for name, facts in acquisition.take_events():
             self._on_event(name, {"path": str(acquisition.path), **facts})
-        there = self.attachment is not None and self.state is not DaemonState.AWAIT_RING  # else it waits for somebody who can be told
-        if there and self.settings.on_duplicate == "fail" and (why := acquisition.take_duplicates()) is not None:
+        # else it waits for somebody who can be told
+        there = self.attachment is not None and self.state is not DaemonState.AWAIT_RING
+        if (
+            there
+            and self.settings.on_duplicate == "fail"
+            and (why := acquisition.take_duplicates()) is not None
+        ):
             self.end_early(DaemonEvent.VIOLATION, why)
         for ring in [ring for ring in self._old_rings if not self.credit.holds(ring)]:
             self._old_rings.remove(ring)
             ring.free()
         if acquisition.state is AcquisitionState.FAILED:
-            self.end_early(DaemonEvent.FAILED, self.why_ended or ErrorText(ShardwrightError, "the acquisition failed"))
+            self.end_early(
+                DaemonEvent.FAILED, self.why_ended or ErrorText(ShardwrightError, "the acquisition failed")
+            )
         over = acquisition.state in (AcquisitionState.SEALED, AcquisitionState.FAILED)
         if over and acquisition.in_flight == 0 and self.credit.frames_in_flight == 0:
             self._settle()
@@ -323,7 +383,8 @@ class Session:
             self.attachment.say(kind, body)
 
     def _settle(self) -> None:
-        """Everything is sealed (or failed) and no worker needs a pixel of ours: the memory goes, and the client hears its last word."""
+        """Everything is sealed (or failed) and no worker needs a pixel of ours: the memory goes, and the
+        client hears its last word."""
         receipt = self.acquisition.receipt()
         self.acquisition.close()
         if self.attachment is not None and self.attachment.ring is not None:

@@ -1,4 +1,5 @@
-"""What an ingest server may do: endpoints, limits and the streams it knows by name. Frozen; filled by whoever reads the configuration."""
+"""What an ingest server may do: endpoints, limits and the streams it knows by name. Frozen; filled by whoever
+reads the configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Access:
-    """CURVE on the TCP endpoints: the daemon's secret key, and who is let in at first; ``IngestServer.reload_clients`` reads the folder again."""
+    """CURVE on the TCP endpoints: the daemon's secret key, and who is let in at first;
+    ``IngestServer.reload_clients`` reads the folder again."""
 
     secret_key: bytes = field(repr=False)
     clients: AllowList
@@ -25,9 +27,10 @@ class Access:
 
 @dataclass(frozen=True)
 class IngestSettings:
-    """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all open acquisitions together.
-    ``resume_timeout_ms``: how long an acquisition whose client is gone stays open for it. ``write``: how frames of no named stream are treated.
-    ``access`` None: whoever reaches a TCP endpoint is let in. ``max_descriptors`` is for all open acquisitions together; None: as the system says.
+    """``ring_socket`` None: no shared memory, pixels travel in messages. ``memory_budget_bytes`` is for all
+    open acquisitions together. ``resume_timeout_ms``: how long an acquisition whose client is gone stays open
+    for it. ``write``: how frames of no named stream are treated. ``access`` None: whoever reaches a TCP
+    endpoint is let in. ``max_descriptors`` is for all open acquisitions together; None: as the system says.
     ``group``: whose members may connect over Unix sockets; None: this user only."""
 
     endpoints: tuple[str, ...]
@@ -58,7 +61,8 @@ class IngestSettings:
 
 @dataclass(frozen=True)
 class StreamPolicy:
-    """A camera known by name. ``spec`` None: the client brings the array, only the place and the ring are settled here."""
+    """A camera known by name. ``spec`` None: the client brings the array, only the place and the ring are
+    settled here."""
 
     name: str
     spec: ArraySpec | None

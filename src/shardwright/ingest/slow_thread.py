@@ -1,4 +1,5 @@
-"""A thread for calls that wait for a disk. Its death is seen: what it had still to do fails, instead of never being answered."""
+"""A thread for calls that wait for a disk. Its death is seen: what it had still to do fails, instead of never
+being answered."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class SlowThread:
-    """Calls are made in the order of ``submit``; ``wake`` is called after each. Owned by the ingest thread; ``alive`` may be asked from any.
+    """Calls are made in the order of ``submit``; ``wake`` is called after each. Owned by the ingest thread;
+    ``alive`` may be asked from any.
 
     Nothing of a call is kept once it is made: its outcome belongs to whoever has the promise.
     """
@@ -31,7 +33,8 @@ class SlowThread:
         self._promises: weakref.WeakSet[Promise[Any]] = weakref.WeakSet()  # that somebody still waits for
         self._died = False
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)  # started with the first call
+        # started with the first call
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Promise[Any]:
         promise: Promise[Any] = Promise()
@@ -70,7 +73,13 @@ class SlowThread:
             if self._died:
                 return
 
-    def _make(self, promise: Promise[Any], call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def _make(
+        self,
+        promise: Promise[Any],
+        call: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> None:
         """What would end a thread ends this one, and whoever waits must not die of it."""
         try:
             promise.keep(call(*arguments, **options))

@@ -1,4 +1,5 @@
-"""What ingest shows of itself, as JSON: streams, acquisitions, memory, previews. Built by whoever asks, from numbers that others write."""
+"""What ingest shows of itself, as JSON: streams, acquisitions, memory, previews. Built by whoever asks, from
+numbers that others write."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 
 
 class IngestView:
-    """Of one server; everything may be called from any thread. ``busy`` is entered by the ingest thread for each of its rounds."""
+    """Of one server; everything may be called from any thread. ``busy`` is entered by the ingest thread for
+    each of its rounds."""
 
-    def __init__(self, sessions: Sessions, pool: WorkerPool, stream_names: Iterable[str], budget_bytes: int) -> None:
+    def __init__(
+        self, sessions: Sessions, pool: WorkerPool, stream_names: Iterable[str], budget_bytes: int
+    ) -> None:
         self.busy = BusyClock()
         self._sessions = sessions
         self._pool = pool
@@ -33,12 +37,20 @@ class IngestView:
         self._budget_bytes = budget_bytes
 
     def snapshot(self) -> dict[str, Any]:
-        """Each number is current; together they are not one instant. Totals count from the start of this daemon."""
+        """Each number is current; together they are not one instant. Totals count from the start of this
+        daemon."""
         book = self._sessions.book
         return {
             "memory": {"used_bytes": _used_bytes(book), "budget_bytes": self._budget_bytes},
-            "stall_s": max(self.busy.busy_s(), self._pool.busy_s(), *(session.acquisition.keeper_busy_s for session in book.running)),
-            "streams": {name: {**book.totals(name).to_dict(), **_gauges(book.running_of(name))} for name in self._stream_names},
+            "stall_s": max(
+                self.busy.busy_s(),
+                self._pool.busy_s(),
+                *(session.acquisition.keeper_busy_s for session in book.running),
+            ),
+            "streams": {
+                name: {**book.totals(name).to_dict(), **_gauges(book.running_of(name))}
+                for name in self._stream_names
+            },
             "acquisitions": [_acquisition(session) for session in book.running],
         }
 
@@ -46,11 +58,15 @@ class IngestView:
         """Of the running acquisition of that name, or else of the one of the stream that began last."""
         if name is not None:
             folder = store_name(name)
-            chosen = [session for session in self._sessions.book.running if session.acquisition.path.name == folder]
+            chosen = [
+                session for session in self._sessions.book.running if session.acquisition.path.name == folder
+            ]
         elif stream in self._stream_names:
             chosen = self._sessions.book.running_of(stream)
         else:
-            raise UnknownStreamError("unknown stream", expected=f"one of {', '.join(self._stream_names)}", got=repr(stream))
+            raise UnknownStreamError(
+                "unknown stream", expected=f"one of {', '.join(self._stream_names)}", got=repr(stream)
+            )
         taken = chosen[-1].preview.ask() if chosen else None
         return None if taken is None else taken.to_dict()
 
@@ -90,6 +106,8 @@ def _acquisition(session: Session) -> dict[str, Any]:
         "degrade_level": acquisition.degrade_level.label,
         "frames_faster": receipt.frames_faster,
         "frames_uncompressed": receipt.frames_uncompressed,
-        "client": None if attachment is None else {"host": attachment.client.hello.host, "pid": attachment.client.hello.pid},
+        "client": None
+        if attachment is None
+        else {"host": attachment.client.hello.host, "pid": attachment.client.hello.pid},
         "since_s": time.monotonic() - session.begun_s,
     }

@@ -1,7 +1,9 @@
-"""Whether a key is let in: the answer to ZeroMQ's question (ZAP, RFC 27) at each CURVE handshake, given by the ingest thread between its messages.
+"""Whether a key is let in: the answer to ZeroMQ's question (ZAP, RFC 27) at each CURVE handshake, given by
+the ingest thread between its messages.
 
-A thread of its own (pyzmq's ThreadAuthenticator) could die or fall behind unseen. Here an answer is one look into a dictionary, so many a round at
-most, and connections that are made already do not wait for it. Without an answer ZeroMQ lets nobody in, and ends the handshake when its time is over.
+A thread of its own (pyzmq's ThreadAuthenticator) could die or fall behind unseen. Here an answer is one look
+into a dictionary, so many a round at most, and connections that are made already do not wait for it. Without
+an answer ZeroMQ lets nobody in, and ends the handshake when its time is over.
 """
 
 from __future__ import annotations
@@ -26,9 +28,16 @@ _USER = "User-Id"
 
 
 class ZapHandler:
-    """Registers with ``poller`` and answers in ``serve``; before the first TCP endpoint is bound. ``allowed`` may be replaced by any thread."""
+    """Registers with ``poller`` and answers in ``serve``; before the first TCP endpoint is bound. ``allowed``
+    may be replaced by any thread."""
 
-    def __init__(self, context: zmq.Context[Any], allowed: AllowList, poller: zmq.Poller, on_event: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        allowed: AllowList,
+        poller: zmq.Poller,
+        on_event: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
         self.allowed = allowed
         self._on_event = on_event
         self._socket: zmq.Socket[bytes] = context.socket(zmq.REP)
@@ -47,8 +56,9 @@ class ZapHandler:
             self._socket.send_multipart(self._answer(request))
 
     def reload(self) -> dict[str, list[str]]:
-        """Reads the folder again, in the calling thread: the names that are new and those that are gone. Raises ``ConfigError`` where a file cannot
-        be used: then nobody is added, and those whose keys are gone are off the list all the same."""
+        """Reads the folder again, in the calling thread: the names that are new and those that are gone.
+        Raises ``ConfigError`` where a file cannot be used: then nobody is added, and those whose keys are
+        gone are off the list all the same."""
         before = self.allowed
         try:
             after = self.allowed = AllowList.read(before.folder)
@@ -58,13 +68,18 @@ class ZapHandler:
         return {"added": after.names_beyond(before), "removed": before.names_beyond(after)}
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
-        """[version, request, status, text, user, metadata]; the user becomes the ``User-Id`` of every message of the connection."""
+        """[version, request, status, text, user, metadata]; the user becomes the ``User-Id`` of every message
+        of the connection."""
         version, number, domain, address, _, mechanism, *credentials = request
         raw = credentials[0] if mechanism == b"CURVE" and len(credentials) == 1 else b""
         public_key = z85.encode(raw).decode() if len(raw) == RAW_KEY_BYTES else ""
         if domain == DOMAIN and self.allowed.name_of(public_key) is not None:
             return [version, number, b"200", b"OK", public_key.encode(), b""]
-        facts = {"address": address.decode("ascii", "replace"), "reason": "its key is not on the list", "public_key": public_key}
+        facts = {
+            "address": address.decode("ascii", "replace"),
+            "reason": "its key is not on the list",
+            "public_key": public_key,
+        }
         self._on_event("client_refused", facts)
         return [version, number, b"400", b"key not known", b"", b""]
 

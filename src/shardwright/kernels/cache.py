@@ -1,8 +1,9 @@
 """Where numba keeps compiled kernels: a private folder named after everything the machine code depends on.
 
-numba looks only at the file of the function itself, so a kernel would survive a change of another kernel that it calls. And it loads its cache
-with pickle, so the folder must belong to this user alone. Looked for in order: ``NUMBA_CACHE_DIR``, ``CACHE_DIRECTORY`` (set by systemd),
-``XDG_CACHE_HOME``, ``~/.cache``. Where none can be had, kernels are compiled at each start.
+numba looks only at the file of the function itself, so a kernel would survive a change of another kernel that
+it calls. And it loads its cache with pickle, so the folder must belong to this user alone. Looked for in
+order: ``NUMBA_CACHE_DIR``, ``CACHE_DIRECTORY`` (set by systemd), ``XDG_CACHE_HOME``, ``~/.cache``. Where none
+can be had, kernels are compiled at each start.
 """
 
 from __future__ import annotations
@@ -45,14 +46,20 @@ def _is_private(folder: Path) -> bool:
 
 
 def _delete_old(newest: Path) -> None:
-    """Folders of other versions but the last few; ``newest`` stays, whatever the clock said when it was made."""
-    others = sorted(set(newest.parent.glob("kernels-*")) - {newest}, key=lambda folder: folder.stat().st_mtime, reverse=True)
+    """Folders of other versions but the last few; ``newest`` stays, whatever the clock said when it was
+    made."""
+    others = sorted(
+        set(newest.parent.glob("kernels-*")) - {newest},
+        key=lambda folder: folder.stat().st_mtime,
+        reverse=True,
+    )
     for folder in others[KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def choose_cache_folder() -> Path | None:
-    """Creates the folder and tells numba; None (and numba's own choice stays unused) where no private folder can be had."""
+    """Creates the folder and tells numba; None (and numba's own choice stays unused) where no private folder
+    can be had."""
     try:
         folder = _parent() / f"kernels-{_version()}"
         fresh = not folder.exists()

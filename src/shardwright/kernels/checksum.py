@@ -1,7 +1,9 @@
-"""crc32c (Castagnoli, RFC 3720 B.4) without the GIL: for the crc32c inner codec and for whatever must prove that bytes are what was written.
+"""crc32c (Castagnoli, RFC 3720 B.4) without the GIL: for the crc32c inner codec and for whatever must prove
+that bytes are what was written.
 
-x86 and Arm have an instruction for 8 bytes with a latency of 3 cycles, so three independent lanes run side by side and are joined by a table
-that shifts a crc over a lane's length (a linear map over GF(2), one 256-entry table for each byte of the crc). Elsewhere: slicing by 8.
+x86 and Arm have an instruction for 8 bytes with a latency of 3 cycles, so three independent lanes run side by
+side and are joined by a table that shifts a crc over a lane's length (a linear map over GF(2), one 256-entry
+table for each byte of the crc). Elsewhere: slicing by 8.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ POLYNOMIAL = 0x82F63B78  # reflected
 LANE_BYTES = 1024
 LINE_WORDS = 8  # of a cache line
 
-_INSTRUCTIONS = {"x86_64": "llvm.x86.sse42.crc32.64.64", "AMD64": "llvm.x86.sse42.crc32.64.64", "aarch64": "llvm.aarch64.crc32cx"}
+_INSTRUCTIONS = {
+    "x86_64": "llvm.x86.sse42.crc32.64.64",
+    "AMD64": "llvm.x86.sse42.crc32.64.64",
+    "aarch64": "llvm.aarch64.crc32cx",
+}
 _INSTRUCTION = _INSTRUCTIONS.get(platform.machine())
 
 
@@ -77,7 +83,12 @@ def _crc_of_word(typingctx: Any, crc: Any, word: Any) -> Any:
 
 @njit(inline="always")
 def _shift_lane(crc: Any, shift: Any) -> Any:
-    return shift[0, crc & 0xFF] ^ shift[1, (crc >> 8) & 0xFF] ^ shift[2, (crc >> 16) & 0xFF] ^ shift[3, (crc >> 24) & 0xFF]
+    return (
+        shift[0, crc & 0xFF]
+        ^ shift[1, (crc >> 8) & 0xFF]
+        ^ shift[2, (crc >> 16) & 0xFF]
+        ^ shift[3, (crc >> 24) & 0xFF]
+    )
 
 
 @njit(nogil=True, cache=CACHE)
@@ -88,7 +99,8 @@ def _update_hardware(crc: Any, address: int, count: int, slices: Any, shift: Any
     while words.size - done >= 3 * lane:
         a, b, c = np.uint64(crc), np.uint64(0), np.uint64(0)
         for line in range(done, done + lane, LINE_WORDS):
-            # The next round's lines: what was just encoded is mostly in memory again, not in a near cache. 18.9 GB/s there, 14.4 without.
+            # The next round's lines: what was just encoded is mostly in memory again, not in a near cache.
+            # 18.9 GB/s there, 14.4 without.
             for k in range(3, 6):
                 prefetch(address + 8 * (line + k * lane))
             for i in range(line, line + LINE_WORDS):
@@ -120,7 +132,8 @@ _update_words = _update_hardware if _INSTRUCTION else _update_tables
 
 @njit(nogil=True, cache=CACHE)
 def crc32c_from(seed: int, address: int, count: int) -> Any:
-    """The crc32c, as uint32, that goes on from ``seed``: of the bytes that ``seed`` is the crc32c of, then ``count`` bytes in memory."""
+    """The crc32c, as uint32, that goes on from ``seed``: of the bytes that ``seed`` is the crc32c of, then
+    ``count`` bytes in memory."""
     slices, shift = _SLICES, _SHIFT_ONE_LANE
     crc = _update_words(np.uint32(np.uint32(seed) ^ np.uint32(0xFFFFFFFF)), address, count, slices, shift)
     tail = carray(as_pointer(address), (count,), np.uint8)

@@ -1,11 +1,14 @@
-"""The compressed forms of one inner chunk. Each function returns the encoded size, or 0 when the chunk did not shrink or the compressor failed;
-the caller then writes the stored form over it. No function writes past ``capacity``.
+"""The compressed forms of one inner chunk. Each function returns the encoded size, or 0 when the chunk did
+not shrink or the compressor failed; the caller then writes the stored form over it. No function writes past
+``capacity``.
 
-    Blosc 1 chunk:  16-byte header | u32 start of each block | for each block its streams: u32 size, bytes    (c-blosc README_CHUNK_FORMAT)
+    Blosc 1 chunk:  16-byte header | u32 start of each block | for each block its streams: u32 size, bytes
+    (c-blosc README_CHUNK_FORMAT)
 
-A stream that does not shrink is stored with its size equal to its own length. Shuffled LZ4 blocks are split into one stream a byte plane (flag
-0x10 not set): the low bytes of a camera are noise, which two small samples tell, and then only the other planes are searched. Other blocks are one
-stream: zstd's entropy coder gains from noise too, and long streams are smaller.
+A stream that does not shrink is stored with its size equal to its own length. Shuffled LZ4 blocks are split
+into one stream a byte plane (flag 0x10 not set): the low bytes of a camera are noise, which two small samples
+tell, and then only the other planes are searched. Other blocks are one stream: zstd's entropy coder gains
+from noise too, and long streams are smaller.
 """
 
 from __future__ import annotations
@@ -45,12 +48,15 @@ from .stored import BLOSC_DO_NOT_SPLIT, put_blosc_header, put_gzip_header
 SAMPLE_BYTES = 4096
 BLOSC_MIN_SPLIT_BYTES = 128  # c-blosc does not split blocks with shorter planes; decoders rely on it
 
-# Places in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the worker.
+# Places in the int64 ``contexts`` array of a worker: addresses of compressor states that live as long as the
+# worker.
 CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD, CONTEXT_LENGTH = range(4)
 
 
 @njit(nogil=True, cache=CACHE)
-def compress_block(compressor: int, level: int, contexts: Any, source: int, count: int, to: int, capacity: int) -> int:
+def compress_block(
+    compressor: int, level: int, contexts: Any, source: int, count: int, to: int, capacity: int
+) -> int:
     """Compress one block; 0 when it did not fit ``capacity``."""
     if capacity <= 0:
         return 0
@@ -89,39 +95,61 @@ def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> 
 
 @njit(nogil=True, cache=CACHE)
 def gather_filtered(codec: Any, block_bytes: int, scratch: int, source: Any, start: int, count: int) -> int:
-    """Gather and filter bytes [start, start + count) of the chunk; returns the address of the result within ``scratch``."""
+    """Gather and filter bytes [start, start + count) of the chunk; returns the address of the result within
+    ``scratch``."""
     frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, _ = source
     kind, typesize = codec[4], codec[5]
     if kind == FILTER_SHUFFLE and typesize == 2:
-        gather_shuffled_16(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, start + count, scratch)
+        gather_shuffled_16(
+            frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, start + count, scratch
+        )
         return scratch
-    gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, start + count, scratch)
+    gather_range(
+        frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, start + count, scratch
+    )
     return int(filter_block(kind, typesize, count, scratch, scratch + block_bytes))
 
 
 @njit(nogil=True, cache=CACHE)
 def looks_like_noise(level: int, contexts: Any, plane: int, count: int, to: int, capacity: int) -> bool:
-    """Whether LZ4 finds nothing in two samples of a byte plane: the low bytes of camera noise, in which it would search in vain.
+    """Whether LZ4 finds nothing in two samples of a byte plane: the low bytes of camera noise, in which it
+    would search in vain.
 
-    ``to`` has room for ``capacity`` bytes that may be overwritten. Small planes are not sampled: compressing them costs no more.
+    ``to`` has room for ``capacity`` bytes that may be overwritten. Small planes are not sampled: compressing
+    them costs no more.
     """
     if count < 4 * SAMPLE_BYTES or capacity < 2 * SAMPLE_BYTES:
         return False
     for start in (0, count // 2):
-        written = lz4_compress_fast(contexts[CONTEXT_LZ4], plane + start, to, SAMPLE_BYTES, 2 * SAMPLE_BYTES, level)
+        written = lz4_compress_fast(
+            contexts[CONTEXT_LZ4], plane + start, to, SAMPLE_BYTES, 2 * SAMPLE_BYTES, level
+        )
         if written < SAMPLE_BYTES - SAMPLE_BYTES // 64:
             return False
     return True
 
 
 @njit(nogil=True, cache=CACHE)
-def put_stream(out: Any, address: int, position: int, limit: int, codec: Any, contexts: Any, source: int, count: int, split: bool) -> int:
-    """Write one stream (u32 size, bytes) at ``position``; returns the position after it, or 0 when the chunk has outgrown its stored form."""
+def put_stream(
+    out: Any,
+    address: int,
+    position: int,
+    limit: int,
+    codec: Any,
+    contexts: Any,
+    source: int,
+    count: int,
+    split: bool,
+) -> int:
+    """Write one stream (u32 size, bytes) at ``position``; returns the position after it, or 0 when the chunk
+    has outgrown its stored form."""
     if position + 4 >= limit:
         return 0
     written, room = 0, limit - position - 4
     if not (split and looks_like_noise(codec[3], contexts, source, count, address + position + 4, room)):
-        written = compress_block(codec[1], codec[3], contexts, source, count, address + position + 4, min(count - 1, room))
+        written = compress_block(
+            codec[1], codec[3], contexts, source, count, address + position + 4, min(count - 1, room)
+        )
     if written == 0:
         if count >= room:
             return 0
@@ -132,12 +160,18 @@ def put_stream(out: Any, address: int, position: int, limit: int, codec: Any, co
 
 
 @njit(nogil=True, cache=CACHE)
-def compress_blosc(out: Any, address: int, codec: Any, block_bytes: int, contexts: Any, scratch: int, source: Any) -> int:
+def compress_blosc(
+    out: Any, address: int, codec: Any, block_bytes: int, contexts: Any, scratch: int, source: Any
+) -> int:
     chunk_bytes = source[6]
     compressor, format_number, kind, typesize = codec[1], codec[2], codec[4], codec[5]
     blocks = (chunk_bytes + block_bytes - 1) // block_bytes
     limit = chunk_bytes + BLOSC_HEADER_BYTES  # the stored form's size: beyond it compression has lost
-    split = compressor == BLOSC_LZ4 and kind == FILTER_SHUFFLE and block_bytes // typesize >= BLOSC_MIN_SPLIT_BYTES
+    split = (
+        compressor == BLOSC_LZ4
+        and kind == FILTER_SHUFFLE
+        and block_bytes // typesize >= BLOSC_MIN_SPLIT_BYTES
+    )
     position = BLOSC_HEADER_BYTES + 4 * blocks
     for block in range(blocks):
         start = block * block_bytes
@@ -147,7 +181,9 @@ def compress_blosc(out: Any, address: int, codec: Any, block_bytes: int, context
         streams = typesize if split and count == block_bytes else 1  # a shorter last block is never split
         for plane in range(streams):
             stream = count // streams
-            position = put_stream(out, address, position, limit, codec, contexts, filtered + plane * stream, stream, split)
+            position = put_stream(
+                out, address, position, limit, codec, contexts, filtered + plane * stream, stream, split
+            )
             if position == 0:
                 return 0
     flags = (0 if split else BLOSC_DO_NOT_SPLIT) | (format_number << 5)
@@ -166,8 +202,11 @@ def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratc
 
 
 @njit(nogil=True, cache=CACHE)
-def compress_gzip(out: Any, address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any) -> int:
-    """A zlib stream (2-byte header, deflate, 4-byte Adler) is written where its deflate part starts right behind the gzip header."""
+def compress_gzip(
+    out: Any, address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any
+) -> int:
+    """A zlib stream (2-byte header, deflate, 4-byte Adler) is written where its deflate part starts right
+    behind the gzip header."""
     frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
     gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, scratch)
     zlib_start = GZIP_HEADER_BYTES - 2

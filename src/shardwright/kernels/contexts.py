@@ -12,7 +12,8 @@ from .compressed import CONTEXT_LZ4, CONTEXT_LZ4HC, CONTEXT_ZSTD
 
 
 class CompressorContexts:
-    """Owns the native states whose addresses stand in ``addresses`` (int64[4]). Belongs to one thread; ``close`` frees the zstd context."""
+    """Owns the native states whose addresses stand in ``addresses`` (int64[4]). Belongs to one thread;
+    ``close`` frees the zstd context."""
 
     def __init__(self) -> None:
         self.addresses = np.zeros(4, np.int64)
@@ -20,7 +21,10 @@ class CompressorContexts:
         if not native.available():
             return
         library = native.library()
-        for place, size_of in ((CONTEXT_LZ4, library.LZ4_sizeofState), (CONTEXT_LZ4HC, library.LZ4_sizeofStateHC)):
+        for place, size_of in (
+            (CONTEXT_LZ4, library.LZ4_sizeofState),
+            (CONTEXT_LZ4HC, library.LZ4_sizeofStateHC),
+        ):
             state = np.zeros(size_of() // 8 + 1, np.int64)
             self._states.append(state)
             self.addresses[place] = state.ctypes.data

@@ -1,14 +1,17 @@
-"""Half the resolution along chosen axes: each element of a level is the mean, minimum, maximum or first of a window of two along each of them.
+"""Half the resolution along chosen axes: each element of a level is the mean, minimum, maximum or first of a
+window of two along each of them.
 
-The last window of an odd axis has one element, so every window has 2^k elements. What "equal" means, for the twin in ``reference.py`` too:
+The last window of an odd axis has one element, so every window has 2^k elements. What "equal" means, for the
+twin in ``reference.py`` too:
 
-    mean     integers: exact, half to even (numpy.rint of the exact mean; a bool counts as 0 or 1). Floats: summed in float64, row-major, then rounded
+    mean     integers: exact, half to even (numpy.rint of the exact mean; a bool counts as 0 or 1). Floats:
+             summed in float64, row-major, then rounded
              once to the dtype; NaN where one element is NaN.
     min max  NaN where one element is NaN, as numpy.minimum and numpy.maximum.
     nearest  the window's first element, bit for bit.
 
-Fill values are values like all others. An array is handled as rows along its last axis; the rows of one window are found from the shape, so that no
-table grows with the array.
+Fill values are values like all others. An array is handled as rows along its last axis; the rows of one
+window are found from the shape, so that no table grows with the array.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ def work_bytes(shape: tuple[int, ...], factors: tuple[int, ...], dtype: np.dtype
 
 
 def downsample(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
-    """Fill ``target`` (shape ``halved(source.shape, factors)``, the source's dtype) from ``source``; both contiguous, native byte order."""
+    """Fill ``target`` (shape ``halved(source.shape, factors)``, the source's dtype) from ``source``; both
+    contiguous, native byte order."""
     assert target.shape == halved(source.shape, factors), "the level's shape"
     assert source.dtype == target.dtype, "a level has its image's dtype"
     if method == "nearest":
@@ -55,7 +59,8 @@ def downsample(source: Array, target: Array, factors: tuple[int, ...], method: M
         return
     if source.dtype == np.bool_:
         source, target = source.view(np.uint8), target.view(np.uint8)
-    if source.dtype == np.float16:  # numba has no half floats on a CPU; these steps are exact but for the last, the one rounding
+    # numba has no half floats on a CPU; these steps are exact but for the last, the one rounding
+    if source.dtype == np.float16:
         wide = np.empty(target.shape, np.float64 if method == "mean" else np.float32)
         _reduce(source.astype(np.float32), wide, factors, method)
         target[...] = wide
@@ -66,14 +71,19 @@ def downsample(source: Array, target: Array, factors: tuple[int, ...], method: M
 def _reduce(source: Array, target: Array, factors: tuple[int, ...], method: Method) -> None:
     rows = np.empty(2 ** len(factors), np.int64)
     lines, out = source.reshape(-1, source.shape[-1]), target.reshape(-1, target.shape[-1])
-    axes = (np.array(source.shape[:-1], np.int64), np.array(target.shape[:-1], np.int64), np.array(factors[:-1], np.int64))
+    axes = (
+        np.array(source.shape[:-1], np.int64),
+        np.array(target.shape[:-1], np.int64),
+        np.array(factors[:-1], np.int64),
+    )
     if method in ("min", "max"):
         extreme_rows(lines, out, *axes, factors[-1], method == "max", rows)
     elif source.dtype.kind == "f":
         mean_float_rows(lines, out, *axes, factors[-1], np.empty(out.shape[1], np.float64), rows)
     else:
         bias = 0
-        if source.dtype == np.uint64:  # as signed numbers with the middle at 0: an even shift, which moves no rounding
+        # as signed numbers with the middle at 0: an even shift, which moves no rounding
+        if source.dtype == np.uint64:
             lines, out, bias = lines.view(np.int64), out.view(np.int64), _SIGN_BIT
         mean_integer_rows(lines, out, *axes, factors[-1], bias, np.empty((2, out.shape[1]), np.int64), rows)
 
@@ -98,8 +108,11 @@ def window_rows(row: int, shape: Any, out_shape: Any, factors: Any, rows: Any) -
 
 
 @njit(nogil=True, cache=CACHE)
-def extreme_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, largest: bool, rows: Any) -> None:
-    """``lines`` (rows, width) to ``out``; the leading axes have ``shape``, ``out_shape`` and ``factors``, the last one factor ``last``."""
+def extreme_rows(
+    lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, largest: bool, rows: Any
+) -> None:
+    """``lines`` (rows, width) to ``out``; the leading axes have ``shape``, ``out_shape`` and ``factors``, the
+    last one factor ``last``."""
     width = lines.shape[1]
     for row in range(out.shape[0]):
         count = window_rows(row, shape, out_shape, factors, rows)
@@ -117,7 +130,9 @@ def extreme_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any,
 
 
 @njit(nogil=True, cache=CACHE)
-def mean_float_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, sums: Any, rows: Any) -> None:
+def mean_float_rows(
+    lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, sums: Any, rows: Any
+) -> None:
     """As ``extreme_rows``; ``sums`` float64[width of out]."""
     width = lines.shape[1]
     for row in range(out.shape[0]):
@@ -135,9 +150,11 @@ def mean_float_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: A
 
 
 @njit(nogil=True, cache=CACHE)
-def mean_integer_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, bias: int, sums: Any, rows: Any) -> None:
-    """As ``extreme_rows``; ``sums`` int64[2, width of out]: of the elements' quotients by the window's size, and
-    of their remainders. Never overflows."""
+def mean_integer_rows(
+    lines: Any, out: Any, shape: Any, out_shape: Any, factors: Any, last: int, bias: int, sums: Any, rows: Any
+) -> None:
+    """As ``extreme_rows``; ``sums`` int64[2, width of out]: of the elements' quotients by the window's size,
+    and of their remainders. Never overflows."""
     width = lines.shape[1]
     quotients, remainders = sums[0], sums[1]
     for row in range(out.shape[0]):
@@ -157,7 +174,8 @@ def mean_integer_rows(lines: Any, out: Any, shape: Any, out_shape: Any, factors:
                 remainders[x] += (a & mask) + (b & mask)
             shift = np.int64(bits)
             mask = (np.int64(1) << shift) - np.int64(1)
-            for x in range(pairs, out.shape[1]):  # no second element: all of a kept axis, or the last of an odd one
+            # no second element: all of a kept axis, or the last of an odd one
+            for x in range(pairs, out.shape[1]):
                 a = np.int64(line[x * last]) ^ bias
                 quotients[x] += a >> shift
                 remainders[x] += a & mask

@@ -1,7 +1,9 @@
-"""One call takes a batch of inner chunks from frames to encoded bytes in their slots: gather -> filter -> compress -> place, no Python in between.
+"""One call takes a batch of inner chunks from frames to encoded bytes in their slots: gather -> filter ->
+compress -> place, no Python in between.
 
-Runs without the GIL on arrays and scalars only. Chunks of a batch share the slab's frames; slot addresses never overlap, so that any number of
-workers may encode ranges of the same slab at once without talking to each other.
+Runs without the GIL on arrays and scalars only. Chunks of a batch share the slab's frames; slot addresses
+never overlap, so that any number of workers may encode ranges of the same slab at once without talking to
+each other.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from shardwright.codecs.parameters import CHECKSUM_BYTES, KIND_BLOSC, KIND_GZIP, KIND_NONE, KIND_ZSTD, LEVEL_STORED
+from shardwright.codecs.parameters import (
+    CHECKSUM_BYTES,
+    KIND_BLOSC,
+    KIND_GZIP,
+    KIND_NONE,
+    KIND_ZSTD,
+    LEVEL_STORED,
+)
 
 from .checksum import crc32c_at
 from .compressed import compress_blosc, compress_gzip, compress_zstd
@@ -25,7 +34,16 @@ PAGE_BYTES = 4096  # direct writes begin and end at one
 
 
 @njit(nogil=True, cache=CACHE)
-def _compress(out: Any, address: int, capacity: int, codec: Any, block_bytes: int, contexts: Any, scratch: int, source: Any) -> int:
+def _compress(
+    out: Any,
+    address: int,
+    capacity: int,
+    codec: Any,
+    block_bytes: int,
+    contexts: Any,
+    scratch: int,
+    source: Any,
+) -> int:
     kind, level = codec[0], codec[3]
     if level == LEVEL_STORED:
         return 0
@@ -73,16 +91,20 @@ def encode_chunks(
     """Encode chunk i of ``plane`` into the memory at ``slots[i]``, for every i.
 
     frames      int64[P]    address of each frame of the slab, storage order; 0 where no frame came
-    plane       int64[n,4]  top row, left byte, rows, width in bytes of each chunk inside the frame (``gather.PLANE_*``)
+    plane       int64[n,4]  top row, left byte, rows, width in bytes of each chunk inside the frame
+                (``gather.PLANE_*``)
     slots       int64[n]    address of each slot, each with room for ``capacity`` bytes
-    files       int64[n]    packed: the shard file of each chunk, in groups; the chunks of one follow each other without a gap from ``slots[0]`` on,
-                            each file's at a page, and ``slots`` becomes where each was put. int64[0]: each in its own slot
+    files       int64[n]    packed: the shard file of each chunk, in groups; the chunks of one follow each
+                other without a gap from ``slots[0]`` on,
+                            each file's at a page, and ``slots`` becomes where each was put. int64[0]: each in
+                            its own slot
     codec       int64[8]    ``CodecParameters.as_array()``
     fill_row    uint8[row_bytes]
     contexts    int64[4]    this worker's compressor states; scratch: uint8, ``CodecParameters.scratch_bytes``
     nbytes      int64[n]    out: encoded bytes, 0 for a chunk that is all fill and left out
     forms       uint8[n]    out: ABSENT, COMPRESSED or STORED
-    crcs        uint32[n]   out: crc32c of the encoded bytes without an inner checksum (so equal to that); 0 for a chunk that is left out
+    crcs        uint32[n]   out: crc32c of the encoded bytes without an inner checksum (so equal to that); 0
+                for a chunk that is left out
     """
     checksum, chunk_bytes = codec[6], codec[7]
     room = capacity - (CHECKSUM_BYTES if checksum else 0)

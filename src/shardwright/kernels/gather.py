@@ -1,8 +1,9 @@
 """From frames to the bytes of one inner chunk, rows at a time.
 
-A chunk of a slab holds, for each of its frames in storage order, ``chunk_rows`` rows of ``row_bytes`` bytes. Rows and columns past the frame's
-edge, and whole frames that never came (address 0), are fill value. Rows are copied with memcpy block by block, so that the filter that follows
-reads a block that is still in L2; a pixel loop here costs half of everything.
+A chunk of a slab holds, for each of its frames in storage order, ``chunk_rows`` rows of ``row_bytes`` bytes.
+Rows and columns past the frame's edge, and whole frames that never came (address 0), are fill value. Rows are
+copied with memcpy block by block, so that the filter that follows reads a block that is still in L2; a pixel
+loop here costs half of everything.
 """
 
 from __future__ import annotations
@@ -14,19 +15,36 @@ from numba import carray, njit
 
 from .native_calls import CACHE, as_pointer, memcmp, memcpy, prefetch
 
-# Columns of the int64 ``plane`` table: where one chunk lies in the frame, in rows and bytes, and how much of it lies inside.
+# Columns of the int64 ``plane`` table: where one chunk lies in the frame, in rows and bytes, and how much of
+# it lies inside.
 PLANE_TOP, PLANE_LEFT_BYTES, PLANE_ROWS, PLANE_WIDTH_BYTES = range(4)
 
-PREFETCHED_ROWS = 2  # each row of a chunk lies on another page, where the CPU's own prefetcher starts anew; measured best of 0 to 32
+# each row of a chunk lies on another page, where the CPU's own prefetcher starts anew; measured best of 0 to
+# 32
+PREFETCHED_ROWS = 2
 CACHE_LINE_BYTES = 64
 
 
 @njit(nogil=True, cache=CACHE)
 def gather_range(
-    frames: Any, frame_row_bytes: int, chunk: Any, chunk_rows: int, row_bytes: int, fill_row: int, start: int, stop: int, to: int
+    frames: Any,
+    frame_row_bytes: int,
+    chunk: Any,
+    chunk_rows: int,
+    row_bytes: int,
+    fill_row: int,
+    start: int,
+    stop: int,
+    to: int,
 ) -> None:
-    """Copy bytes [start, stop) of a chunk to address ``to``. ``chunk`` is one row of the plane table, ``fill_row`` the address of one row of fill."""
-    top, left, rows, width = chunk[PLANE_TOP], chunk[PLANE_LEFT_BYTES], chunk[PLANE_ROWS], chunk[PLANE_WIDTH_BYTES]
+    """Copy bytes [start, stop) of a chunk to address ``to``. ``chunk`` is one row of the plane table,
+    ``fill_row`` the address of one row of fill."""
+    top, left, rows, width = (
+        chunk[PLANE_TOP],
+        chunk[PLANE_LEFT_BYTES],
+        chunk[PLANE_ROWS],
+        chunk[PLANE_WIDTH_BYTES],
+    )
     row = start // row_bytes
     column = start - row * row_bytes
     place = row // chunk_rows
@@ -51,8 +69,14 @@ def gather_range(
 
 @njit(nogil=True, cache=CACHE)
 def is_all_fill(frames: Any, frame_row_bytes: int, chunk: Any, fill_row: int) -> bool:
-    """Whether every pixel of the chunk equals the fill value bit for bit; stops at the first row that does not."""
-    top, left, rows, width = chunk[PLANE_TOP], chunk[PLANE_LEFT_BYTES], chunk[PLANE_ROWS], chunk[PLANE_WIDTH_BYTES]
+    """Whether every pixel of the chunk equals the fill value bit for bit; stops at the first row that does
+    not."""
+    top, left, rows, width = (
+        chunk[PLANE_TOP],
+        chunk[PLANE_LEFT_BYTES],
+        chunk[PLANE_ROWS],
+        chunk[PLANE_WIDTH_BYTES],
+    )
     for place in range(frames.size):
         frame = frames[place]
         if frame == 0:
@@ -65,7 +89,8 @@ def is_all_fill(frames: Any, frame_row_bytes: int, chunk: Any, fill_row: int) ->
 
 @njit(nogil=True, cache=CACHE)
 def _split_pixels(source: int, count: int, low: int, high: int) -> None:
-    """``count`` 16-bit pixels to their low and high bytes; one pass that the compiler turns into vector instructions."""
+    """``count`` 16-bit pixels to their low and high bytes; one pass that the compiler turns into vector
+    instructions."""
     pixels = carray(as_pointer(source), (count,), np.uint16)
     low_bytes = carray(as_pointer(low), (count,), np.uint8)
     high_bytes = carray(as_pointer(high), (count,), np.uint8)
@@ -77,13 +102,27 @@ def _split_pixels(source: int, count: int, low: int, high: int) -> None:
 
 @njit(nogil=True, cache=CACHE)
 def gather_shuffled_16(
-    frames: Any, frame_row_bytes: int, chunk: Any, chunk_rows: int, row_bytes: int, fill_row: int, start: int, stop: int, to: int
+    frames: Any,
+    frame_row_bytes: int,
+    chunk: Any,
+    chunk_rows: int,
+    row_bytes: int,
+    fill_row: int,
+    start: int,
+    stop: int,
+    to: int,
 ) -> None:
-    """``gather_range`` and the shuffle filter in one pass, for 16-bit pixels: all low bytes of [start, stop) at ``to``, then all high bytes.
+    """``gather_range`` and the shuffle filter in one pass, for 16-bit pixels: all low bytes of [start, stop)
+    at ``to``, then all high bytes.
 
     Saves a write and a read of every pixel. ``start`` and ``stop`` are even.
     """
-    top, left, rows, width = chunk[PLANE_TOP], chunk[PLANE_LEFT_BYTES], chunk[PLANE_ROWS], chunk[PLANE_WIDTH_BYTES]
+    top, left, rows, width = (
+        chunk[PLANE_TOP],
+        chunk[PLANE_LEFT_BYTES],
+        chunk[PLANE_ROWS],
+        chunk[PLANE_WIDTH_BYTES],
+    )
     row = start // row_bytes
     column = start - row * row_bytes
     place = row // chunk_rows
@@ -100,7 +139,9 @@ def gather_shuffled_16(
                 prefetch(ahead + line)
             _split_pixels(frame + (top + row) * frame_row_bytes + left + column, inside // 2, low, high)
         if inside < count:
-            _split_pixels(fill_row + column + inside, (count - inside) // 2, low + inside // 2, high + inside // 2)
+            _split_pixels(
+                fill_row + column + inside, (count - inside) // 2, low + inside // 2, high + inside // 2
+            )
         low += count // 2
         high += count // 2
         position += count

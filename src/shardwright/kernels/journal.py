@@ -1,8 +1,10 @@
-"""What makes stored frames recoverable, written by the worker that stored them: chunk entries and frame records into a group's journal, frames of
-unfinished slabs into the staging area. ``shard/FORMAT.md`` draws the bytes, ``shard/journal.py`` and ``shard/staging.py`` own the files.
+"""What makes stored frames recoverable, written by the worker that stored them: chunk entries and frame
+records into a group's journal, frames of unfinished slabs into the staging area. ``shard/FORMAT.md`` draws
+the bytes, ``shard/journal.py`` and ``shard/staging.py`` own the files.
 
-A checksum starts from the file's seed, so that nothing from another file can pass for an entry of this one. Each function returns 0 or the errno of
-the first write that failed. The caller orders the writes: a chunk's bytes before its entry.
+A checksum starts from the file's seed, so that nothing from another file can pass for an entry of this one.
+Each function returns 0 or the errno of the first write that failed. The caller orders the writes: a chunk's
+bytes before its entry.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ RECORD_CRC_BYTES, PIXELS_CRC_BYTES = 4, 4  # the last two fields of a frame reco
 
 
 @njit(nogil=True, cache=CACHE)
-def _put_chunk_entry(entries: Any, start: int, offset: int, nbytes: int, crc: Any, writer_epoch: int, seed: int) -> None:
+def _put_chunk_entry(
+    entries: Any, start: int, offset: int, nbytes: int, crc: Any, writer_epoch: int, seed: int
+) -> None:
     """One entry at byte ``start`` of ``entries``; a chunk of 0 bytes is one that is all fill."""
     absent = nbytes == 0
     put_u64(entries, start, -1 if absent else offset)
@@ -29,12 +33,26 @@ def _put_chunk_entry(entries: Any, start: int, offset: int, nbytes: int, crc: An
     put_u32(entries, start + 16, 0 if absent else crc)
     put_u32(entries, start + 20, writer_epoch)
     put_u32(entries, start + 24, 0)
-    put_u32(entries, start + 28, np.int64(crc32c_from(seed, int(entries.ctypes.data) + start, CHUNK_ENTRY_BYTES - 4)))
+    put_u32(
+        entries,
+        start + 28,
+        np.int64(crc32c_from(seed, int(entries.ctypes.data) + start, CHUNK_ENTRY_BYTES - 4)),
+    )
 
 
 @njit(nogil=True, cache=CACHE)
-def journal_chunks(descriptor: int, places: Any, offsets: Any, nbytes: Any, crcs: Any, writer_epoch: int, seed: int, scratch: Any) -> int:
-    """Write the entry of chunk i at ``places[i]`` of the journal; entries that are neighbours, in order, go out in one write.
+def journal_chunks(
+    descriptor: int,
+    places: Any,
+    offsets: Any,
+    nbytes: Any,
+    crcs: Any,
+    writer_epoch: int,
+    seed: int,
+    scratch: Any,
+) -> int:
+    """Write the entry of chunk i at ``places[i]`` of the journal; entries that are neighbours, in order, go
+    out in one write.
 
     places      int64[n]    where each entry lies in the journal: ``JournalLayout.chunk_places``
     offsets     int64[n]    where each chunk lies in its shard file
@@ -44,14 +62,18 @@ def journal_chunks(descriptor: int, places: Any, offsets: Any, nbytes: Any, crcs
     """
     assert scratch.size >= places.size * CHUNK_ENTRY_BYTES
     for i in range(places.size):
-        _put_chunk_entry(scratch, i * CHUNK_ENTRY_BYTES, offsets[i], nbytes[i], np.int64(crcs[i]), writer_epoch, seed)
+        _put_chunk_entry(
+            scratch, i * CHUNK_ENTRY_BYTES, offsets[i], nbytes[i], np.int64(crcs[i]), writer_epoch, seed
+        )
     address = int(scratch.ctypes.data)
     first = 0
     while first < places.size:
         stop = first + 1
         while stop < places.size and places[stop] == places[stop - 1] + CHUNK_ENTRY_BYTES:
             stop += 1
-        number = write_at(descriptor, address + first * CHUNK_ENTRY_BYTES, (stop - first) * CHUNK_ENTRY_BYTES, places[first])
+        number = write_at(
+            descriptor, address + first * CHUNK_ENTRY_BYTES, (stop - first) * CHUNK_ENTRY_BYTES, places[first]
+        )
         if number != 0:
             return int(number)
         first = stop
@@ -70,7 +92,8 @@ def _seal_record(record: Any, address: int, pixels_crc: Any, seed: int) -> None:
 def journal_frames(descriptor: int, place: int, records: Any, filled: Any, seed: int, scratch: Any) -> int:
     """Write the frame records of one slab at ``place`` of the journal, in one write.
 
-    records     uint8[P,rb]  frame records in the slab's storage order; not changed: the checksums are filled in on the way (``pixels_crc`` is 0 here)
+    records     uint8[P,rb]  frame records in the slab's storage order; not changed: the checksums are filled
+                in on the way (``pixels_crc`` is 0 here)
     filled      bool[P]      False where no frame came: zeros are written there
     scratch     uint8[>= P * rb]
     """
@@ -88,8 +111,17 @@ def journal_frames(descriptor: int, place: int, records: Any, filled: Any, seed:
 
 
 @njit(nogil=True, cache=CACHE)
-def stage_frames(descriptor: int, addresses: Any, frame_bytes: int, data_places: Any, entry_places: Any, records: Any, seed: int) -> int:
-    """Write whole frames into the staging area: each frame's pixels, then its record, so that no record precedes its pixels.
+def stage_frames(
+    descriptor: int,
+    addresses: Any,
+    frame_bytes: int,
+    data_places: Any,
+    entry_places: Any,
+    records: Any,
+    seed: int,
+) -> int:
+    """Write whole frames into the staging area: each frame's pixels, then its record, so that no record
+    precedes its pixels.
 
     addresses       int64[n]    where each frame's ``frame_bytes`` bytes of pixels lie
     data_places     int64[n]    ``StagingArea.data_place`` of each

@@ -1,9 +1,12 @@
-"""The C functions that kernels call, declared once for numba, and the few raw-memory reads and writes they need.
+"""The C functions that kernels call, declared once for numba, and the few raw-memory reads and writes they
+need.
 
-The functions are resolved by name from libblosc2 (loaded here, process-wide) and from libc. Declared as ``ExternalFunction`` rather than ctypes
-objects, because numba can then cache the kernels on disk. All pointers travel as int64: uint64 + int64 would become float64 inside a kernel.
+The functions are resolved by name from libblosc2 (loaded here, process-wide) and from libc. Declared as
+``ExternalFunction`` rather than ctypes objects, because numba can then cache the kernels on disk. All
+pointers travel as int64: uint64 + int64 would become float64 inside a kernel.
 
-Where the library or a symbol is missing, stand-ins report "did not compress": every chunk then takes its codec's stored form.
+Where the library or a symbol is missing, stand-ins report "did not compress": every chunk then takes its
+codec's stored form.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ memcmp = _declare("memcmp", _I32, _I64, _I64, _I64)
 memset = _declare("memset", _I64, _I64, _I32, _I64)  # to, byte, bytes
 pwrite = _declare("pwrite", _I64, _I32, _I64, _I64, _I64)  # descriptor, from, bytes, offset
 pread = _declare("pread", _I64, _I32, _I64, _I64, _I64)  # descriptor, to, bytes, offset
-sync_file_range = _declare("sync_file_range", _I32, _I32, _I64, _I64, _U32)  # descriptor, offset, bytes, flags
+# descriptor, offset, bytes, flags
+sync_file_range = _declare("sync_file_range", _I32, _I32, _I64, _I64, _U32)
 posix_fadvise = _declare("posix_fadvise", _I32, _I32, _I64, _I64, _I32)  # descriptor, offset, bytes, advice
 errno_location = _declare("__errno_location", _I64)
 
@@ -56,8 +60,11 @@ def prefetch(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
-        function = builder.module.globals.get("llvm.prefetch.p0i8") or ir.Function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [builder.inttoptr(arguments[0], pointer), i32(0), i32(3), i32(1)])  # read, keep close, data
+        function = builder.module.globals.get("llvm.prefetch.p0i8") or ir.Function(
+            builder.module, kind, "llvm.prefetch.p0i8"
+        )
+        # read, keep close, data
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), i32(0), i32(3), i32(1)])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
@@ -101,9 +108,11 @@ if NATIVE_AVAILABLE:
     # state, from, to, bytes, capacity, acceleration or level
     lz4_compress_fast = _declare("LZ4_compress_fast_extState", _I32, _I64, _I64, _I64, _I32, _I32, _I32)
     lz4_compress_hc = _declare("LZ4_compress_HC_extStateHC", _I32, _I64, _I64, _I64, _I32, _I32, _I32)
-    zstd_compress = _declare("ZSTD_compressCCtx", _I64, _I64, _I64, _I64, _I64, _I64, _I32)  # context, to, capacity, from, bytes, level
+    # context, to, capacity, from, bytes, level
+    zstd_compress = _declare("ZSTD_compressCCtx", _I64, _I64, _I64, _I64, _I64, _I64, _I32)
     zstd_is_error = _declare("ZSTD_isError", _U32, _I64)
-    zlib_compress = _declare("zng_compress2", _I32, _I64, _I64, _I64, _I64, _I32)  # to, address of capacity and result, from, bytes, level
+    # to, address of capacity and result, from, bytes, level
+    zlib_compress = _declare("zng_compress2", _I32, _I64, _I64, _I64, _I64, _I32)
     zlib_crc32 = _declare("zng_crc32", _U32, _U32, _I64, _U32)
 else:
 
@@ -114,7 +123,9 @@ else:
     bitshuffle = shuffle
 
     @njit
-    def lz4_compress_fast(state: int, source: int, to: int, count: int, capacity: int, acceleration: int) -> int:
+    def lz4_compress_fast(
+        state: int, source: int, to: int, count: int, capacity: int, acceleration: int
+    ) -> int:
         return 0
 
     lz4_compress_hc = lz4_compress_fast
@@ -139,5 +150,7 @@ else:
         for i in range(count):
             value ^= np.uint32(data[i])
             for _ in range(8):
-                value = np.uint32(value >> np.uint32(1)) ^ (np.uint32(0xEDB88320) if value & np.uint32(1) else np.uint32(0))
+                value = np.uint32(value >> np.uint32(1)) ^ (
+                    np.uint32(0xEDB88320) if value & np.uint32(1) else np.uint32(0)
+                )
         return np.uint32(value ^ np.uint32(0xFFFFFFFF))  # uint64 here would make the caller's crc a float64

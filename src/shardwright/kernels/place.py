@@ -1,6 +1,8 @@
-"""Slab assembly: a batch of frame descriptors to their places in open slabs, one call a batch, no Python per frame.
+"""Slab assembly: a batch of frame descriptors to their places in open slabs, one call a batch, no Python per
+frame.
 
-Stops early when a frame's slab has no open row, since opening one (or deciding that the frame is late) is the caller's business, once a slab.
+Stops early when a frame's slab has no open row, since opening one (or deciding that the frame is late) is the
+caller's business, once a slab.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ PLACED, DUPLICATE, LATE = 0, 1, 2  # a frame's fate
 
 @njit(nogil=True, cache=CACHE)
 def slab_and_place(position: int, counts: Any, chunk: Any, slab_counts: Any, slab_strides: Any) -> Any:
-    """(slab number, place within the slab in storage order) of a frame position. Tables: int64, one element a frame axis (``Grid``)."""
+    """(slab number, place within the slab in storage order) of a frame position. Tables: int64, one element a
+    frame axis (``Grid``)."""
     slab, place, scale, rest = 0, 0, 1, position
     for axis in range(counts.size - 1, -1, -1):
         if axis == 0:
@@ -65,7 +68,8 @@ def place_frames(
 
     positions, sequences, addresses  int64[n]; records int64[n, w]: each frame's record as w words
     row_slab       int64[R]    which slab a row collects, -1 when free
-    row_addresses  int64[R,P]  0 where no frame has come; row_sequences and row_records[R,P,w] alike; row_frames, row_expected int64[R] count frames
+    row_addresses  int64[R,P]  0 where no frame has come; row_sequences and row_records[R,P,w] alike;
+                   row_frames, row_expected int64[R] count frames
     fates          uint8[n]    out: PLACED or DUPLICATE
     completed      int64[R]    out: rows whose last frame came, in order
     Returns (frames done, rows completed, slab that has no row or -1).

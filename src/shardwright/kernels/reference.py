@@ -1,7 +1,9 @@
-"""The plain NumPy twin of every kernel: short, slow, and right at a glance. The tests hold each kernel to its twin; nothing else imports this.
+"""The plain NumPy twin of every kernel: short, slow, and right at a glance. The tests hold each kernel to its
+twin; nothing else imports this.
 
-Frames are uint8 arrays of (rows, bytes of a row), or None where no frame came. ``chunk`` is one row of the plane table: top row, left byte, rows,
-width in bytes. The twin of ``encode_chunks`` is ``chunk_bytes``: whatever the codec did, the encoded chunk must decode to exactly these bytes.
+Frames are uint8 arrays of (rows, bytes of a row), or None where no frame came. ``chunk`` is one row of the
+plane table: top row, left byte, rows, width in bytes. The twin of ``encode_chunks`` is ``chunk_bytes``:
+whatever the codec did, the encoded chunk must decode to exactly these bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ Frames = Sequence[np.ndarray | None]
 # ------------------------------------------------------------------ gather
 
 
-def chunk_bytes(frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray) -> bytes:
-    """The decoded inner chunk: its frames one after the other, fill where a frame, row or column is not there."""
+def chunk_bytes(
+    frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray
+) -> bytes:
+    """The decoded inner chunk: its frames one after the other, fill where a frame, row or column is not
+    there."""
     top, left, rows, width = (int(number) for number in chunk)
     block = np.empty((len(frames), chunk_rows, row_bytes), np.uint8)
     block[:] = fill_row
@@ -32,12 +37,24 @@ def chunk_bytes(frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes
     return block.tobytes()
 
 
-def gather_range(frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray, start: int, stop: int) -> bytes:
+def gather_range(
+    frames: Frames,
+    chunk: Sequence[int],
+    chunk_rows: int,
+    row_bytes: int,
+    fill_row: np.ndarray,
+    start: int,
+    stop: int,
+) -> bytes:
     return chunk_bytes(frames, chunk, chunk_rows, row_bytes, fill_row)[start:stop]
 
 
-def is_all_fill(frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray) -> bool:
-    return chunk_bytes(frames, chunk, chunk_rows, row_bytes, fill_row) == fill_row.tobytes() * (len(frames) * chunk_rows)
+def is_all_fill(
+    frames: Frames, chunk: Sequence[int], chunk_rows: int, row_bytes: int, fill_row: np.ndarray
+) -> bool:
+    return chunk_bytes(frames, chunk, chunk_rows, row_bytes, fill_row) == fill_row.tobytes() * (
+        len(frames) * chunk_rows
+    )
 
 
 # ------------------------------------------------------------------ filters
@@ -49,11 +66,14 @@ def shuffle(data: bytes, typesize: int) -> bytes:
 
 
 def bitshuffle(data: bytes, typesize: int) -> bytes:
-    """All lowest bits of the elements, then all second bits, and so on. Blosc 1 leaves a block alone whose elements are no multiple of 8."""
+    """All lowest bits of the elements, then all second bits, and so on. Blosc 1 leaves a block alone whose
+    elements are no multiple of 8."""
     elements = np.frombuffer(data, np.uint8).reshape(-1, typesize)
     if len(elements) % 8:
         return data
-    return np.packbits(np.unpackbits(elements, axis=1, bitorder="little").T, axis=1, bitorder="little").tobytes()
+    return np.packbits(
+        np.unpackbits(elements, axis=1, bitorder="little").T, axis=1, bitorder="little"
+    ).tobytes()
 
 
 # ------------------------------------------------------------------ stored forms
@@ -66,7 +86,10 @@ def store_plain(data: bytes) -> bytes:
 def store_blosc(data: bytes, typesize: int, format_number: int, block_bytes: int) -> bytes:
     """A Blosc 1 chunk with the memcpyed flag."""
     flags = 0x02 | format_number << 5
-    return struct.pack("<4B3I", 2, 1, flags, typesize, len(data), block_bytes, len(data) + BLOSC_HEADER_BYTES) + data
+    return (
+        struct.pack("<4B3I", 2, 1, flags, typesize, len(data), block_bytes, len(data) + BLOSC_HEADER_BYTES)
+        + data
+    )
 
 
 def store_zstd(data: bytes) -> bytes:
@@ -94,7 +117,8 @@ def store_gzip(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class BloscChunk:
-    """The header's fields and, unless the chunk is memcpyed, the streams of each block: one, or one a byte plane."""
+    """The header's fields and, unless the chunk is memcpyed, the streams of each block: one, or one a byte
+    plane."""
 
     version: int
     format_version: int
@@ -111,8 +135,11 @@ class BloscChunk:
 
 
 def parse_blosc(data: bytes) -> BloscChunk:
-    """Raises ``AssertionError`` when blocks do not follow each other without a gap up to the chunk's last byte."""
-    version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes = struct.unpack_from("<4B3I", data)
+    """Raises ``AssertionError`` when blocks do not follow each other without a gap up to the chunk's last
+    byte."""
+    version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes = struct.unpack_from(
+        "<4B3I", data
+    )
     blocks = []
     if not flags & 0x02:
         count = -(-nbytes // block_bytes)
@@ -127,8 +154,12 @@ def parse_blosc(data: bytes) -> BloscChunk:
                 streams.append(data[position + 4 : position + 4 + length])
                 position += 4 + length
             blocks.append(tuple(streams))
-        assert position == encoded_bytes == len(data), f"blocks end at {position}, header says {encoded_bytes}, chunk has {len(data)}"
-    return BloscChunk(version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes, tuple(blocks))
+        assert position == encoded_bytes == len(data), (
+            f"blocks end at {position}, header says {encoded_bytes}, chunk has {len(data)}"
+        )
+    return BloscChunk(
+        version, format_version, flags, typesize, nbytes, block_bytes, encoded_bytes, tuple(blocks)
+    )
 
 
 # ------------------------------------------------------------------ checksum
@@ -148,9 +179,14 @@ def crc32c(data: bytes, seed: int = 0) -> int:
 
 
 def slab_and_place(
-    position: int, counts: Sequence[int], chunk: Sequence[int], slab_counts: Sequence[int], slab_strides: Sequence[int]
+    position: int,
+    counts: Sequence[int],
+    chunk: Sequence[int],
+    slab_counts: Sequence[int],
+    slab_strides: Sequence[int],
 ) -> tuple[int, int]:
-    """Unravel the position over the frame axes, split each index into chunk and remainder, ravel both again. ``counts[0]`` is not needed."""
+    """Unravel the position over the frame axes, split each index into chunk and remainder, ravel both again.
+    ``counts[0]`` is not needed."""
     index: list[int] = []
     for count in reversed(counts[1:]):
         position, i = divmod(position, count)
@@ -172,11 +208,16 @@ class SlabRow:
 
 
 def place_frames(
-    rows: dict[int, SlabRow], first: int, frames: Sequence[tuple[int, int, int]], tables: tuple[Sequence[int], ...]
+    rows: dict[int, SlabRow],
+    first: int,
+    frames: Sequence[tuple[int, int, int]],
+    tables: tuple[Sequence[int], ...],
 ) -> tuple[int, list[int], int, dict[int, bool]]:
-    """Put (position, sequence, address) first, first+1, ... into the rows, which are named by their slab, until a slab has no row.
+    """Put (position, sequence, address) first, first+1, ... into the rows, which are named by their slab,
+    until a slab has no row.
 
-    Returns (frames done, slabs completed, slab without a row or -1, for each frame done whether it was a duplicate).
+    Returns (frames done, slabs completed, slab without a row or -1, for each frame done whether it was a
+    duplicate).
     """
     completed: list[int] = []
     duplicate: dict[int, bool] = {}
@@ -198,7 +239,8 @@ def place_frames(
 
 
 def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> None:
-    """Put one chunk into its slot, zeros up to the next multiple of ``alignment``; nothing for an empty chunk."""
+    """Put one chunk into its slot, zeros up to the next multiple of ``alignment``; nothing for an empty
+    chunk."""
     padded = data + bytes(-len(data) % alignment)
     file[offset : offset + len(padded)] = padded
 
@@ -207,7 +249,8 @@ def write_slot(file: bytearray, offset: int, data: bytes, alignment: int) -> Non
 
 
 def packed_starts(nbytes: Sequence[int], files: Sequence[int], page_bytes: int) -> list[int]:
-    """Where ``encode_chunks`` puts packed chunks, counted from the first one's place: back to back, those of another file at a page."""
+    """Where ``encode_chunks`` puts packed chunks, counted from the first one's place: back to back, those of
+    another file at a page."""
     starts, end = [], 0
     for i, (n, file) in enumerate(zip(nbytes, files, strict=True)):
         if i and file != files[i - 1]:
@@ -217,8 +260,11 @@ def packed_starts(nbytes: Sequence[int], files: Sequence[int], page_bytes: int) 
     return starts
 
 
-def write_runs(contents: list[bytearray], cursors: list[int], chunks: Sequence[tuple[int, bytes]], alignment: int) -> list[int]:
-    """``write.write_runs``: chunks are (file, bytes), those of a file together. Returns each one's offset; changes contents and cursors."""
+def write_runs(
+    contents: list[bytearray], cursors: list[int], chunks: Sequence[tuple[int, bytes]], alignment: int
+) -> list[int]:
+    """``write.write_runs``: chunks are (file, bytes), those of a file together. Returns each one's offset;
+    changes contents and cursors."""
     offsets = []
     for file in dict.fromkeys(file for file, _ in chunks):
         run = b""
@@ -230,7 +276,9 @@ def write_runs(contents: list[bytearray], cursors: list[int], chunks: Sequence[t
     return offsets
 
 
-def read_ranges(file: bytes, offsets: Sequence[int], nbytes: Sequence[int], crcs: Sequence[int]) -> list[tuple[bytes, int]]:
+def read_ranges(
+    file: bytes, offsets: Sequence[int], nbytes: Sequence[int], crcs: Sequence[int]
+) -> list[tuple[bytes, int]]:
     """(bytes, crc that goes on from the one given) of each range."""
     pieces = [file[offset : offset + count] for offset, count in zip(offsets, nbytes, strict=True)]
     return [(piece, crc32c(piece, crc)) for piece, crc in zip(pieces, crcs, strict=True)]
@@ -241,12 +289,20 @@ def read_ranges(file: bytes, offsets: Sequence[int], nbytes: Sequence[int], crcs
 
 def chunk_entry(offset: int, nbytes: int, crc: int, writer_epoch: int, seed: int) -> bytes:
     """32 bytes; a chunk of 0 bytes is all fill and has 2^64-1 in both fields."""
-    fields = struct.pack("<QQIII", *((offset, nbytes, crc) if nbytes else (2**64 - 1, 2**64 - 1, 0)), writer_epoch, 0)
+    fields = struct.pack(
+        "<QQIII", *((offset, nbytes, crc) if nbytes else (2**64 - 1, 2**64 - 1, 0)), writer_epoch, 0
+    )
     return fields + struct.pack("<I", crc32c(fields, seed))
 
 
 def journal_chunks(
-    file: bytearray, places: Sequence[int], offsets: Sequence[int], nbytes: Sequence[int], crcs: Sequence[int], writer_epoch: int, seed: int
+    file: bytearray,
+    places: Sequence[int],
+    offsets: Sequence[int],
+    nbytes: Sequence[int],
+    crcs: Sequence[int],
+    writer_epoch: int,
+    seed: int,
 ) -> None:
     for place, offset, count, crc in zip(places, offsets, nbytes, crcs, strict=True):
         file[place : place + 32] = chunk_entry(offset, count, crc, writer_epoch, seed)
@@ -258,16 +314,28 @@ def sealed_record(record: bytes, pixels_crc: int, seed: int) -> bytes:
     return body + struct.pack("<I", crc32c(body, seed))
 
 
-def journal_frames(file: bytearray, place: int, records: Sequence[bytes], filled: Sequence[bool], seed: int) -> None:
+def journal_frames(
+    file: bytearray, place: int, records: Sequence[bytes], filled: Sequence[bool], seed: int
+) -> None:
     """The records of one slab, zeros where no frame came."""
-    data = b"".join(sealed_record(record, 0, seed) if here else bytes(len(record)) for record, here in zip(records, filled, strict=True))
+    data = b"".join(
+        sealed_record(record, 0, seed) if here else bytes(len(record))
+        for record, here in zip(records, filled, strict=True)
+    )
     file[place : place + len(data)] = data
 
 
 def stage_frames(
-    file: bytearray, frames: Sequence[bytes], data_places: Sequence[int], entry_places: Sequence[int], records: Sequence[bytes], seed: int
+    file: bytearray,
+    frames: Sequence[bytes],
+    data_places: Sequence[int],
+    entry_places: Sequence[int],
+    records: Sequence[bytes],
+    seed: int,
 ) -> None:
-    for pixels, data_place, entry_place, record in zip(frames, data_places, entry_places, records, strict=True):
+    for pixels, data_place, entry_place, record in zip(
+        frames, data_places, entry_places, records, strict=True
+    ):
         file[data_place : data_place + len(pixels)] = pixels
         file[entry_place : entry_place + len(record)] = sealed_record(record, crc32c(pixels), seed)
 
@@ -276,7 +344,8 @@ def stage_frames(
 
 
 def downsample(source: np.ndarray, factors: Sequence[int], method: str) -> np.ndarray:
-    """Window by window. The exact mean of integers by Python's own, rounded half to even; of floats the float64 sum in row-major order."""
+    """Window by window. The exact mean of integers by Python's own, rounded half to even; of floats the
+    float64 sum in row-major order."""
     target = np.empty([-(-n // f) for n, f in zip(source.shape, factors, strict=True)], source.dtype)
     for place in np.ndindex(*target.shape):
         window = source[tuple(slice(i * f, (i + 1) * f) for i, f in zip(place, factors, strict=True))].ravel()

@@ -1,7 +1,9 @@
-"""The stored forms: each codec's own way to hold bytes uncompressed, so that a chunk that does not shrink, or whose compressor failed, stays
-readable by everyone. Each function writes the framing around chunk bytes that ``gather_range`` puts in place, and returns the encoded size.
+"""The stored forms: each codec's own way to hold bytes uncompressed, so that a chunk that does not shrink, or
+whose compressor failed, stays readable by everyone. Each function writes the framing around chunk bytes that
+``gather_range`` puts in place, and returns the encoded size.
 
-Sources: c-blosc README_CHUNK_FORMAT (memcpyed flag), RFC 8878 3.1.1 (zstd raw blocks), RFC 1952 and RFC 1951 3.2.4 (gzip, stored blocks).
+Sources: c-blosc README_CHUNK_FORMAT (memcpyed flag), RFC 8878 3.1.1 (zstd raw blocks), RFC 1952 and RFC 1951
+3.2.4 (gzip, stored blocks).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ BLOSC_MEMCPYED, BLOSC_DO_NOT_SPLIT = 0x02, 0x10
 
 
 @njit(nogil=True, cache=CACHE)
-def put_blosc_header(out: Any, flags: int, typesize: int, chunk_bytes: int, block_bytes: int, encoded_bytes: int) -> None:
+def put_blosc_header(
+    out: Any, flags: int, typesize: int, chunk_bytes: int, block_bytes: int, encoded_bytes: int
+) -> None:
     out[0] = BLOSC_FORMAT_VERSION
     out[1] = 1  # version of the compressor's format
     out[2] = flags
@@ -36,10 +40,29 @@ def put_blosc_header(out: Any, flags: int, typesize: int, chunk_bytes: int, bloc
 
 
 @njit(nogil=True, cache=CACHE)
-def store_blosc(out: Any, address: int, typesize: int, format_number: int, block_bytes: int, source: Any) -> int:
+def store_blosc(
+    out: Any, address: int, typesize: int, format_number: int, block_bytes: int, source: Any
+) -> int:
     frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
-    put_blosc_header(out, BLOSC_MEMCPYED | (format_number << 5), typesize, chunk_bytes, block_bytes, chunk_bytes + BLOSC_HEADER_BYTES)
-    gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, address + BLOSC_HEADER_BYTES)
+    put_blosc_header(
+        out,
+        BLOSC_MEMCPYED | (format_number << 5),
+        typesize,
+        chunk_bytes,
+        block_bytes,
+        chunk_bytes + BLOSC_HEADER_BYTES,
+    )
+    gather_range(
+        frames,
+        frame_row_bytes,
+        chunk,
+        chunk_rows,
+        row_bytes,
+        fill_row,
+        0,
+        chunk_bytes,
+        address + BLOSC_HEADER_BYTES,
+    )
     return int(chunk_bytes + BLOSC_HEADER_BYTES)
 
 
@@ -55,7 +78,17 @@ def store_zstd(out: Any, address: int, source: Any) -> int:
         header = ((stop - start) << 3) | (1 if stop == chunk_bytes else 0)  # block type 0: raw
         for i in range(3):
             out[position + i] = (header >> (8 * i)) & 0xFF
-        gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, stop, address + position + 3)
+        gather_range(
+            frames,
+            frame_row_bytes,
+            chunk,
+            chunk_rows,
+            row_bytes,
+            fill_row,
+            start,
+            stop,
+            address + position + 3,
+        )
         position += 3 + stop - start
     return position
 
@@ -79,7 +112,17 @@ def store_gzip(out: Any, address: int, source: Any) -> int:
         length = stop - start
         out[position] = 1 if stop == chunk_bytes else 0
         put_u32(out, position + 1, length | ((length ^ 0xFFFF) << 16))
-        gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, stop, address + position + 5)
+        gather_range(
+            frames,
+            frame_row_bytes,
+            chunk,
+            chunk_rows,
+            row_bytes,
+            fill_row,
+            start,
+            stop,
+            address + position + 5,
+        )
         crc = zlib_crc32(crc, address + position + 5, length)
         position += 5 + length
     put_u32(out, position, crc)

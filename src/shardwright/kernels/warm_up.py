@@ -1,4 +1,5 @@
-"""Compile every kernel, or load it from numba's cache, before the first frame: a compilation in the frame path would cost seconds."""
+"""Compile every kernel, or load it from numba's cache, before the first frame: a compilation in the frame
+path would cost seconds."""
 
 from __future__ import annotations
 
@@ -17,13 +18,16 @@ from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
 from .write import start_writeback, write_runs, write_slots
 
-COMPILING = "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"
+COMPILING = (
+    "compiling the kernels, once after an installation or an upgrade: this takes 20 seconds to a minute"
+)
 _lock = threading.Lock()  # held while kernels are compiled: whoever comes second finds them done
 _done = False  # in this process; under _lock
 
 
 def compiles() -> bool:
-    """Whether ``warm_up`` will compile: a wait that nobody would understand, to be told before it begins (``COMPILING``)."""
+    """Whether ``warm_up`` will compile: a wait that nobody would understand, to be told before it begins
+    (``COMPILING``)."""
     return not _done and not is_compiled(CACHE_FOLDER)
 
 

@@ -1,4 +1,5 @@
-"""How chunks are encoded under the overload policy ``degrade``: as the array says, or faster, or not at all."""
+"""How chunks are encoded under the overload policy ``degrade``: as the array says, or faster, or not at
+all."""
 
 from __future__ import annotations
 

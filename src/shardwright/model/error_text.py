@@ -36,7 +36,14 @@ class ErrorText:
         if not isinstance(told, ShardwrightError):
             told = defect or ShardwrightError("an unexpected error", got=repr(error))
             trace = _cut("".join(traceback.format_exception(error, limit=-_MOST_FRAMES)))
-        return cls(type(told), told.message[:MOST_CHARACTERS], _cut(told.expected), _cut(told.got), _cut(told.hint), trace)
+        return cls(
+            type(told),
+            told.message[:MOST_CHARACTERS],
+            _cut(told.expected),
+            _cut(told.got),
+            _cut(told.hint),
+            trace,
+        )
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> ErrorText:

@@ -1,7 +1,8 @@
 """Every error that crosses a border of shardwright.
 
-Each class has a stable ``code``: it travels in ERROR messages of the wire protocol, in ``--json`` output and in logs, so that a client can rebuild
-the class that the daemon raised. A message says what was expected, what came, and what to do next.
+Each class has a stable ``code``: it travels in ERROR messages of the wire protocol, in ``--json`` output and
+in logs, so that a client can rebuild the class that the daemon raised. A message says what was expected, what
+came, and what to do next.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ class ShardwrightError(Exception):
 
     code: ClassVar[str] = "internal"
 
-    def __init__(self, message: str, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, expected: object = None, got: object = None, hint: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.expected = None if expected is None else str(expected)
@@ -32,12 +35,19 @@ class ShardwrightError(Exception):
 
     def to_dict(self) -> dict[str, str]:
         """JSON-ready form: ``code``, ``message`` and, where known, ``expected``, ``got``, ``hint``."""
-        facts = {"code": self.code, "message": self.message, "expected": self.expected, "got": self.got, "hint": self.hint}
+        facts = {
+            "code": self.code,
+            "message": self.message,
+            "expected": self.expected,
+            "got": self.got,
+            "hint": self.hint,
+        }
         return {key: value for key, value in facts.items() if value is not None}
 
 
 class LayoutWarning(UserWarning):
-    """A layout that can be written, but that some readers or validators will not take; the message names them."""
+    """A layout that can be written, but that some readers or validators will not take; the message names
+    them."""
 
 
 class SpecError(ShardwrightError, ValueError):
@@ -53,7 +63,8 @@ class ConfigError(ShardwrightError, ValueError):
 
 
 class AddressError(ShardwrightError):
-    """A socket that cannot be bound: its address is taken, or not this machine's yet. The same configuration may work a moment later."""
+    """A socket that cannot be bound: its address is taken, or not this machine's yet. The same configuration
+    may work a moment later."""
 
     code = "address"
 
@@ -165,7 +176,8 @@ class LockedError(ShardwrightError, BlockingIOError):
 
 
 class FencedError(ShardwrightError):
-    """Another writer (or client) has taken this acquisition over; what this one still holds must not be written."""
+    """Another writer (or client) has taken this acquisition over; what this one still holds must not be
+    written."""
 
     code = "fenced"
 
@@ -207,7 +219,8 @@ class ShardFormatError(ShardwrightError, ValueError):
 
 
 class FormatVersionError(ShardFormatError):
-    """A file that is whole, of a version of its format that this release does not read. It is left as it is."""
+    """A file that is whole, of a version of its format that this release does not read. It is left as it
+    is."""
 
     code = "format_version"
 

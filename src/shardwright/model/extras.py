@@ -1,7 +1,7 @@
 """The extras of this distribution: which of them brings a module, and the line that installs it.
 
-``pip install shardwright`` is the camera's side. What a module of the daemon's side imports is there with ``shardwright[daemon]`` or with an extra
-that builds on it.
+``pip install shardwright`` is the camera's side. What a module of the daemon's side imports is there with
+``shardwright[daemon]`` or with an extra that builds on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def install_line(extra: str) -> str:
 
 @contextmanager
 def naming_missing_extra(what: str) -> Iterator[None]:
-    """Where an import inside fails for want of an extra, raises ``ConfigError``: ``what`` needs it, and how it is installed."""
+    """Where an import inside fails for want of an extra, raises ``ConfigError``: ``what`` needs it, and how
+    it is installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -41,4 +42,6 @@ def naming_missing_extra(what: str) -> Iterator[None]:
         if module not in EXTRA_OF_MODULE:
             raise
         extra = EXTRA_OF_MODULE[module]
-        raise ConfigError(f"{what} needs shardwright[{extra}]: {module} is not installed", hint=install_line(extra)) from None
+        raise ConfigError(
+            f"{what} needs shardwright[{extra}]: {module} is not installed", hint=install_line(extra)
+        ) from None

@@ -1,4 +1,5 @@
-"""What becomes of a frame, and why: the numbers that stand in frame records and in the columns ``fate`` and ``reason`` of the frame table."""
+"""What becomes of a frame, and why: the numbers that stand in frame records and in the columns ``fate`` and
+``reason`` of the frame table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which machine this is: two processes with the same boot id share one kernel, so that shared memory between them can work."""
+"""Which machine this is: two processes with the same boot id share one kernel, so that shared memory between
+them can work."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ def checked_name(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
         raise InvalidNameError(
             "not a usable name",
-            expected="letters, digits, '.', '_' and '-', at most 128, starting with a letter or digit, without '..'",
+            expected="letters, digits, '.', '_' and '-', at most 128, starting with a letter or digit, "
+            "without '..'",
             got=repr(name)[:160],
         )
     return name

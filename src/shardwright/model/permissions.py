@@ -1,4 +1,5 @@
-"""What keeps a user from a file, in words: for whoever was refused with EACCES. Names of users and groups where the system has them."""
+"""What keeps a user from a file, in words: for whoever was refused with EACCES. Names of users and groups
+where the system has them."""
 
 from __future__ import annotations
 
@@ -12,16 +13,23 @@ if TYPE_CHECKING:
 
 def refusing(path: Path) -> Path:
     """The first folder on the way to ``path`` that lets this process no further, else ``path`` itself."""
-    return next((folder for folder in reversed(path.absolute().parents) if not os.access(folder, os.X_OK)), path.absolute())
+    return next(
+        (folder for folder in reversed(path.absolute().parents) if not os.access(folder, os.X_OK)),
+        path.absolute(),
+    )
 
 
 def owners(path: Path) -> str:
-    """``/run/shardwright of shardwright:shardwright, mode 0750``; the path alone where even that cannot be seen."""
+    """``/run/shardwright of shardwright:shardwright, mode 0750``; the path alone where even that cannot be
+    seen."""
     try:
         facts = path.stat()
     except OSError:
         return str(path)
-    return f"{path} of {user_name(facts.st_uid)}:{group_name(facts.st_gid)}, mode {stat.S_IMODE(facts.st_mode):04o}"
+    return (
+        f"{path} of {user_name(facts.st_uid)}:{group_name(facts.st_gid)}, mode "
+        f"{stat.S_IMODE(facts.st_mode):04o}"
+    )
 
 
 def how_to_connect(path: Path) -> str:
@@ -34,8 +42,14 @@ def how_to_connect(path: Path) -> str:
     for_the_group = stat.S_IXGRP if stat.S_ISDIR(facts.st_mode) else stat.S_IWGRP
     owner, group = user_name(facts.st_uid), group_name(facts.st_gid)
     if facts.st_mode & for_the_group:
-        return f"Members of the group {group} may: as root, usermod -aG {group} {user_name(os.geteuid())}, then log in again."
-    return f"Only the user {owner} may. To let a group in, set ingest.group in the daemon's configuration; else run this as {owner}."
+        return (
+            f"Members of the group {group} may: as root, usermod -aG {group} {user_name(os.geteuid())}, "
+            f"then log in again."
+        )
+    return (
+        f"Only the user {owner} may. To let a group in, set ingest.group in the daemon's configuration; "
+        f"else run this as {owner}."
+    )
 
 
 def user_name(number: int) -> str:

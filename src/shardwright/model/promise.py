@@ -1,7 +1,7 @@
 """What another thread is asked for: a value, or why there is none, which is kept as text (``ErrorText``).
 
-In place of ``concurrent.futures.Future``, which keeps the exception with its traceback, and with that all that the
-other thread had in hand.
+In place of ``concurrent.futures.Future``, which keeps the exception with its traceback, and with that all
+that the other thread had in hand.
 """
 
 from __future__ import annotations

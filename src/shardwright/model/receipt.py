@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-_LATER = ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed")  # than protocol version 1
+# than protocol version 1
+_LATER = ("frames_faster", "frames_uncompressed", "chunks_faster", "chunks_uncompressed")
 
 _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped", "frames_lost")
 
@@ -15,15 +16,17 @@ _TROUBLE = ("frames_missing", "frames_duplicate", "frames_late", "frames_dropped
 class Receipt:
     """Exact account of one acquisition.
 
-    ``frames_received`` counts every frame the writer was told of; each is then *stored* (in its chunk), *duplicate* (its place was taken), *late*
-    (its place had been closed), *dropped* (the camera's side had no credit, and the policy is to drop) or *lost* (taken in, but an error kept it from
-    the disk). ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or was kept.
-    Until the end of the acquisition, only places before its newest frame's.
-    ``frames_durable`` are the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of
-    the encoded chunks and indexes.
+    ``frames_received`` counts every frame the writer was told of; each is then *stored* (in its chunk),
+    *duplicate* (its place was taken), *late* (its place had been closed), *dropped* (the camera's side had no
+    credit, and the policy is to drop) or *lost* (taken in, but an error kept it from the disk).
+    ``frames_missing`` counts the places inside the final array that hold fill value because no frame came or
+    was kept. Until the end of the acquisition, only places before its newest frame's. ``frames_durable`` are
+    the stored frames that are synced. Bytes: ``bytes_raw`` of the stored frames, ``bytes_stored`` of the
+    encoded chunks and indexes.
 
-    Under the overload policy ``degrade``, of the stored frames and their chunks, as far as the process that tells has written them: ``..._faster``
-    with a faster setting than the array's, ``..._uncompressed`` not compressed at all. A frame counts once, by the fastest of its chunks.
+    Under the overload policy ``degrade``, of the stored frames and their chunks, as far as the process that
+    tells has written them: ``..._faster`` with a faster setting than the array's, ``..._uncompressed`` not
+    compressed at all. A frame counts once, by the fastest of its chunks.
     """
 
     path: str
@@ -50,7 +53,8 @@ class Receipt:
 
     @property
     def trouble(self) -> dict[str, int]:
-        """The counts of frames that are not stored and of places without one, those that are not 0: empty where every frame is in its place."""
+        """The counts of frames that are not stored and of places without one, those that are not 0: empty
+        where every frame is in its place."""
         return {name: count for name in _TROUBLE if (count := getattr(self, name))}
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,6 +65,11 @@ class Receipt:
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Receipt:
-        """Raises ``KeyError`` when a field is missing but for ``_LATER``; unknown fields are ignored (a newer daemon may send more)."""
-        counts = {f.name: int(facts.get(f.name, 0) if f.name in _LATER else facts[f.name]) for f in fields(cls) if f.name != "path"}
+        """Raises ``KeyError`` when a field is missing but for ``_LATER``; unknown fields are ignored (a newer
+        daemon may send more)."""
+        counts = {
+            f.name: int(facts.get(f.name, 0) if f.name in _LATER else facts[f.name])
+            for f in fields(cls)
+            if f.name != "path"
+        }
         return cls(path=str(facts["path"]), **counts)

@@ -1,4 +1,5 @@
-"""Every file that shardwright reads back says which version of its format it has. Of one that this release does not know nothing is believed."""
+"""Every file that shardwright reads back says which version of its format it has. Of one that this release
+does not know nothing is believed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def check_version(found: object, known: int, path: Path | str) -> None:
-    """Raises ``FormatVersionError`` unless ``found``, as it stands in ``path``, is the version that is known, or one before it."""
+    """Raises ``FormatVersionError`` unless ``found``, as it stands in ``path``, is the version that is known,
+    or one before it."""
     if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= known:
         raise FormatVersionError(
             f"{path} is of another version of its format",

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Watermark:
-    """Frames counted without holes from the first: ``stored`` survive a kill of the writer, ``durable`` a power cut.
+    """Frames counted without holes from the first: ``stored`` survive a kill of the writer, ``durable`` a
+    power cut.
 
-    A frame that was counted as duplicate, late, dropped or lost is settled and holds nothing up: the frame table says which.
+    A frame that was counted as duplicate, late, dropped or lost is settled and holds nothing up: the frame
+    table says which.
     """
 
     stored: int

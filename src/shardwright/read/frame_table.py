@@ -46,7 +46,8 @@ class Column:
         return -(-self.rows // self.rows_per_chunk)
 
     def read(self, chunk: int) -> npt.NDArray[Any]:
-        """The rows of one chunk. Raises ``ShardFormatError`` when it is not there or does not decode, ``StorageError``."""
+        """The rows of one chunk. Raises ``ShardFormatError`` when it is not there or does not decode,
+        ``StorageError``."""
         path = self.path / "c" / str(chunk)
         chunk_bytes = self.rows_per_chunk * self.dtype.itemsize
         limit = self.codecs.max_encoded_bytes(chunk_bytes)
@@ -58,7 +59,9 @@ class Column:
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if len(data) > limit:
-            raise ShardFormatError("chunk is longer than its codec can make it", expected=f"at most {limit} bytes")
+            raise ShardFormatError(
+                "chunk is longer than its codec can make it", expected=f"at most {limit} bytes"
+            )
         values = decode_chunk(data, self.codecs, chunk_bytes).view(self.dtype)
         return values[: self.rows - chunk * self.rows_per_chunk]
 
@@ -84,10 +87,13 @@ class FrameTable:
         return {"fate", "reason"} <= self.columns.keys()
 
     def frame_counts(self, array: StoredArray) -> tuple[int, ...]:
-        """Extents of an image along the frame axes, in the order of acquisition. Raises ``ShardFormatError`` when they are not the table's."""
+        """Extents of an image along the frame axes, in the order of acquisition. Raises ``ShardFormatError``
+        when they are not the table's."""
         names = list(array.dimension_names or ())
         if sorted(self.axes) != sorted(str(name) for name in names[:-2]):
-            raise ShardFormatError("the frame table has other axes than the image", expected=names[:-2], got=self.axes)
+            raise ShardFormatError(
+                "the frame table has other axes than the image", expected=names[:-2], got=self.axes
+            )
         return tuple(array.shape[names.index(axis)] for axis in self.axes)
 
     def read(self, name: str, chunk: int) -> npt.NDArray[Any]:
@@ -96,11 +102,14 @@ class FrameTable:
     def read_indices(self, chunk: int) -> npt.NDArray[np.int64]:
         """int64[rows, axes]."""
         indices = [self.read(_INDEX + axis, chunk).astype(np.int64) for axis in self.axes]
-        return np.stack(indices, axis=1) if indices else np.zeros((self.read("fate", chunk).size, 0), np.int64)
+        return (
+            np.stack(indices, axis=1) if indices else np.zeros((self.read("fate", chunk).size, 0), np.int64)
+        )
 
 
 def open_frame_table(store: Store) -> FrameTable | None:
-    """None when the store has none, or something else of that name. Raises ``ShardFormatError`` naming what is wrong with it, or ``StorageError``."""
+    """None when the store has none, or something else of that name. Raises ``ShardFormatError`` naming what
+    is wrong with it, or ``StorageError``."""
     folder = store.root / TABLE_PATH
     if store.group is None or not folder.exists():
         return None
@@ -113,15 +122,30 @@ def open_frame_table(store: Store) -> FrameTable | None:
         if facts["table"] == "frames":
             check_version(facts["version"], VERSION, folder / "zarr.json")
         sound = facts["table"] == "frames" and type(rows) is int and rows >= 0
-        sound = sound and 0 < len(names) <= MAX_COLUMNS and all(map(_COLUMN_NAME.fullmatch, names)) and len(set(names)) == len(names)
+        sound = (
+            sound
+            and 0 < len(names) <= MAX_COLUMNS
+            and all(map(_COLUMN_NAME.fullmatch, names))
+            and len(set(names)) == len(names)
+        )
     except (KeyError, TypeError):
         sound = False
     if not sound:
         raise ShardFormatError(f"{folder / 'zarr.json'} describes no frame table")
     columns = {name: _parse_column(folder / name) for name in names}
-    if len({(column.rows, column.rows_per_chunk) for column in columns.values()} | {(rows, columns[names[0]].rows_per_chunk)}) != 1:
+    if (
+        len(
+            {(column.rows, column.rows_per_chunk) for column in columns.values()}
+            | {(rows, columns[names[0]].rows_per_chunk)}
+        )
+        != 1
+    ):
         lengths = {name: column.rows for name, column in columns.items() if column.rows != rows}
-        raise ShardFormatError("the columns of the frame table differ in length or chunks", expected=f"{rows} rows", got=lengths or None)
+        raise ShardFormatError(
+            "the columns of the frame table differ in length or chunks",
+            expected=f"{rows} rows",
+            got=lengths or None,
+        )
     return FrameTable(folder, rows, columns)
 
 
@@ -131,8 +155,17 @@ def _parse_column(folder: Path) -> Column:
         (rows,) = document["shape"]
         (rows_per_chunk,) = document["chunk_grid"]["configuration"]["chunk_shape"]
         dtype = np.dtype(document["data_type"] if document["data_type"] in DTYPES else "O").newbyteorder("<")
-        sound = type(rows) is int and rows >= 0 and type(rows_per_chunk) is int and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
-        sound = sound and dtype.kind in "iuf" and document["chunk_key_encoding"]["configuration"]["separator"] == "/"
+        sound = (
+            type(rows) is int
+            and rows >= 0
+            and type(rows_per_chunk) is int
+            and 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK
+        )
+        sound = (
+            sound
+            and dtype.kind in "iuf"
+            and document["chunk_key_encoding"]["configuration"]["separator"] == "/"
+        )
         codecs = ChunkCodecs.of(document["codecs"], dtype.itemsize)
     except ShardFormatError:
         raise
@@ -144,7 +177,8 @@ def _parse_column(folder: Path) -> Column:
 
 
 def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:
-    """(path below the store, what is wrong) of every fault: chunks that do not decode, files too many, values that cannot be.
+    """(path below the store, what is wrong) of every fault: chunks that do not decode, files too many, values
+    that cannot be.
 
     Stored frames outside the array are none: it was cropped (``cropped_frames``).
     """
@@ -185,5 +219,6 @@ def cropped_frames(table: FrameTable, array: StoredArray) -> int:
     """Stored frames whose places the array's shape does not cover (any more)."""
     counts = table.frame_counts(array)
     return sum(
-        int((table.read_indices(chunk)[table.read("fate", chunk) == Fate.STORED] >= counts).any(axis=1).sum()) for chunk in range(table.chunks)
+        int((table.read_indices(chunk)[table.read("fate", chunk) == Fate.STORED] >= counts).any(axis=1).sum())
+        for chunk in range(table.chunks)
     )

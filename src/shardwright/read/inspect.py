@@ -1,4 +1,5 @@
-"""What lies where in a shard: slots, the gaps between them, how each chunk was encoded, the index. Reads the index and each chunk's first bytes."""
+"""What lies where in a shard: slots, the gaps between them, how each chunk was encoded, the index. Reads the
+index and each chunk's first bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChunkReport:
-    """One chunk that is present. ``gap_bytes``: unused bytes between it and whatever follows it in the file."""
+    """One chunk that is present. ``gap_bytes``: unused bytes between it and whatever follows it in the
+    file."""
 
     chunk: int
     coordinates: tuple[int, ...]
@@ -36,8 +38,9 @@ class ChunkReport:
 
 @dataclass
 class ShardReport:
-    """One shard file. ``allocated_bytes`` is what the filesystem holds for it, ``hole_bytes`` what it does not hold of ``file_bytes``.
-    ``chunks_cropped``: of those that are present, wholly outside the array's shape."""
+    """One shard file. ``allocated_bytes`` is what the filesystem holds for it, ``hole_bytes`` what it does
+    not hold of ``file_bytes``. ``chunks_cropped``: of those that are present, wholly outside the array's
+    shape."""
 
     key: str
     coordinates: tuple[int, ...]
@@ -75,7 +78,12 @@ class ShardReport:
         return self.decoded_bytes / self.encoded_bytes if self.encoded_bytes else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "hole_bytes": self.hole_bytes, "chunks_empty": self.chunks_empty, "ratio": self.ratio}
+        return {
+            **asdict(self),
+            "hole_bytes": self.hole_bytes,
+            "chunks_empty": self.chunks_empty,
+            "ratio": self.ratio,
+        }
 
 
 @dataclass
@@ -134,7 +142,8 @@ def describe_array(array: StoredArray) -> dict[str, Any]:
 
 
 def inspect_shards(store: Store, array: StoredArray, *, chunks: bool = False) -> Iterator[ShardReport]:
-    """A report for each shard file of ``array`` (for the one that the store was opened by, if it was), one at a time."""
+    """A report for each shard file of ``array`` (for the one that the store was opened by, if it was), one at
+    a time."""
     if store.shard is not None:
         yield inspect_shard(array, store.shard, chunks=chunks)
         return
@@ -144,9 +153,16 @@ def inspect_shards(store: Store, array: StoredArray, *, chunks: bool = False) ->
 
 
 def inspect_shard(array: StoredArray, coordinates: tuple[int, ...], *, chunks: bool = False) -> ShardReport:
-    """Look at one shard file. What is wrong with it goes into ``problems``, nothing is raised for it. ``chunks`` keeps a record of each chunk."""
+    """Look at one shard file. What is wrong with it goes into ``problems``, nothing is raised for it.
+    ``chunks`` keeps a record of each chunk."""
     key = array.shard_key(coordinates)
-    report = ShardReport(key, coordinates, index_location=array.index_location, index_bytes=array.index_bytes, chunks=array.chunks_per_shard)
+    report = ShardReport(
+        key,
+        coordinates,
+        index_location=array.index_location,
+        index_bytes=array.index_bytes,
+        chunks=array.chunks_per_shard,
+    )
     report.chunks_in_shape = array.chunks_inside(coordinates)
     try:
         with ShardFile(array, array.path / key) as file:
@@ -170,7 +186,11 @@ def _look_at_chunks(report: ShardReport, file: ShardFile, entries: npt.NDArray[n
     report.decoded_bytes = len(live) * array.chunk_bytes
     gap_after, leading = _gaps(entries[live], file.data_range)
     sizes = np.append(gap_after, leading)
-    report.gaps, report.gap_bytes, report.largest_gap_bytes = int((sizes > 0).sum()), int(sizes.sum()), int(sizes.max())
+    report.gaps, report.gap_bytes, report.largest_gap_bytes = (
+        int((sizes > 0).sum()),
+        int(sizes.sum()),
+        int(sizes.max()),
+    )
     forms: Counter[str] = Counter()
     for chunk, gap in zip(live.tolist(), gap_after.tolist(), strict=True):
         offset, nbytes = int(entries["offset"][chunk]), int(entries["nbytes"][chunk])
@@ -178,7 +198,9 @@ def _look_at_chunks(report: ShardReport, file: ShardFile, entries: npt.NDArray[n
         forms[form] += 1
         if keep:
             where = array.chunk_coordinates(report.coordinates, chunk)
-            report.chunk_reports.append(ChunkReport(chunk, where, offset, nbytes, offset % PAGE_BYTES == 0, gap, form))
+            report.chunk_reports.append(
+                ChunkReport(chunk, where, offset, nbytes, offset % PAGE_BYTES == 0, gap, form)
+            )
     report.forms = dict(forms.most_common())
 
 

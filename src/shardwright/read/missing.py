@@ -1,7 +1,8 @@
 """Which places of an image have no stored frame, and why, as far as the frame table tells.
 
-Bounded memory, whatever the size of the table: places are gone through in windows, each as wide as a fixed number of rows allows. A window reads only
-the chunks of the table that have rows in it; frames come nearly in order, so that nearly every chunk is read once.
+Bounded memory, whatever the size of the table: places are gone through in windows, each as wide as a fixed
+number of rows allows. A window reads only the chunks of the table that have rows in it; frames come nearly in
+order, so that nearly every chunk is read once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MissingRange:
-    """Places ``first`` to ``last`` (inclusive) in the order of acquisition; ``fate`` and ``reason`` are None where the table does not name them."""
+    """Places ``first`` to ``last`` (inclusive) in the order of acquisition; ``fate`` and ``reason`` are None
+    where the table does not name them."""
 
     first: int
     last: int
@@ -46,18 +48,21 @@ class MissingRange:
 
 
 class MissingFrames:
-    """``places``: of the image. ``unplaced``: rows that name no place, by (fate, reason). Opening it goes through the table once."""
+    """``places``: of the image. ``unplaced``: rows that name no place, by (fate, reason). Opening it goes
+    through the table once."""
 
     def __init__(self, table: FrameTable, array: StoredArray) -> None:
         if not table.tells_fates:
             raise ShardFormatError(
-                f"the frame table {table.path} has no fates", hint="It is one of an early version; `shardwright verify` checks the image"
+                f"the frame table {table.path} has no fates",
+                hint="It is one of an early version; `shardwright verify` checks the image",
             )
         self._table = table
         self.counts = table.frame_counts(array)
         self.places = int(np.prod(self.counts, dtype=object))
         self.unplaced: Counter[tuple[Fate, Reason]] = Counter()
-        self.stored_twice: list[int] = []  # places, the first of them, as far as ``ranges`` has come: a fault of the table
+        # places, the first of them, as far as ``ranges`` has come: a fault of the table
+        self.stored_twice: list[int] = []
         self._bounds = [self._look_at(chunk) for chunk in range(table.chunks)]
         self._end = max([self.places, *(last + 1 for _, last in self._bounds)])
 
@@ -69,12 +74,15 @@ class MissingFrames:
         return (place, *reversed(index)) if self.counts else ()
 
     def ranges(self) -> Iterator[MissingRange]:
-        """In order, each as long as possible. Ends behind the image when frames that were not stored had places there."""
+        """In order, each as long as possible. Ends behind the image when frames that were not stored had
+        places there."""
         pending: tuple[int, int, int] | None = None
         start = 0
         while start < self._end:
             places, codes, stop = self._window(start)
-            self.stored_twice += places[codes & _STORED_TWICE > 0][: MAX_FAULTS_KEPT - len(self.stored_twice)].tolist()
+            self.stored_twice += places[codes & _STORED_TWICE > 0][
+                : MAX_FAULTS_KEPT - len(self.stored_twice)
+            ].tolist()
             for first, last, code in _runs(places, codes, start, stop):
                 if pending is not None and pending[1] + 1 == first and pending[2] == code:
                     pending = (pending[0], last, code)
@@ -95,11 +103,18 @@ class MissingFrames:
         return (int(places.min()), int(places.max())) if places.size else (0, -1)
 
     def _read(self, chunk: int) -> tuple[Places, Codes]:
-        """Places (-1: none) and codes of a chunk's rows, without duplicates, which say nothing of a place, and without rows whose place the array
-        has lost along an axis but the first."""
-        fate, reason, indices = self._table.read("fate", chunk), self._table.read("reason", chunk), self._table.read_indices(chunk)
+        """Places (-1: none) and codes of a chunk's rows, without duplicates, which say nothing of a place,
+        and without rows whose place the array has lost along an axis but the first."""
+        fate, reason, indices = (
+            self._table.read("fate", chunk),
+            self._table.read("reason", chunk),
+            self._table.read_indices(chunk),
+        )
         if not np.isin(fate, list(Fate)).all() or not np.isin(reason, list(Reason)).all():
-            raise ShardFormatError(f"chunk {chunk} of {self._table.path} has a fate or reason that means nothing", hint="See `shardwright verify`")
+            raise ShardFormatError(
+                f"chunk {chunk} of {self._table.path} has a fate or reason that means nothing",
+                hint="See `shardwright verify`",
+            )
         places = np.zeros(len(fate), np.int64)
         for axis, count in enumerate(self.counts):
             places = places * count + indices[:, axis]
@@ -115,7 +130,9 @@ class MissingFrames:
                 continue
             more_places, more_codes = self._read(chunk)
             here = (more_places >= start) & (more_places < stop)
-            places, codes = _one_code_each(np.concatenate([places, more_places[here]]), np.concatenate([codes, more_codes[here]]))
+            places, codes = _one_code_each(
+                np.concatenate([places, more_places[here]]), np.concatenate([codes, more_codes[here]])
+            )
             if places.size > ROWS_PER_WINDOW:
                 stop = int(places[ROWS_PER_WINDOW])
                 places, codes = places[:ROWS_PER_WINDOW], codes[:ROWS_PER_WINDOW]
@@ -132,7 +149,9 @@ def _one_code_each(places: Places, codes: Codes) -> tuple[Places, Codes]:
     stored = (codes >> 8 & 0x7F == Fate.STORED).astype(np.int64) + (codes & _STORED_TWICE > 0)
     times = np.add.reduceat(stored, starts)
     latest = codes[np.append(starts[1:], len(codes)) - 1]
-    merged = np.where(times > 0, np.uint16(Fate.STORED << 8), latest) | np.where(times > 1, np.uint16(_STORED_TWICE), np.uint16(0))
+    merged = np.where(times > 0, np.uint16(Fate.STORED << 8), latest) | np.where(
+        times > 1, np.uint16(_STORED_TWICE), np.uint16(0)
+    )
     return places[starts], merged.astype(np.uint16)
 
 
@@ -146,7 +165,11 @@ def _runs(places: Places, codes: Codes, start: int, stop: int) -> Iterator[tuple
     code = np.concatenate([np.full(len(gaps), _NOTHING, np.uint16), codes[named]])
     order = np.argsort(first)
     first, last, code = first[order], last[order], code[order]
-    begins = np.flatnonzero(np.append(True, (first[1:] != last[:-1] + 1) | (code[1:] != code[:-1]))) if first.size else np.zeros(0, np.intp)
+    begins = (
+        np.flatnonzero(np.append(True, (first[1:] != last[:-1] + 1) | (code[1:] != code[:-1])))
+        if first.size
+        else np.zeros(0, np.intp)
+    )
     ends = np.append(begins[1:], len(first)) - 1
     for a, b in zip(begins.tolist(), ends[: len(begins)].tolist(), strict=True):
         yield int(first[a]), int(last[b]), int(code[a])

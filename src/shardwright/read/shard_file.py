@@ -1,4 +1,5 @@
-"""One shard file, read with pread: its index, which of its entries are sound, and the bytes of one chunk at a time."""
+"""One shard file, read with pread: its index, which of its entries are sound, and the bytes of one chunk at a
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class ShardFile:
-    """Open for reading; a context manager. Raises ``StorageError`` when the system refuses, ``ShardFormatError`` for what cannot be a shard."""
+    """Open for reading; a context manager. Raises ``StorageError`` when the system refuses,
+    ``ShardFormatError`` for what cannot be a shard."""
 
     def __init__(self, array: StoredArray, path: Path) -> None:
         self.array = array
@@ -42,7 +44,9 @@ class ShardFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -66,13 +70,16 @@ class ShardFile:
         """INDEX_ENTRY[chunks_per_shard], its crc32c checked."""
         size = self.array.index_bytes
         if self.file_bytes < size:
-            raise ShardFormatError("shard is shorter than its index", expected=f"{size} bytes or more", got=self.file_bytes)
+            raise ShardFormatError(
+                "shard is shorter than its index", expected=f"{size} bytes or more", got=self.file_bytes
+            )
         data = bytearray(size)
         self.read_into(self.index_offset, memoryview(data))
         return decode_index(bytes(data), self.array.chunks_per_shard)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset``. The file may have been cut short behind our back: then ``ShardFormatError``."""
+        """Fill ``buffer`` from ``offset``. The file may have been cut short behind our back: then
+        ``ShardFormatError``."""
         done = 0
         while done < len(buffer):
             try:
@@ -80,14 +87,17 @@ class ShardFile:
             except OSError as error:
                 raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
             if count == 0:
-                raise ShardFormatError("shard ends too early", expected=f"{len(buffer)} bytes at {offset}", got=done)
+                raise ShardFormatError(
+                    "shard ends too early", expected=f"{len(buffer)} bytes at {offset}", got=done
+                )
             done += count
 
 
 @dataclass(frozen=True)
 class EntryCheck:
-    """What the index alone tells. ``present``, ``sound``, ``cropped``: bool[chunks]. A sound entry may be read; a cropped one is present although its
-    chunk lies wholly outside the array's shape, as ``resize`` of zarr-python leaves it. ``faults``: (chunk number, what is wrong).
+    """What the index alone tells. ``present``, ``sound``, ``cropped``: bool[chunks]. A sound entry may be
+    read; a cropped one is present although its chunk lies wholly outside the array's shape, as ``resize`` of
+    zarr-python leaves it. ``faults``: (chunk number, what is wrong).
 
     Entries may share bytes: chunks of the same content need be stored but once.
     """
@@ -98,24 +108,40 @@ class EntryCheck:
     faults: list[tuple[int, str]]
 
 
-def check_entries(array: StoredArray, shard: tuple[int, ...], entries: npt.NDArray[np.void], data_range: tuple[int, int]) -> EntryCheck:
+def check_entries(
+    array: StoredArray, shard: tuple[int, ...], entries: npt.NDArray[np.void], data_range: tuple[int, int]
+) -> EntryCheck:
     """Hold every index entry against the file, the codec's worst case and the array's shape."""
     start, stop = map(np.uint64, data_range)
     offsets, sizes = entries["offset"], entries["nbytes"]
     present = (offsets != EMPTY) | (sizes != EMPTY)
     half = (offsets == EMPTY) ^ (sizes == EMPTY)
     # sizes are cut to stop first, so that the subtraction cannot wrap around
-    outside = present & ~half & ((sizes > stop) | (offsets < start) | (offsets > stop - np.minimum(sizes, stop)))
+    outside = (
+        present & ~half & ((sizes > stop) | (offsets < start) | (offsets > stop - np.minimum(sizes, stop)))
+    )
     limit = array.codecs.max_encoded_bytes(array.chunk_bytes)
     long = present & ~half & ~outside & (sizes > limit)
     nothing = present & ~half & ~outside & (sizes == 0)
     sound = present & ~half & ~outside & ~long & ~nothing
-    faults = [(int(k), "index entry is half empty: only one of offset and size is 2^64-1") for k in np.flatnonzero(half)]
+    faults = [
+        (int(k), "index entry is half empty: only one of offset and size is 2^64-1")
+        for k in np.flatnonzero(half)
+    ]
     faults += [
-        (int(k), f"chunk lies outside the data of its shard: {sizes[k]} bytes at {offsets[k]}, not in [{start}, {stop})")
+        (
+            int(k),
+            (
+                f"chunk lies outside the data of its shard: {sizes[k]} bytes at {offsets[k]}, not in "
+                f"[{start}, {stop})"
+            ),
+        )
         for k in np.flatnonzero(outside)
     ]
-    faults += [(int(k), f"chunk is longer than its codec can make it: {sizes[k]} bytes, at most {limit}") for k in np.flatnonzero(long)]
+    faults += [
+        (int(k), f"chunk is longer than its codec can make it: {sizes[k]} bytes, at most {limit}")
+        for k in np.flatnonzero(long)
+    ]
     faults += [(int(k), "chunk has a size of 0") for k in np.flatnonzero(nothing)]
     return EntryCheck(present, sound, present & ~chunks_in_shape(array, shard), faults)
 

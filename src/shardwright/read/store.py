@@ -1,8 +1,10 @@
-"""Open a store for looking at it: find its zarr.json files and parse them, strictly, for the layouts that shardwright writes.
+"""Open a store for looking at it: find its zarr.json files and parse them, strictly, for the layouts that
+shardwright writes.
 
-Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed``, chunk keys of the "default" encoding, inner codecs as ``codecs.decode``
-knows them, index codecs bytes (little) + crc32c. Anything else is a ``ShardFormatError`` that names it. Every command reads zarr.json by
-``read_metadata``, so that none goes round ``array.document``.
+Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed``, chunk keys of the "default"
+encoding, inner codecs as ``codecs.decode`` knows them, index codecs bytes (little) + crc32c. Anything else is
+a ``ShardFormatError`` that names it. Every command reads zarr.json by ``read_metadata``, so that none goes
+round ``array.document``.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ class StoredArray:
         return all(i < n for i, n in zip(coordinates, self.grid_shape, strict=True))
 
     def chunk_coordinates(self, shard: tuple[int, ...], chunk: int) -> tuple[int, ...]:
-        """Coordinates, in the array's grid of inner chunks, of chunk number ``chunk`` (row-major) of a shard."""
+        """Coordinates, in the array's grid of inner chunks, of chunk number ``chunk`` (row-major) of a
+        shard."""
         within = np.unravel_index(chunk, self.shard_chunks)
         return tuple(i * n + int(w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
 
@@ -104,14 +107,16 @@ class StoredArray:
         return self.separator.join(["c", *map(str, coordinates)])
 
     def coordinates_of(self, key: str) -> tuple[int, ...] | None:
-        """The coordinates that a file's path below the array spells, None when it is no chunk key of this array."""
+        """The coordinates that a file's path below the array spells, None when it is no chunk key of this
+        array."""
         head, *parts = key.split(self.separator)
         if head != "c" or len(parts) != len(self.shape) or not all(map(_KEY_PART.fullmatch, parts)):
             return None
         return tuple(map(int, parts))
 
     def shard_files(self) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-        """Every file below the array that may be a chunk, in a stable order: its key, and its coordinates or None when it is no chunk key."""
+        """Every file below the array that may be a chunk, in a stable order: its key, and its coordinates or
+        None when it is no chunk key."""
         below = [self.path / "c"] if self.separator == "/" else [self.path]
         for path in itertools.chain.from_iterable(_files(folder, self._is_key) for folder in below):
             key = path.relative_to(self.path).as_posix()
@@ -123,10 +128,14 @@ class StoredArray:
 
 
 def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
-    """Regular files and whatever else is no folder, or a folder where a shard should be; numbers in the order of their value."""
+    """Regular files and whatever else is no folder, or a folder where a shard should be; numbers in the order
+    of their value."""
     if not folder.is_dir():
         return
-    for entry in sorted(folder.iterdir(), key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name)):
+    for entry in sorted(
+        folder.iterdir(),
+        key=lambda p: (not p.name.isdecimal(), len(p.name) if p.name.isdecimal() else 0, p.name),
+    ):
         if entry.is_dir() and not entry.is_symlink() and not is_key(entry):
             yield from _files(entry, is_key)
         else:
@@ -135,9 +144,11 @@ def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Store:
-    """What a path led to: ``group`` is the OME-Zarr group's attributes (None for a bare array), ``shard`` is set when the path was one shard's.
+    """What a path led to: ``group`` is the OME-Zarr group's attributes (None for a bare array), ``shard`` is
+    set when the path was one shard's.
 
-    ``broken_references`` are the dataset paths of the group's metadata that lead to no readable array, with the reason.
+    ``broken_references`` are the dataset paths of the group's metadata that lead to no readable array, with
+    the reason.
     """
 
     root: Path
@@ -147,7 +158,8 @@ class Store:
     broken_references: dict[str, str] = field(default_factory=dict)
 
     def check_references(self) -> None:
-        """Before anything is changed. Raises ``ShardFormatError`` for a dataset of the group that leads to no readable array."""
+        """Before anything is changed. Raises ``ShardFormatError`` for a dataset of the group that leads to no
+        readable array."""
         for name, reason in self.broken_references.items():
             raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
 
@@ -157,7 +169,8 @@ class Store:
 
 
 def open_store(path: Path) -> Store:
-    """Open an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises ``ShardFormatError`` or ``StorageError``."""
+    """Open an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises
+    ``ShardFormatError`` or ``StorageError``."""
     path = path.absolute()
     if path.is_dir():
         return _open_folder(path)
@@ -176,7 +189,9 @@ def _open_folder(folder: Path) -> Store:
     arrays, broken = [], {}
     names = list(dict.fromkeys(_dataset_paths(attributes)))
     if len(names) > MAX_DATASETS:
-        raise ShardFormatError(f"the group {folder} names too many datasets", expected=f"at most {MAX_DATASETS}", got=len(names))
+        raise ShardFormatError(
+            f"the group {folder} names too many datasets", expected=f"at most {MAX_DATASETS}", got=len(names)
+        )
     seen: set[Path] = set()  # one folder may be named twice, "0" and "./0": it is one array
     for name in names:
         try:
@@ -187,7 +202,11 @@ def _open_folder(folder: Path) -> Store:
         except (ShardFormatError, StorageError) as error:
             broken[name] = str(error)
     if not arrays and not broken:
-        raise ShardFormatError(f"the group {folder} names no image", expected="attributes.ome.multiscales with datasets", got=sorted(attributes))
+        raise ShardFormatError(
+            f"the group {folder} names no image",
+            expected="attributes.ome.multiscales with datasets",
+            got=sorted(attributes),
+        )
     return Store(folder, attributes, tuple(arrays), broken_references=broken)
 
 
@@ -197,14 +216,24 @@ def _open_shard(path: Path) -> Store:
             array = parse_array(folder)
             coordinates = array.coordinates_of(path.relative_to(folder).as_posix())
             if coordinates is None:
-                raise ShardFormatError(f"{path} is not a shard of {folder}", expected=array.shard_key((0,) * len(array.shape)) + " and the like")
+                raise ShardFormatError(
+                    f"{path} is not a shard of {folder}",
+                    expected=array.shard_key((0,) * len(array.shape)) + " and the like",
+                )
             return Store(folder, None, (array,), shard=coordinates)
-    raise ShardFormatError(f"no zarr.json in any folder above {path}", hint="Give the path of a store, or of a shard inside its array")
+    raise ShardFormatError(
+        f"no zarr.json in any folder above {path}",
+        hint="Give the path of a store, or of a shard inside its array",
+    )
 
 
 def _dataset_paths(attributes: Any) -> list[str]:
     try:
-        return [str(dataset["path"]) for scale in attributes["ome"]["multiscales"] for dataset in scale["datasets"]]
+        return [
+            str(dataset["path"])
+            for scale in attributes["ome"]["multiscales"]
+            for dataset in scale["datasets"]
+        ]
     except (KeyError, TypeError):
         return []
 
@@ -219,16 +248,20 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
-    """zarr.json of an array or a group. ``foreign``: only to be copied or compared, so that it need not be understood.
+    """zarr.json of an array or a group. ``foreign``: only to be copied or compared, so that it need not be
+    understood.
 
     Raises ``ShardFormatError`` naming the file and the field, or ``StorageError``.
     """
     path = folder / "zarr.json"
     try:
         with open_regular(path) as file:
-            text = file.read(min(os.fstat(file.fileno()).st_size, MAX_METADATA_BYTES) + 1)  # a read takes as much memory as it asks for
+            # a read takes as much memory as it asks for
+            text = file.read(min(os.fstat(file.fileno()).st_size, MAX_METADATA_BYTES) + 1)
     except FileNotFoundError:
-        raise ShardFormatError(f"no zarr.json in {folder}", hint="Give the path of a Zarr v3 store, array or shard") from None
+        raise ShardFormatError(
+            f"no zarr.json in {folder}", hint="Give the path of a Zarr v3 store, array or shard"
+        ) from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     if len(text) > MAX_METADATA_BYTES:
@@ -244,13 +277,16 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
 
 
 def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
-    """zarr.json of every group and array below a group, by path, understood or not. Raises ``ShardFormatError``, ``StorageError``."""
+    """zarr.json of every group and array below a group, by path, understood or not. Raises
+    ``ShardFormatError``, ``StorageError``."""
     found: dict[str, dict[str, Any]] = {}
     folders = [root]
     while folders:
         folder = folders.pop()
         try:
-            below = sorted(path for path in folder.iterdir() if path.is_dir() and (path / "zarr.json").exists())
+            below = sorted(
+                path for path in folder.iterdir() if path.is_dir() and (path / "zarr.json").exists()
+            )
         except OSError as error:
             raise StorageError(f"cannot look into {folder}: {error.strerror}") from error
         for path in below:
@@ -261,31 +297,47 @@ def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredArray:
-    """The array in ``folder``. Raises ``ShardFormatError`` naming the field that is wrong or not supported."""
+    """The array in ``folder``. Raises ``ShardFormatError`` naming the field that is wrong or not
+    supported."""
     document = read_metadata(folder) if document is None else document
     if document["node_type"] != "array":
         raise ShardFormatError(f"{folder} is a group", expected="an array")
     try:
         return _parse(folder, document)
     except ShardFormatError as error:
-        raise ShardFormatError(f"{folder / 'zarr.json'}: {error.message}", expected=error.expected, got=error.got, hint=error.hint) from None
+        raise ShardFormatError(
+            f"{folder / 'zarr.json'}: {error.message}",
+            expected=error.expected,
+            got=error.got,
+            hint=error.hint,
+        ) from None
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ShardFormatError(f"{folder / 'zarr.json'} lacks a field or has one of the wrong type: {error!r}") from None
+        raise ShardFormatError(
+            f"{folder / 'zarr.json'} lacks a field or has one of the wrong type: {error!r}"
+        ) from None
 
 
 def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
     if document["data_type"] not in DTYPES:
-        raise ShardFormatError("data_type not supported", expected=", ".join(DTYPES), got=repr(document["data_type"]))
+        raise ShardFormatError(
+            "data_type not supported", expected=", ".join(DTYPES), got=repr(document["data_type"])
+        )
     dtype = np.dtype(document["data_type"]).newbyteorder("<")
     shape = _sizes("shape", document["shape"], least=0)
-    shard_shape = _sizes("chunk_grid", document["chunk_grid"]["configuration"]["chunk_shape"], rank=len(shape))
+    shard_shape = _sizes(
+        "chunk_grid", document["chunk_grid"]["configuration"]["chunk_shape"], rank=len(shape)
+    )
     sharding = _sharding(document["codecs"])
     chunk_shape = _sizes("chunk_shape", sharding["chunk_shape"], rank=len(shape))
     if any(s % c for s, c in zip(shard_shape, chunk_shape, strict=True)):
-        raise ShardFormatError("inner chunks do not divide the shard", expected=f"divisors of {shard_shape}", got=chunk_shape)
+        raise ShardFormatError(
+            "inner chunks do not divide the shard", expected=f"divisors of {shard_shape}", got=chunk_shape
+        )
     names = document.get("dimension_names")
     if names is not None and (not isinstance(names, list) or len(names) != len(shape)):
-        raise ShardFormatError("dimension_names do not match the shape", expected=f"{len(shape)} names", got=names)
+        raise ShardFormatError(
+            "dimension_names do not match the shape", expected=f"{len(shape)} names", got=names
+        )
     if not all(name is None or isinstance(name, str) for name in names or ()):
         raise ShardFormatError("dimension_names are not names", expected="text or null for each", got=names)
     fill_element(document["fill_value"], dtype)
@@ -303,16 +355,28 @@ def _parse(folder: Path, document: dict[str, Any]) -> StoredArray:
         dimension_names=None if names is None else tuple(names),
     )
     if array.chunk_bytes > MAX_CHUNK_BYTES:
-        raise ShardFormatError("inner chunk too large", expected=f"at most {MAX_CHUNK_BYTES} bytes", got=array.chunk_bytes)
+        raise ShardFormatError(
+            "inner chunk too large", expected=f"at most {MAX_CHUNK_BYTES} bytes", got=array.chunk_bytes
+        )
     if array.chunks_per_shard > MAX_CHUNKS_PER_SHARD:
-        raise ShardFormatError("too many inner chunks in a shard", expected=f"at most {MAX_CHUNKS_PER_SHARD}", got=array.chunks_per_shard)
+        raise ShardFormatError(
+            "too many inner chunks in a shard",
+            expected=f"at most {MAX_CHUNKS_PER_SHARD}",
+            got=array.chunks_per_shard,
+        )
     return array
 
 
 def _sizes(name: str, value: Any, *, least: int = 1, rank: int | None = None) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(n) is int and least <= n < 2**63 for n in value) or (rank is not None and len(value) != rank):
+    if (
+        not isinstance(value, list)
+        or not all(type(n) is int and least <= n < 2**63 for n in value)
+        or (rank is not None and len(value) != rank)
+    ):
         count = "" if rank is None else f"{rank} "
-        raise ShardFormatError(f"{name} not supported", expected=f"a list of {count}whole numbers from {least}", got=value)
+        raise ShardFormatError(
+            f"{name} not supported", expected=f"a list of {count}whole numbers from {least}", got=value
+        )
     return tuple(value)
 
 
@@ -321,31 +385,44 @@ def _sharding(codecs: Any) -> dict[str, Any]:
     if names != ["sharding_indexed"]:
         raise ShardFormatError("codecs not supported", expected="['sharding_indexed']", got=names)
     configuration: dict[str, Any] = codecs[0]["configuration"]
-    index_codecs = [{"name": codec} if isinstance(codec, str) else codec for codec in configuration["index_codecs"]]
-    plain = [{key: value for key, value in codec.items() if key != "configuration" or value} for codec in index_codecs]
+    index_codecs = [
+        {"name": codec} if isinstance(codec, str) else codec for codec in configuration["index_codecs"]
+    ]
+    plain = [
+        {key: value for key, value in codec.items() if key != "configuration" or value}
+        for codec in index_codecs
+    ]
     if plain != _INDEX_CODECS:
-        raise ShardFormatError("index_codecs not supported", expected="bytes (little) and crc32c", got=index_codecs)
+        raise ShardFormatError(
+            "index_codecs not supported", expected="bytes (little) and crc32c", got=index_codecs
+        )
     return configuration
 
 
 def _index_location(sharding: dict[str, Any]) -> str:
     location = sharding.get("index_location", "end")
     if location not in ("start", "end"):
-        raise ShardFormatError("index_location not supported", expected="'start' or 'end'", got=repr(location))
+        raise ShardFormatError(
+            "index_location not supported", expected="'start' or 'end'", got=repr(location)
+        )
     return str(location)
 
 
 def _separator(encoding: Any) -> str:
     separator = encoding.get("configuration", {}).get("separator", "/")
     if separator not in ("/", "."):
-        raise ShardFormatError("chunk_key_encoding not supported", expected="separator '/' or '.'", got=encoding)
+        raise ShardFormatError(
+            "chunk_key_encoding not supported", expected="separator '/' or '.'", got=encoding
+        )
     return str(separator)
 
 
 def fill_element(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A ``fill_value`` of zarr.json as one element of ``dtype``. Raises ``ShardFormatError`` when it is none."""
+    """A ``fill_value`` of zarr.json as one element of ``dtype``. Raises ``ShardFormatError`` when it is
+    none."""
     try:
-        if dtype.kind == "f" and isinstance(value, str) and value.startswith("0x"):  # bits by name (Zarr v3 core, for NaN payloads)
+        # bits by name (Zarr v3 core, for NaN payloads)
+        if dtype.kind == "f" and isinstance(value, str) and value.startswith("0x"):
             return np.array(int(value, 16), f"<u{dtype.itemsize}").view(dtype)
         if dtype.kind == "f" and value in ("NaN", "Infinity", "-Infinity"):
             return np.array(float(value.replace("Infinity", "inf")), dtype)

@@ -1,14 +1,16 @@
 """Decode and check every chunk of a store, and say exactly what is wrong with it.
 
-    metadata   the group's datasets lead to arrays; consolidated metadata are those that they copy; no work in progress was left behind
+    metadata   the group's datasets lead to arrays; consolidated metadata are those that they copy; no work in
+               progress was left behind
     files      nothing but shards under c/
     index      size and crc32c; entries inside the file, clear of the index
     chunks     crc32c where there is one; decoded to exactly the chunk's size
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
     frames     every chunk of the frame table decodes, its values can be, no place is stored twice
 
-A shard that is absent is counted: it reads as fill value, which is legal unless the record tells of it. Chunks and shards outside the shape are legal
-as well, and warned of: another program has cropped the array. Memory is bounded by the threads: each holds one encoded and one decoded chunk.
+A shard that is absent is counted: it reads as fill value, which is legal unless the record tells of it.
+Chunks and shards outside the shape are legal as well, and warned of: another program has cropped the array.
+Memory is bounded by the threads: each holds one encoded and one decoded chunk.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
     from .frame_table import FrameTable
 
 MAX_PROBLEMS_KEPT = 10_000
-_BATCH_DECODED_BYTES = 64 * 1024 * 1024  # decoded bytes of one task: short enough for an even progress bar, long enough to cost no overhead
+# decoded bytes of one task: short enough for an even progress bar, long enough to cost no overhead
+_BATCH_DECODED_BYTES = 64 * 1024 * 1024
 
 Record = dict[str, set[Sum]]  # of one array: by key, see shard.shard_sums
 Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
@@ -53,7 +56,8 @@ Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. ``where`` is a path inside the store; ``chunk`` the coordinates in the array's grid of inner chunks."""
+    """One thing that is wrong. ``where`` is a path inside the store; ``chunk`` the coordinates in the array's
+    grid of inner chunks."""
 
     where: str
     what: str
@@ -66,8 +70,9 @@ class Problem:
 
 @dataclass
 class VerifyReport:
-    """What was checked and what was found. ``shards_recorded``: those that could be held against what was sealed. ``*_absent``: places inside the
-    shape that hold nothing and read as fill value. ``warnings``: what is legal, and perhaps not meant."""
+    """What was checked and what was found. ``shards_recorded``: those that could be held against what was
+    sealed. ``*_absent``: places inside the shape that hold nothing and read as fill value. ``warnings``: what
+    is legal, and perhaps not meant."""
 
     path: str
     arrays: int = 0
@@ -75,7 +80,8 @@ class VerifyReport:
     shards: int = 0
     shards_recorded: int = 0
     shards_absent: int = 0
-    shards_absent_unrecorded: int = 0  # of these, such as have no line in the record: all fill value, never written, or deleted
+    # of these, such as have no line in the record: all fill value, never written, or deleted
+    shards_absent_unrecorded: int = 0
     chunks: int = 0
     chunks_absent: int = 0
     encoded_bytes: int = 0
@@ -108,7 +114,8 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Some chunks of one shard, to be decoded by one thread: (chunk number, offset, bytes) each. ``done_bytes`` is what it adds to the progress."""
+    """Some chunks of one shard, to be decoded by one thread: (chunk number, offset, bytes) each.
+    ``done_bytes`` is what it adds to the progress."""
 
     array: StoredArray
     where: str
@@ -127,7 +134,8 @@ class _Outcome:
 
 
 class _Found:
-    """The checksums of one shard's chunks as they come in, batch by batch, if all of them can be held against the record."""
+    """The checksums of one shard's chunks as they come in, batch by batch, if all of them can be held against
+    the record."""
 
     def __init__(self, chunks: int, batches: int) -> None:
         self.left = batches
@@ -140,7 +148,11 @@ class _Found:
         self.sound = self.sound and not outcome.problems
         batch = outcome.batch.chunks
         rows = self.chunks[:, self.count : self.count + len(batch)]
-        rows[0], rows[1], rows[2] = [number for number, _, _ in batch], [nbytes for _, _, nbytes in batch], outcome.data_crcs
+        rows[0], rows[1], rows[2] = (
+            [number for number, _, _ in batch],
+            [nbytes for _, _, nbytes in batch],
+            outcome.data_crcs,
+        )
         self.count += len(batch)
 
     def sum(self) -> int:
@@ -153,7 +165,9 @@ class _Buffers(threading.local):
     def __init__(self) -> None:
         self._held = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
-    def take(self, encoded_bytes: int, decoded_bytes: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    def take(
+        self, encoded_bytes: int, decoded_bytes: int
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
         for i, size in enumerate((encoded_bytes, decoded_bytes)):
             if self._held[i].nbytes < size:
                 self._held[i] = np.empty(size, np.uint8)
@@ -161,14 +175,23 @@ class _Buffers(threading.local):
 
 
 def verify_store(path: Path, *, threads: int | None = None, progress: Progress | None = None) -> VerifyReport:
-    """Check the store, array or single shard at ``path``. Raises only when there is no store to check; the rest is in the report."""
+    """Check the store, array or single shard at ``path``. Raises only when there is no store to check; the
+    rest is in the report."""
     store = open_store(path)
-    report = VerifyReport(str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays))
+    report = VerifyReport(
+        str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays)
+    )
     _check_metadata(store, report)
     records = {array.path: _record(store, array, report) for array in store.arrays}
     _check_frame_table(store, records, report)
-    shards = [(array, coordinates) for array in store.arrays for coordinates in _shards_to_check(store, array, records[array.path], report)]
-    run = _Run(store.root, report, records, sum(_size(array, coordinates) for array, coordinates in shards), progress)
+    shards = [
+        (array, coordinates)
+        for array in store.arrays
+        for coordinates in _shards_to_check(store, array, records[array.path], report)
+    ]
+    run = _Run(
+        store.root, report, records, sum(_size(array, coordinates) for array, coordinates in shards), progress
+    )
     run.check(shards, threads or len(os.sched_getaffinity(0)))
     for found in (report.problems, report.warnings):
         found.sort(key=lambda problem: problem.where)  # stable: within one shard in the order of its chunks
@@ -179,7 +202,12 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
     for name, reason in store.broken_references.items():
         report.add_problem(Problem("zarr.json", f"dataset {name!r} leads to no readable array: {reason}"))
     if store.work_in_progress:
-        report.add_problem(Problem(WORK_FOLDER, "work in progress: an acquisition is still running, or ended without sealing its last shards"))
+        report.add_problem(
+            Problem(
+                WORK_FOLDER,
+                "work in progress: an acquisition is still running, or ended without sealing its last shards",
+            )
+        )
     if store.group is not None:
         _check_consolidated(store, report)
     for scale in store.group["ome"]["multiscales"] if store.group else ():
@@ -188,7 +216,11 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
         for array in store.arrays:
             if array.path in paths and array.dimension_names != axes:
                 report.add_problem(
-                    Problem("zarr.json", f"OME axes {axes} differ from the dimension_names {array.dimension_names} of {array.path.name!r}")
+                    Problem(
+                        "zarr.json",
+                        f"OME axes {axes} differ from the dimension_names "
+                        f"{array.dimension_names} of {array.path.name!r}",
+                    )
                 )
 
 
@@ -201,9 +233,18 @@ def _check_consolidated(store: Store, report: VerifyReport) -> None:
             if told is None:
                 continue
             base = f"{path}/" if path else ""
-            below = {other.removeprefix(base): node for other, node in nodes.items() if other.startswith(base) and other != path}
+            below = {
+                other.removeprefix(base): node
+                for other, node in nodes.items()
+                if other.startswith(base) and other != path
+            }
             for name, what in differences(told, below):
-                report.add_problem(Problem(f"{base}zarr.json", f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them anew"))
+                report.add_problem(
+                    Problem(
+                        f"{base}zarr.json",
+                        f"{CONSOLIDATED}: {name!r} {what}; zarr.consolidate_metadata writes them anew",
+                    )
+                )
     except (ShardFormatError, StorageError) as error:
         report.add_problem(Problem("zarr.json", str(error)))
 
@@ -221,32 +262,48 @@ def _check_frame_table(store: Store, records: Mapping[Path, Record], report: Ver
         if table.tells_fates and not faults:
             if count := cropped_frames(table, store.arrays[0]):
                 report.add_warning(
-                    Problem(TABLE_PATH, f"{count} stored frames have places outside the shape {store.arrays[0].shape}: it was cropped")
+                    Problem(
+                        TABLE_PATH,
+                        f"{count} stored frames have places outside the shape "
+                        f"{store.arrays[0].shape}: it was cropped",
+                    )
                 )
             _check_shards_of_frames(store.arrays[0], table, records[store.arrays[0].path], report)
             places = MissingFrames(table, store.arrays[0])
             for _ in places.ranges():
                 pass
             for place in places.stored_twice:
-                report.add_problem(Problem(TABLE_PATH, f"two frames are stored at place {places.index_of(place)}"))
+                report.add_problem(
+                    Problem(TABLE_PATH, f"two frames are stored at place {places.index_of(place)}")
+                )
     except (ShardFormatError, StorageError) as error:
         report.add_problem(Problem(TABLE_PATH, str(error)))
 
 
-def _check_shards_of_frames(array: StoredArray, table: FrameTable, record: Record, report: VerifyReport) -> None:
+def _check_shards_of_frames(
+    array: StoredArray, table: FrameTable, record: Record, report: VerifyReport
+) -> None:
     """Shards of stored frames that are not there and not on record: all fill value, or deleted."""
     keys = map(array.shard_key, shards_of_stored_frames(table, array))
     absent = [key for key in keys if key not in record and not os.path.lexists(array.path / key)]
     if absent:
-        what = f"{len(absent)} shards of stored frames are not there, such as {absent[0]}: all fill value, or deleted"
+        what = (
+            f"{len(absent)} shards of stored frames are not there, such as {absent[0]}: all fill value, "
+            f"or deleted"
+        )
         report.add_warning(Problem(TABLE_PATH, what))
 
 
-def _shards_to_check(store: Store, array: StoredArray, record: Record, report: VerifyReport) -> Iterator[tuple[int, ...]]:
-    """Coordinates of the shard files; counts the absent ones and reports files that are no shard of this array."""
+def _shards_to_check(
+    store: Store, array: StoredArray, record: Record, report: VerifyReport
+) -> Iterator[tuple[int, ...]]:
+    """Coordinates of the shard files; counts the absent ones and reports files that are no shard of this
+    array."""
     if store.shard is not None:
         if not array.contains_shard(store.shard):
-            report.add_warning(Problem(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array)))
+            report.add_warning(
+                Problem(_where(store.root, array, array.shard_key(store.shard)), _outside_grid(array))
+            )
         yield store.shard
         return
     inside = 0
@@ -268,11 +325,16 @@ def _shards_to_check(store: Store, array: StoredArray, record: Record, report: V
 def _is_absent(array: StoredArray, key: str) -> bool:
     """Whether a key is of a shard inside the array's grid that is not there."""
     coordinates = array.coordinates_of(key)
-    return coordinates is not None and array.contains_shard(coordinates) and not os.path.lexists(array.path / key)
+    return (
+        coordinates is not None
+        and array.contains_shard(coordinates)
+        and not os.path.lexists(array.path / key)
+    )
 
 
 def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
-    """The record of an array's shards; reports lines that are damaged, and shards that it tells of and that are not there."""
+    """The record of an array's shards; reports lines that are damaged, and shards that it tells of and that
+    are not there."""
     damaged: list[int] = []
     try:
         record = ShardSums(array.path).read(damaged.append)
@@ -280,14 +342,21 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
         report.add_problem(Problem(_where(store.root, array, SUMS_NAME), str(error)))
         return {}
     if damaged:
-        what = f"{len(damaged)} lines are damaged, such as line {damaged[0]}: their shards are held against the other lines, if there are any"
+        what = (
+            f"{len(damaged)} lines are damaged, such as line {damaged[0]}: their shards are held against "
+            f"the other lines, if there are any"
+        )
         report.add_warning(Problem(_where(store.root, array, SUMS_NAME), what))
     in_progress = (array.path / WORK_FOLDER).exists() or (array.path.parent / WORK_FOLDER).exists()
     for key, known in record.items():
         if in_progress or None in known:
             continue  # its name is still to come, or it was taken away rightly
         if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key):
-            report.add_problem(Problem(_where(store.root, array, key), f"not there, though it was sealed (record: {SUMS_NAME})"))
+            report.add_problem(
+                Problem(
+                    _where(store.root, array, key), f"not there, though it was sealed (record: {SUMS_NAME})"
+                )
+            )
     return record
 
 
@@ -307,9 +376,17 @@ def _size(array: StoredArray, coordinates: tuple[int, ...]) -> int:
 
 
 class _Run:
-    """One verification: the calling thread reads indexes and hands out batches, the pool decodes. Only the calling thread touches the report."""
+    """One verification: the calling thread reads indexes and hands out batches, the pool decodes. Only the
+    calling thread touches the report."""
 
-    def __init__(self, root: Path, report: VerifyReport, records: Mapping[Path, Record], total_bytes: int, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        report: VerifyReport,
+        records: Mapping[Path, Record],
+        total_bytes: int,
+        progress: Progress | None,
+    ) -> None:
         self._root = root
         self._report = report
         self._records = records
@@ -347,12 +424,21 @@ class _Run:
             self._report.add_problem(Problem(where, fault, array.chunk_coordinates(coordinates, chunk)))
         present, cropped = int(check.present.sum()), int(check.cropped.sum())
         if cropped and array.contains_shard(coordinates):
-            self._report.add_warning(Problem(where, f"{cropped} chunks lie wholly outside the array's shape {array.shape}: it was cropped"))
+            self._report.add_warning(
+                Problem(
+                    where,
+                    f"{cropped} chunks lie wholly outside the array's shape {array.shape}: it was cropped",
+                )
+            )
         self._report.chunks += present
         self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - (present - cropped))
         live = np.flatnonzero(check.sound)
         live = live[np.argsort(entries["offset"][live], kind="stable")]  # in file order, for the disk's sake
-        chunks = list(zip(live.tolist(), entries["offset"][live].tolist(), entries["nbytes"][live].tolist(), strict=True))
+        chunks = list(
+            zip(
+                live.tolist(), entries["offset"][live].tolist(), entries["nbytes"][live].tolist(), strict=True
+            )
+        )
         step = max(1, _BATCH_DECODED_BYTES // array.chunk_bytes)
         self._advance(max(0, file_bytes - sum(nbytes for _, _, nbytes in chunks)))
         parts = [chunks[i : i + step] for i in range(0, len(chunks), step)]
@@ -360,7 +446,9 @@ class _Run:
         found.sound = not check.faults
         if not parts:
             self._hold_against_record(array, array.shard_key(coordinates), where)
-        return [_Batch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part)) for part in parts]
+        return [
+            _Batch(array, where, coordinates, part, sum(nbytes for _, _, nbytes in part)) for part in parts
+        ]
 
     def _decode(self, batch: _Batch) -> _Outcome:
         """Runs in the pool."""
@@ -377,11 +465,17 @@ class _Run:
                         decode_chunk_into(encoded.data, array.codecs, decoded)
                         _check_values(array, decoded)
                         # with an inner crc32c, which decoding has checked, that is it
-                        data_crcs[i] = int.from_bytes(encoded[-inner:].tobytes(), "little") if inner else crc32c.crc32c(encoded.data)
+                        data_crcs[i] = (
+                            int.from_bytes(encoded[-inner:].tobytes(), "little")
+                            if inner
+                            else crc32c.crc32c(encoded.data)
+                        )
                         encoded_bytes += nbytes
                         decoded_bytes += array.chunk_bytes
                     except ShardFormatError as error:
-                        problems.append(Problem(batch.where, str(error), array.chunk_coordinates(batch.shard, chunk)))
+                        problems.append(
+                            Problem(batch.where, str(error), array.chunk_coordinates(batch.shard, chunk))
+                        )
         except (StorageError, ShardFormatError) as error:
             problems.append(Problem(batch.where, str(error)))
         return _Outcome(batch, problems, encoded_bytes, decoded_bytes, data_crcs)
@@ -395,7 +489,9 @@ class _Run:
         found = self._found[outcome.batch.where]
         found.add(outcome)
         if not found.left:
-            self._hold_against_record(outcome.batch.array, outcome.batch.array.shard_key(outcome.batch.shard), outcome.batch.where)
+            self._hold_against_record(
+                outcome.batch.array, outcome.batch.array.shard_key(outcome.batch.shard), outcome.batch.where
+            )
 
     def _hold_against_record(self, array: StoredArray, key: str, where: str) -> None:
         """Once all chunks of a shard are known. One with another fault is not told of twice."""
@@ -408,7 +504,9 @@ class _Run:
         if value not in known:
             other = next((name for name, values in record.items() if value in values), None)
             what = "it was altered or replaced since" if other is None else f"it is {other}"
-            self._report.add_problem(Problem(where, f"not the shard that was sealed: {what} (record: {SUMS_NAME})"))
+            self._report.add_problem(
+                Problem(where, f"not the shard that was sealed: {what} (record: {SUMS_NAME})")
+            )
 
     def _advance(self, nbytes: int) -> None:
         self._done_bytes += nbytes

@@ -1,1 +1,2 @@
-"""What a dead process left: scan -> decide -> execute, for whoever resumes, takes over, recovers, or only looks."""
+"""What a dead process left: scan -> decide -> execute, for whoever resumes, takes over, recovers, or only
+looks."""

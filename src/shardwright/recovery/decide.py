@@ -1,5 +1,6 @@
-"""From the facts of an unfinished store to what is done about them, and to the account that its acquisition goes on with. Nothing here looks at
-or changes a file: ``execute`` does what ``Decisions`` says, a dry run only tells it.
+"""From the facts of an unfinished store to what is done about them, and to the account that its acquisition
+goes on with. Nothing here looks at or changes a file: ``execute`` does what ``Decisions`` says, a dry run
+only tells it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupDecision:
-    """``actions``: for each of its shards. ``standing``: how the group goes on, once what is there of its ``torn`` slabs is cleared. None: its
-    journal goes, out of the way where it is damaged (``set_aside``), for good where the frame log has the group."""
+    """``actions``: for each of its shards. ``standing``: how the group goes on, once what is there of its
+    ``torn`` slabs is cleared. None: its journal goes, out of the way where it is damaged (``set_aside``), for
+    good where the frame log has the group."""
 
     number: int
     actions: tuple[Action, ...]
@@ -46,8 +48,9 @@ class GroupDecision:
 
 @dataclass(frozen=True)
 class Decisions:
-    """``standing``: what the acquisition goes on with. ``remember_seen``: nothing else will tell of all frames that came; it must be on disk before
-    anything is cleared. ``frames_forgotten``: known to have come, never acknowledged, and behind everything that is kept."""
+    """``standing``: what the acquisition goes on with. ``remember_seen``: nothing else will tell of all
+    frames that came; it must be on disk before anything is cleared. ``frames_forgotten``: known to have come,
+    never acknowledged, and behind everything that is kept."""
 
     standing: Standing
     groups: tuple[GroupDecision, ...]
@@ -55,7 +58,12 @@ class Decisions:
     frames_forgotten: int
 
 
-def decide(facts: StoreFacts, blocks: Iterable[tuple[BlockKind, int, np.ndarray]], layout: ArrayLayout, limits: Limits) -> Decisions:
+def decide(
+    facts: StoreFacts,
+    blocks: Iterable[tuple[BlockKind, int, np.ndarray]],
+    layout: ArrayLayout,
+    limits: Limits,
+) -> Decisions:
     """``blocks``: of the frame log, in its order, a group's records in one or several pieces."""
     return _Judge(facts, layout, limits).run(blocks)
 
@@ -70,7 +78,8 @@ class _Judge:
         self._accounts = accounts
         self._evidence = Evidence(accounts, facts)
         self._reopened = {group.number for group in facts.groups if group.journal is JournalFact.REOPENED}
-        self._lost: list[tuple[np.ndarray, np.ndarray]] = []  # as the log says: sequences, and which of them were never acknowledged
+        # as the log says: sequences, and which of them were never acknowledged
+        self._lost: list[tuple[np.ndarray, np.ndarray]] = []
         self._logged: set[int] = set()  # groups whose records are in the frame log
         self._shut: set[int] = set()  # groups whose places wait for no frame
         self._whole: set[int] = set()  # slabs
@@ -86,13 +95,18 @@ class _Judge:
         self._take_staged()
         forgotten = self._evidence.conclude()
         self._make_room(groups)
-        return Decisions(self._standing, groups, remember_seen=self._accounts.missing_acknowledged() > 0, frames_forgotten=forgotten)
+        return Decisions(
+            self._standing,
+            groups,
+            remember_seen=self._accounts.missing_acknowledged() > 0,
+            frames_forgotten=forgotten,
+        )
 
     # ------------------------------------------------------------------ the frame log
 
     def _take_log(self, blocks: Iterable[tuple[BlockKind, int, np.ndarray]]) -> None:
-        """Frames of sealed groups, and frames that were settled without being stored. What it tells of a row that took frames again was so: they are
-        in the new files, or staged, or lost."""
+        """Frames of sealed groups, and frames that were settled without being stored. What it tells of a row
+        that took frames again was so: they are in the new files, or staged, or lost."""
         accounts = self._accounts
         pieces: dict[int, list[np.ndarray]] = {}  # the records of the group whose block is being read
         for kind, group, records in blocks:
@@ -105,20 +119,31 @@ class _Judge:
                 pieces[group].append(records)
                 accounts.find(records)
             else:
-                twice = records["fate"] == Fate.DUPLICATE  # the first one has the place, or was never acknowledged: then nothing has
-                accounts.receive(records["sequence"].astype(np.int64), np.where(twice, -1, records["position"].astype(np.int64)))
+                # the first one has the place, or was never acknowledged: then nothing has
+                twice = records["fate"] == Fate.DUPLICATE
+                accounts.receive(
+                    records["sequence"].astype(np.int64),
+                    np.where(twice, -1, records["position"].astype(np.int64)),
+                )
                 lost = records["fate"] == Fate.LOST
                 accounts.settle(records[~lost])
                 self._note_settled(records["sequence"][~lost].astype(np.int64))
                 if lost.any():
-                    self._lost.append((records["sequence"][lost].astype(np.int64), records["reason"][lost] == Reason.NOT_ACKNOWLEDGED))
+                    self._lost.append(
+                        (
+                            records["sequence"][lost].astype(np.int64),
+                            records["reason"][lost] == Reason.NOT_ACKNOWLEDGED,
+                        )
+                    )
         self._remember_rows(pieces)
-        for group in sorted(self._standing.closed_groups - self._logged)[-self._standing.limits.open_groups :]:
+        for group in sorted(self._standing.closed_groups - self._logged)[
+            -self._standing.limits.open_groups :
+        ]:
             self._remember_rows({group: []})
 
     def _settle_lost(self) -> None:
-        """Frames that the log gives up, unless they were found: a write had said that it failed, or had not been told of, and was whole. Stored wins,
-        in the frame table as well."""
+        """Frames that the log gives up, unless they were found: a write had said that it failed, or had not
+        been told of, and was whole. Stored wins, in the frame table as well."""
         accounts = self._accounts
         for sequences, unacknowledged in self._lost:
             gone = ~accounts.stored.holds(sequences)
@@ -131,14 +156,19 @@ class _Judge:
         self._accounts.durable.add(sequences)
 
     def _remember_rows(self, pieces: dict[int, list[np.ndarray]]) -> None:
-        """Of a sealed group that is not full: so that it can be opened again, and a frame for a place that stays closed is late, not a duplicate.
-        As many of the newest as could be open at once; the others were passed over by far."""
+        """Of a sealed group that is not full: so that it can be opened again, and a frame for a place that
+        stays closed is late, not a duplicate. As many of the newest as could be open at once; the others were
+        passed over by far."""
         standing = self._standing
         for group, records in pieces.items():
             self._logged.add(group)
             if sum(piece.size for piece in records) == frames_of_group(self._layout, group):
                 continue
-            row = EarlierRow.of(self._grid, grid_tables(self._grid), np.concatenate(records) if records else np.zeros(0, [("position", np.int64)]))
+            row = EarlierRow.of(
+                self._grid,
+                grid_tables(self._grid),
+                np.concatenate(records) if records else np.zeros(0, [("position", np.int64)]),
+            )
             for slab in slabs_of_group(self._layout, group):
                 if slab in row.holes or not row.begins(slab):
                     standing.holes.remember(slab, row.holes.get(slab))
@@ -154,7 +184,10 @@ class _Judge:
         self._evidence.in_doubt = self._evidence.in_doubt or damaged
         if damaged or group.number in self._standing.closed_groups:
             return GroupDecision(group.number, actions, reopened, damaged)
-        whole, torn = [slab for slab in group.slabs if slab.whole], tuple(slab for slab in group.slabs if not slab.whole)
+        whole, torn = (
+            [slab for slab in group.slabs if slab.whole],
+            tuple(slab for slab in group.slabs if not slab.whole),
+        )
         for slab in torn:
             self._evidence.take_torn(slab)
         for slab in whole:
@@ -169,7 +202,9 @@ class _Judge:
             whole_slabs=sorted(slab.slab for slab in whole),
             frames=sum(slab.records.size for slab in whole),
             holes={slab.slab: slab.filled for slab in holes},
-            takes_back={slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()},
+            takes_back={
+                slab.slab: slab.filled for slab in holes if not (slab.records["flags"] & PASSED_OVER).any()
+            },
             stored_bytes=self._count_bytes(group, actions, reopened=reopened),
             sealing_begun=sealing_begun,
             spilled=group.spilled,
@@ -177,7 +212,8 @@ class _Judge:
         return GroupDecision(group.number, actions, reopened, torn=torn, standing=standing)
 
     def _count_bytes(self, group: GroupFacts, actions: tuple[Action, ...], *, reopened: bool) -> int:
-        """Of the group's shards: in the account from now on, but for those that have their final names, which are in it."""
+        """Of the group's shards: in the account from now on, but for those that have their final names, which
+        are in it."""
         accounts, stored_bytes = self._accounts, 0
         for file, action in enumerate(actions):
             if action not in (Action.CONTINUE, Action.LOST):
@@ -193,16 +229,23 @@ class _Judge:
     # ------------------------------------------------------------------ the staging area
 
     def _take_staged(self) -> None:
-        """Staged frames whose slab is not stored: the others are in their chunks. Not those that are settled: lost by a rewrite, as the log says."""
+        """Staged frames whose slab is not stored: the others are in their chunks. Not those that are settled:
+        lost by a rewrite, as the log says."""
         staged = self._facts.staged
         if staged is None:
             return
         sequences = staged.records["sequence"].astype(np.int64)
-        wanted = np.array([self._is_open(position) for position in staged.records["position"].tolist()], np.bool_)
+        wanted = np.array(
+            [self._is_open(position) for position in staged.records["position"].tolist()], np.bool_
+        )
         wanted &= ~self._accounts.stored.holds(sequences)
-        place_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}  # one each: a slab that was taken back leaves older copies behind
+        # one each: a slab that was taken back leaves older copies behind
+        place_of = {int(sequences[i]): i for i in np.flatnonzero(wanted).tolist()}
         places = [place_of[sequence] for sequence in sorted(place_of)]
-        self._standing.staged, self._standing.staged_slots = staged.records[places], staged.slots[places].tolist()
+        self._standing.staged, self._standing.staged_slots = (
+            staged.records[places],
+            staged.slots[places].tolist(),
+        )
         self._standing.staged["pixels_crc"] = self._standing.staged["record_crc"] = 0
         self._accounts.find(self._standing.staged)
         self._evidence.take_staged(staged)
@@ -215,7 +258,15 @@ class _Judge:
     def _make_room(self, found: tuple[GroupDecision, ...]) -> None:
         """Rows and groups for what was found, whatever they were derived from this time."""
         standing = self._standing
-        slabs = {self._grid.slab_of_position(position) for position in standing.staged["position"].tolist()} if standing.staged.size else set()
-        groups = {self._grid.group_of_slab(slab) for slab in slabs} | {group.number for group in found if group.standing is not None}
+        slabs = (
+            {self._grid.slab_of_position(position) for position in standing.staged["position"].tolist()}
+            if standing.staged.size
+            else set()
+        )
+        groups = {self._grid.group_of_slab(slab) for slab in slabs} | {
+            group.number for group in found if group.standing is not None
+        }
         limits = standing.limits
-        standing.limits = replace(limits, rows=limits.rows + len(slabs), open_groups=max(limits.open_groups, len(groups) + 2))
+        standing.limits = replace(
+            limits, rows=limits.rows + len(slabs), open_groups=max(limits.open_groups, len(groups) + 2)
+        )

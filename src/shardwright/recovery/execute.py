@@ -1,6 +1,8 @@
-"""Does with an unfinished store what was decided: makes durable what is believed, deletes, sets aside, clears, and takes the files up.
+"""Does with an unfinished store what was decided: makes durable what is believed, deletes, sets aside,
+clears, and takes the files up.
 
-Nothing is deleted before what replaces it is on disk, so that a recovery may be killed and begun again at any point.
+Nothing is deleted before what replaces it is on disk, so that a recovery may be killed and begun again at any
+point.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def execute(folder: StoreFolder, layout: ArrayLayout, scanned: Scanned, decisions: Decisions) -> Restored:
-    """To what an acquisition goes on with. Raises ``StorageError``; the next try then finds the same or more."""
+    """To what an acquisition goes on with. Raises ``StorageError``; the next try then finds the same or
+    more."""
     return _Executor(folder, layout, scanned).run(decisions)
 
 
@@ -63,8 +66,8 @@ class _Executor:
         return restored
 
     def _make_durable(self) -> None:
-        """No power cut may take back what was believed: names that a rewrite has given, the frame log, for whose groups journals go, staged
-        frames."""
+        """No power cut may take back what was believed: names that a rewrite has given, the frame log, for
+        whose groups journals go, staged frames."""
         for placement in self._folder.placements():
             if placement.files.is_dir():
                 sync_directory(placement.files)
@@ -95,7 +98,8 @@ class _Executor:
         self._settle_files(placement, group)
         journal = placement.journal(group.number)
         if group.set_aside:
-            self._set_aside(placement, journal)  # last: a recovery that is killed before this does the same again
+            # last: a recovery that is killed before this does the same again
+            self._set_aside(placement, journal)
         else:
             self._delete(journal)
 
@@ -115,7 +119,9 @@ class _Executor:
         placement, found = self._scanned.placements[group.number], self._scanned.read_back[group.number]
         self._settle_files(placement, group)
         tables = JournalLayout.of(self._layout, group.number, self._record_bytes)
-        journal = GroupJournal.open(placement.journal(group.number), tables, self._folder.manifest.identity_bytes, group.number)
+        journal = GroupJournal.open(
+            placement.journal(group.number), tables, self._folder.manifest.identity_bytes, group.number
+        )
         shards: list[OpenShard | None] = []
         try:
             for file, action in enumerate(group.actions):
@@ -134,8 +140,11 @@ class _Executor:
             raise
         return files
 
-    def _open(self, placement: Placement, group: GroupDecision, file: int, action: Action) -> OpenShard | None:
-        """The shard to go on with; None where it has its final name or holds nothing. One that was lost begins anew."""
+    def _open(
+        self, placement: Placement, group: GroupDecision, file: int, action: Action
+    ) -> OpenShard | None:
+        """The shard to go on with; None where it has its final name or holds nothing. One that was lost
+        begins anew."""
         if action not in (Action.CONTINUE, Action.LOST):
             return None
         key = self._layout.shard_key(group.number, file)

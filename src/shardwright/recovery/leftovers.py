@@ -1,6 +1,8 @@
-"""Folders of which nothing is of use: what a creation, or an end, that was cut short has left. Their facts, the table, and who acts.
+"""Folders of which nothing is of use: what a creation, or an end, that was cut short has left. Their facts,
+the table, and who acts.
 
-A store is made beside its name (``acquire.new_store``) and loses its manifest first when it ends, so that a folder tells how far it was.
+A store is made beside its name (``acquire.new_store``) and loses its manifest first when it ends, so that a
+folder tells how far it was.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from .unfinished import Unfinished, journals
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """``making``: a store was being made in it. ``manifest``: its workspace has one; without it, ``bare``: there is nothing but what a creation
-    wrote; with it, ``unbegun``: no frame ever came."""
+    """``making``: a store was being made in it. ``manifest``: its workspace has one; without it, ``bare``:
+    there is nothing but what a creation wrote; with it, ``unbegun``: no frame ever came."""
 
     making: bool
     manifest: bool
@@ -58,17 +60,60 @@ class FolderRow:
 
     def matches(self, facts: FolderFacts) -> bool:
         pairs = ((self.manifest, facts.manifest), (self.bare, facts.bare), (self.unbegun, facts.unbegun))
-        return self.making == facts.making and all(wanted is None or wanted == found for wanted, found in pairs)
+        return self.making == facts.making and all(
+            wanted is None or wanted == found for wanted, found in pairs
+        )
 
 
 _GONE = ("leftovers removed", "leftovers would be removed")
 _EMPTY = ("removed, no frame ever came", "would be removed, no frame ever came")
 FOLDER_TABLE = (
-    FolderRow(True, None, None, None, FolderAction.REMOVE_MAKING, *_GONE, "a creation that was killed before its store had its name"),
-    FolderRow(False, False, True, None, FolderAction.WITHDRAW, *_GONE, "a release that made stores under their names was killed while it made one"),
-    FolderRow(False, False, False, None, FolderAction.REMOVE_WORKSPACE, *_GONE, "all is sealed: at its end a store loses its manifest first"),
-    FolderRow(False, True, None, True, FolderAction.WITHDRAW, *_EMPTY, "its writer was killed before the first frame came"),
-    FolderRow(False, True, None, False, FolderAction.TAKE_UP, "sealed", "would be sealed", "frames came, or may have"),
+    FolderRow(
+        True,
+        None,
+        None,
+        None,
+        FolderAction.REMOVE_MAKING,
+        *_GONE,
+        "a creation that was killed before its store had its name",
+    ),
+    FolderRow(
+        False,
+        False,
+        True,
+        None,
+        FolderAction.WITHDRAW,
+        *_GONE,
+        "a release that made stores under their names was killed while it made one",
+    ),
+    FolderRow(
+        False,
+        False,
+        False,
+        None,
+        FolderAction.REMOVE_WORKSPACE,
+        *_GONE,
+        "all is sealed: at its end a store loses its manifest first",
+    ),
+    FolderRow(
+        False,
+        True,
+        None,
+        True,
+        FolderAction.WITHDRAW,
+        *_EMPTY,
+        "its writer was killed before the first frame came",
+    ),
+    FolderRow(
+        False,
+        True,
+        None,
+        False,
+        FolderAction.TAKE_UP,
+        "sealed",
+        "would be sealed",
+        "frames came, or may have",
+    ),
 )
 
 
@@ -78,25 +123,33 @@ def row_for(facts: FolderFacts) -> FolderRow:
 
 
 def look_at(path: Path) -> FolderFacts:
-    """Of a making folder, or a store with a workspace. Looks at tables, never at pixels. Raises ``ShardFormatError`` for what is damaged,
-    ``StorageError``."""
+    """Of a making folder, or a store with a workspace. Looks at tables, never at pixels. Raises
+    ``ShardFormatError`` for what is damaged, ``StorageError``."""
     making, manifest = is_making_folder(path), has_manifest(path / WORKSPACE)
     bare = not making and not manifest and _is_bare(path)
-    return FolderFacts(making, manifest, bare, unbegun=not making and manifest and _is_unbegun(Unfinished.read(path)))
+    return FolderFacts(
+        making, manifest, bare, unbegun=not making and manifest and _is_unbegun(Unfinished.read(path))
+    )
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether nothing of a making folder, or of a store's workspace, is of use, without reading a manifest: there is none."""
+    """Whether nothing of a making folder, or of a store's workspace, is of use, without reading a manifest:
+    there is none."""
     return is_making_folder(path) or not has_manifest(path / WORKSPACE)
 
 
 def unfinished_stores(root: Path) -> list[Path]:
-    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished, and what creations that were killed have left; folders that
-    are closed to this user, such as a disk's lost+found, are passed over. Raises ``StorageError``."""
+    """Stores below ``root`` (or ``root`` itself) that an acquisition has left unfinished, and what creations
+    that were killed have left; folders that are closed to this user, such as a disk's lost+found, are passed
+    over. Raises ``StorageError``."""
     with storage_errors("look into", root):
         if (root / WORKSPACE).is_dir():
             return [root]
-        stores = [folder for folder in root.iterdir() if folder.is_dir() and not is_making_folder(folder) and _has_workspace(folder)]
+        stores = [
+            folder
+            for folder in root.iterdir()
+            if folder.is_dir() and not is_making_folder(folder) and _has_workspace(folder)
+        ]
     return sorted(stores + abandoned(root))
 
 
@@ -110,7 +163,8 @@ def _has_workspace(folder: Path) -> bool:
 
 
 def remove(path: Path, row: FolderRow) -> None:
-    """What the table says of a folder that is not to be taken up. Raises ``LockedError``, also when it has changed since, ``StorageError``."""
+    """What the table says of a folder that is not to be taken up. Raises ``LockedError``, also when it has
+    changed since, ``StorageError``."""
     if row.action is FolderAction.TAKE_UP:
         raise LockedError(f"{path} has just been begun by another writer")
     if row.action is FolderAction.REMOVE_MAKING:
@@ -132,7 +186,8 @@ def remove(path: Path, row: FolderRow) -> None:
 
 
 def free_name(path: Path) -> None:
-    """Remove what a creation that was killed has left under this name. Anything else stays as it is. Raises ``StorageError``."""
+    """Remove what a creation that was killed has left under this name. Anything else stays as it is. Raises
+    ``StorageError``."""
     if not (path / WORKSPACE).is_dir():
         return
     with suppress(LockedError, ShardFormatError):  # somebody is at it, or it is more than a beginning
@@ -162,7 +217,13 @@ def _is_unbegun(store: Unfinished) -> bool:
         tables.append((staging.path, PAGE_BYTES + staging.slots * store.record_dtype.itemsize))
         staging.close()
     manifest = store.manifest
-    told = (manifest.writer_epoch, manifest.client_epoch, manifest.seen_stop) != (1, 1, 0) or log.rows or log.torn_bytes
+    told = (
+        (manifest.writer_epoch, manifest.client_epoch, manifest.seen_stop) != (1, 1, 0)
+        or log.rows
+        or log.torn_bytes
+    )
     kept = any(file.is_file() for file in (store.path / IMAGE_PATH / "c").rglob("*")) or store.was_set_aside
     later = any(number for number, _ in found)  # prepared when the first frame comes
-    return not (told or kept or later) and not any(read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables)
+    return not (told or kept or later) and not any(
+        read_range(file, PAGE_BYTES, stop - PAGE_BYTES).strip(b"\0") for file, stop in tables
+    )

@@ -1,4 +1,5 @@
-"""Recovery without a client: an unfinished store is taken up, completed from what is on disk, sealed. A dry run stops when all is decided."""
+"""Recovery without a client: an unfinished store is taken up, completed from what is on disk, sealed. A dry
+run stops when all is decided."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _POLL_S = 0.5
 
 @dataclass
 class GroupReport:
-    """What recovery found of one group, for people. ``actions``: shard key -> action. ``frames_unfinished``: journaled, but their slab was not whole:
-    never acknowledged, or staged as well."""
+    """What recovery found of one group, for people. ``actions``: shard key -> action. ``frames_unfinished``:
+    journaled, but their slab was not whole: never acknowledged, or staged as well."""
 
     group: int
     actions: dict[str, str]
@@ -46,10 +47,12 @@ class GroupReport:
 
 @dataclass
 class Recovery:
-    """What was found in one store and what was made of it. ``action``: sealed, would be sealed, or leftovers removed (or would be).
+    """What was found in one store and what was made of it. ``action``: sealed, would be sealed, or leftovers
+    removed (or would be).
 
-    ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are gone as well, but nothing had been promised for them.
-    ``receipt`` counts both as lost, but for those of the latter that came behind everything that is kept."""
+    ``frames_lost`` were, or may have been, acknowledged; ``frames_unacknowledged`` are gone as well, but
+    nothing had been promised for them. ``receipt`` counts both as lost, but for those of the latter that came
+    behind everything that is kept."""
 
     path: str
     action: str
@@ -78,10 +81,11 @@ def recover_store(
     take_over: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Recovery:
-    """Seal everything that an unfinished store holds. ``progress`` hears of bytes as they are checked. ``take_over``: also a store that another
-    writer holds, whether a frame came or not.
+    """Seal everything that an unfinished store holds. ``progress`` hears of bytes as they are checked.
+    ``take_over``: also a store that another writer holds, whether a frame came or not.
 
-    Raises ``LockedError`` while another writer holds it, ``ShardFormatError`` for a damaged manifest or log, ``StorageError``.
+    Raises ``LockedError`` while another writer holds it, ``ShardFormatError`` for a damaged manifest or log,
+    ``StorageError``.
     """
     started_s = time.monotonic()
     with storage_errors("look into", path):
@@ -99,13 +103,17 @@ def recover_store(
     return recovery
 
 
-def _seal(path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progress: Callable[[int], None] | None) -> Recovery:
+def _seal(
+    path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progress: Callable[[int], None] | None
+) -> Recovery:
     settings = WriteSettings(on_full="fail")
 
     def limits_of(spec: ArraySpec) -> Limits:
         return Limits.derive(spec, threads=pool.threads)
 
-    restored, found = restore(path, limits_of, settings, threads=threads, take_over=take_over, progress=progress)
+    restored, found = restore(
+        path, limits_of, settings, threads=threads, take_over=take_over, progress=progress
+    )
     recovery = _reported(found, "sealed")
     acquisition = go_on(restored, pool, lambda: None, settings)
     acquisition.settle_missing()
@@ -117,7 +125,10 @@ def _seal(path: Path, pool: WorkerPool, threads: int, *, take_over: bool, progre
         raise acquisition.error
     recovery.receipt = acquisition.receipt()
     settled = acquisition.accounts.frames_unacknowledged
-    recovery.frames_kept, recovery.frames_lost = recovery.receipt.frames_stored, recovery.receipt.frames_lost - settled
+    recovery.frames_kept, recovery.frames_lost = (
+        recovery.receipt.frames_stored,
+        recovery.receipt.frames_lost - settled,
+    )
     recovery.frames_unacknowledged = settled + found.decisions.frames_forgotten
     return recovery
 
@@ -129,7 +140,14 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
     with closing(store.open_log(read_only=True)) as log:
         staging = store.open_staging()
         try:
-            found = look(store, log, staging, Limits.derive(store.spec, threads=pool.threads), threads=threads, progress=progress)
+            found = look(
+                store,
+                log,
+                staging,
+                Limits.derive(store.spec, threads=pool.threads),
+                threads=threads,
+                progress=progress,
+            )
         finally:
             if staging is not None:
                 staging.close()
@@ -139,7 +157,9 @@ def _examine(path: Path, pool: WorkerPool, threads: int, progress: Callable[[int
     acknowledged = accounts.missing_acknowledged()
     recovery.frames_kept = accounts.frames_stored
     recovery.frames_lost = accounts.frames_by_fate[Fate.LOST] - accounts.frames_unacknowledged + acknowledged
-    recovery.frames_unacknowledged = accounts.frames_unacknowledged + missing - acknowledged + found.decisions.frames_forgotten
+    recovery.frames_unacknowledged = (
+        accounts.frames_unacknowledged + missing - acknowledged + found.decisions.frames_forgotten
+    )
     return recovery
 
 
@@ -159,8 +179,14 @@ def _reported(found: Found, action: str) -> Recovery:
 
 
 def _group_report(found: Found, group: GroupDecision) -> GroupReport:
-    actions = {found.store.layout.shard_key(group.number, file): action.value for file, action in enumerate(group.actions)}
+    actions = {
+        found.store.layout.shard_key(group.number, file): action.value
+        for file, action in enumerate(group.actions)
+    }
     read_back = found.scanned.read_back.get(group.number)
     kept, dropped = (0, 0) if read_back is None else (read_back.chunks_kept, read_back.chunks_dropped)
-    frames, unfinished = 0 if group.standing is None else group.standing.frames, sum(slab.records.size for slab in group.torn)
+    frames, unfinished = (
+        0 if group.standing is None else group.standing.frames,
+        sum(slab.records.size for slab in group.torn),
+    )
     return GroupReport(group.number, actions, frames, unfinished, kept, dropped)

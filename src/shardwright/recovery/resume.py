@@ -1,6 +1,8 @@
-"""From an unfinished store on disk back to an acquisition that goes on: takes the lock, fences off older writers, then scan -> decide -> execute.
+"""From an unfinished store on disk back to an acquisition that goes on: takes the lock, fences off older
+writers, then scan -> decide -> execute.
 
-Each step leaves the disk so that the next try finds the same or more: recovery may be killed and begun again at any point.
+Each step leaves the disk so that the next try finds the same or more: recovery may be killed and begun again
+at any point.
 """
 
 from __future__ import annotations
@@ -58,16 +60,21 @@ def resume(
     *,
     take_over: bool = False,
 ) -> Acquisition:
-    """Go on with an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames do not fit into memory."""
+    """Go on with an unfinished store. Raises as ``restore`` does, and ``ResumeError`` when its staged frames
+    do not fit into memory."""
     restored, _ = restore(path, limits_of, settings, threads=pool.threads, take_over=take_over)
     return go_on(restored, pool, wake, settings)
 
 
-def go_on(restored: Restored, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings) -> Acquisition:
+def go_on(
+    restored: Restored, pool: WorkerPool, wake: Callable[[], None], settings: WriteSettings
+) -> Acquisition:
     """An acquisition of what ``restore`` has returned, which it owns from now on, also when it fails."""
     folder = restored.folder
     try:
-        return Acquisition(folder.path, folder.spec, restored.standing.limits, pool, wake, settings, restored=restored)
+        return Acquisition(
+            folder.path, folder.spec, restored.standing.limits, pool, wake, settings, restored=restored
+        )
     except BaseException:
         restored.close()
         raise
@@ -82,8 +89,9 @@ def restore(
     take_over: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Restored, Found]:
-    """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``FormatVersionError`` for files of another version (nothing was
-    changed then), ``ShardFormatError`` for a damaged manifest, ``StorageError``."""
+    """Raises ``LockedError``, ``ResumeError`` when there is nothing to go on with, ``FormatVersionError`` for
+    files of another version (nothing was changed then), ``ShardFormatError`` for a damaged manifest,
+    ``StorageError``."""
     workspace = path / WORKSPACE
     if not has_manifest(workspace):
         raise _nothing_unfinished(path)
@@ -103,7 +111,9 @@ def restore(
         raise
     try:
         with storage_errors("take up", path):
-            found = look(store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress)
+            found = look(
+                store, folder.log, folder.staging, limits_of(store.spec), threads=threads, progress=progress
+            )
             return execute(folder, store.layout, found.scanned, found.decisions), found
     except BaseException as error:
         folder.note_disk_error(error)
@@ -112,19 +122,31 @@ def restore(
 
 
 def look(
-    store: Unfinished, log: FrameLog, staging: StagingArea | None, limits: Limits, *, threads: int, progress: Callable[[int], None] | None
+    store: Unfinished,
+    log: FrameLog,
+    staging: StagingArea | None,
+    limits: Limits,
+    *,
+    threads: int,
+    progress: Callable[[int], None] | None,
 ) -> Found:
-    """Changes nothing. ``progress`` hears of bytes as they are checked. Raises ``ShardFormatError`` for a damaged log, ``StorageError``."""
+    """Changes nothing. ``progress`` hears of bytes as they are checked. Raises ``ShardFormatError`` for a
+    damaged log, ``StorageError``."""
     scanned = scan(store, log, staging, threads=threads, progress=progress)
     return Found(store, scanned, decide(scanned.facts, log.blocks(), store.layout, limits))
 
 
 def _nothing_unfinished(path: Path) -> ResumeError:
     if (path / "zarr.json").exists():
-        hint = "Nothing is left to resume, and nothing can be appended: read it as it is, and begin a new store for more frames."
+        hint = (
+            "Nothing is left to resume, and nothing can be appended: read it as it is, and begin a new "
+            "store for more frames."
+        )
         return ResumeError(f"{path} is finished: complete and sealed", hint=hint)
     got = "another folder or file" if path.exists() else "no such folder"
-    return ResumeError(f"there is nothing to resume at {path}", expected="a store that its writer left unfinished", got=got)
+    return ResumeError(
+        f"there is nothing to resume at {path}", expected="a store that its writer left unfinished", got=got
+    )
 
 
 def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
@@ -148,8 +170,8 @@ def _fence_off(path: Path, lock: StoreLock, *, take_over: bool) -> Unfinished:
 
 
 def _renew_page_cache(store: Unfinished) -> None:
-    """What is read from here on is also what the next sync writes, though one has failed before: the writer heard of that, or we do now. On a full
-    disk that copies on write, in the ballast's room."""
+    """What is read from here on is also what the next sync writes, though one has failed before: the writer
+    heard of that, or we do now. On a full disk that copies on write, in the ballast's room."""
     doubtful, no_more_intact = not is_marked(store.workspace), partial(end_intact, store.workspace)
     for file in store.files_in_progress():
         try:
@@ -164,7 +186,9 @@ def _open_folder(store: Unfinished, lock: StoreLock, settings: WriteSettings) ->
     extent, log = _visible_extent(store.path, store.spec), store.open_log()
     try:
         ballast = Ballast(store.workspace / "ballast", settings.ballast_bytes)
-        return StoreFolder(store.path, store.spec, store.manifest, lock, log, store.open_staging(), ballast, extent=extent)
+        return StoreFolder(
+            store.path, store.spec, store.manifest, lock, log, store.open_staging(), ballast, extent=extent
+        )
     except BaseException:
         log.close()
         raise
@@ -179,4 +203,6 @@ def _visible_extent(path: Path, spec: ArraySpec) -> int:
     try:
         return int(document["shape"][axis])
     except (ValueError, LookupError, TypeError, OverflowError) as error:
-        raise ShardFormatError(f"{path / IMAGE_PATH / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]) from None
+        raise ShardFormatError(
+            f"{path / IMAGE_PATH / 'zarr.json'} is damaged: it has no shape", got=repr(error)[:80]
+        ) from None

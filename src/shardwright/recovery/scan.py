@@ -1,5 +1,5 @@
-"""Looks at everything that an unfinished store holds, file by file, and changes nothing: facts for ``decide``, and for ``execute`` what it needs to
-know of the files themselves.
+"""Looks at everything that an unfinished store holds, file by file, and changes nothing: facts for
+``decide``, and for ``execute`` what it needs to know of the files themselves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scanned:
-    """``useless``: files in the workspaces that hold nothing, whatever is in them. By group: where its files lie, and what was read back of them."""
+    """``useless``: files in the workspaces that hold nothing, whatever is in them. By group: where its files
+    lie, and what was read back of them."""
 
     facts: StoreFacts
     useless: list[Path] = field(default_factory=list)
@@ -55,7 +56,14 @@ class _WorkingFile:
         return read_range(self.path, offset, nbytes)
 
 
-def scan(store: Unfinished, log: FrameLog, staging: StagingArea | None, *, threads: int, progress: Callable[[int], None] | None = None) -> Scanned:
+def scan(
+    store: Unfinished,
+    log: FrameLog,
+    staging: StagingArea | None,
+    *,
+    threads: int,
+    progress: Callable[[int], None] | None = None,
+) -> Scanned:
     """``progress`` hears of bytes as they are checked. Raises ``StorageError``."""
     return _Scan(store, threads, progress).run(log, staging)
 
@@ -69,7 +77,8 @@ class _Scan:
         self._useless: list[Path] = []
         self._found_in: dict[int, Placement] = {}
         self._read_back: dict[int, ReadBack] = {}
-        self._unlinked_bytes: list[int] = []  # of sealed shards below the second root that the store does not name yet
+        # of sealed shards below the second root that the store does not name yet
+        self._unlinked_bytes: list[int] = []
 
     def run(self, log: FrameLog, staging: StagingArea | None) -> Scanned:
         store = self._store
@@ -94,7 +103,8 @@ class _Scan:
     # ------------------------------------------------------------------ a workspace
 
     def _workspace(self, placement: Placement, logged: set[int]) -> list[GroupFacts]:
-        """Journals lead to their groups; a shard in progress that no journal names holds nothing, as the table says."""
+        """Journals lead to their groups; a shard in progress that no journal names holds nothing, as the
+        table says."""
         with storage_errors("look into", placement.files):
             names = sorted(entry.name for entry in placement.files.iterdir())
         self._useless += [placement.files / name for name in names if name.endswith(REWRITE_SUFFIX)]
@@ -104,19 +114,33 @@ class _Scan:
                 self._useless.append(path)
             else:
                 begun.append(number)
-        named = {placement.working(self._layout.shard_key(number, file)) for number in begun for file in range(self._layout.files_per_group)}
-        working = [placement.files / name for name in names if name.startswith("c.") and name.endswith(WORKING_SUFFIX)]
+        named = {
+            placement.working(self._layout.shard_key(number, file))
+            for number in begun
+            for file in range(self._layout.files_per_group)
+        }
+        working = [
+            placement.files / name
+            for name in names
+            if name.startswith("c.") and name.endswith(WORKING_SUFFIX)
+        ]
         unnamed = FileFacts(JournalFact.NONE, working=True, final=False, holds=False)
-        self._useless += [path for path in working if path not in named and action_for(unnamed) is Action.DELETE]
+        self._useless += [
+            path for path in working if path not in named and action_for(unnamed) is Action.DELETE
+        ]
         return [self._group(placement, number, logged) for number in begun]
 
     def _group(self, placement: Placement, number: int, logged: set[int]) -> GroupFacts:
         self._found_in[number] = placement
         try:
             tables = JournalLayout.of(self._layout, number, self._store.record_dtype.itemsize)
-            journal = GroupJournal.open(placement.journal(number), tables, self._store.manifest.identity_bytes, number)
+            journal = GroupJournal.open(
+                placement.journal(number), tables, self._store.manifest.identity_bytes, number
+            )
         except ShardFormatError:
-            return GroupFacts(number, JournalFact.DAMAGED, self._files(placement, number, JournalFact.DAMAGED, None))
+            return GroupFacts(
+                number, JournalFact.DAMAGED, self._files(placement, number, JournalFact.DAMAGED, None)
+            )
         try:
             fact = JournalFact.REOPENED if journal.reopened else JournalFact.VALID
             files = self._files(placement, number, fact, journal)
@@ -126,7 +150,9 @@ class _Scan:
         finally:
             journal.close()
 
-    def _files(self, placement: Placement, number: int, fact: JournalFact, journal: GroupJournal | None) -> tuple[FileFacts, ...]:
+    def _files(
+        self, placement: Placement, number: int, fact: JournalFact, journal: GroupJournal | None
+    ) -> tuple[FileFacts, ...]:
         facts = []
         for file in range(self._layout.files_per_group):
             key, holds = self._layout.shard_key(number, file), False
@@ -134,19 +160,36 @@ class _Scan:
                 entries, states = journal.read_chunks(file)
                 holds = bool(((states == VALID) & (entries["offset"] != ABSENT)).any())
             final, link = placement.final(key), placement.link(key)
-            facts.append(FileFacts(fact, working=placement.working(key).exists(), final=final.exists(), holds=holds))
+            facts.append(
+                FileFacts(fact, working=placement.working(key).exists(), final=final.exists(), holds=holds)
+            )
             if journal is not None and link is not None and final.exists() and not link.exists():
                 self._unlinked_bytes.append(_bytes_on_disk(final))
         return tuple(facts)
 
-    def _read(self, placement: Placement, number: int, fact: JournalFact, files: tuple[FileFacts, ...], journal: GroupJournal) -> GroupFacts:
+    def _read(
+        self,
+        placement: Placement,
+        number: int,
+        fact: JournalFact,
+        files: tuple[FileFacts, ...],
+        journal: GroupJournal,
+    ) -> GroupFacts:
         keys = [self._layout.shard_key(number, file) for file in range(len(files))]
         actions = [action_for(file) for file in files]
-        shards = [_WorkingFile(placement.working(key)) if a is Action.CONTINUE else None for key, a in zip(keys, actions, strict=True)]
+        shards = [
+            _WorkingFile(placement.working(key)) if a is Action.CONTINUE else None
+            for key, a in zip(keys, actions, strict=True)
+        ]
         lost = {file for file, action in enumerate(actions) if action is Action.LOST}
-        found = read_back(self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress)
+        found = read_back(
+            self._layout, number, journal, shards, lost=lost, threads=self._threads, progress=self._progress
+        )
         self._read_back[number] = found
-        good = [entries["nbytes"][good & (entries["offset"] != ABSENT)].sum() for entries, good in zip(found.entries, found.good, strict=True)]
+        good = [
+            entries["nbytes"][good & (entries["offset"] != ABSENT)].sum()
+            for entries, good in zip(found.entries, found.good, strict=True)
+        ]
         whole = {places.slab for places in found.whole}
         slabs = [
             SlabFacts(
@@ -161,16 +204,27 @@ class _Scan:
             for places in (*found.whole, *found.torn)
         ]
         final_bytes = tuple(_bytes_on_disk(placement.final(key)) for key in keys)
-        return GroupFacts(number, fact, files, tuple(int(nbytes) for nbytes in good), final_bytes, tuple(slabs), placement.spill is not None)
+        return GroupFacts(
+            number,
+            fact,
+            files,
+            tuple(int(nbytes) for nbytes in good),
+            final_bytes,
+            tuple(slabs),
+            placement.spill is not None,
+        )
 
     # ------------------------------------------------------------------ what is sealed
 
     def _sealed_bytes(self) -> list[int]:
-        """Of each sealed shard, its size on disk. Nothing is opened: rot in one must not keep the others from coming back."""
+        """Of each sealed shard, its size on disk. Nothing is opened: rot in one must not keep the others from
+        coming back."""
         folder = self._store.path / IMAGE_PATH / "c"
         with storage_errors("look into", folder):
             shards = folder.rglob("*") if folder.is_dir() else []
-            return self._unlinked_bytes + [_bytes_on_disk(path) for path in shards if path.is_file() and path.name.isdigit()]
+            return self._unlinked_bytes + [
+                _bytes_on_disk(path) for path in shards if path.is_file() and path.name.isdigit()
+            ]
 
 
 def _staged(staging: StagingArea) -> StagedFacts:

@@ -1,7 +1,8 @@
-"""What recovery does with each shard file of a group, as a table over the facts on disk: ``scan`` finds them, ``decide`` asks, ``execute`` acts.
+"""What recovery does with each shard file of a group, as a table over the facts on disk: ``scan`` finds them,
+``decide`` asks, ``execute`` acts.
 
-A group's files are created before its journal and lose it last, so that without a journal a shard in progress holds nothing. A final name is only
-ever given to a complete shard, so that it is always believed.
+A group's files are created before its journal and lose it last, so that without a journal a shard in progress
+holds nothing. A final name is only ever given to a complete shard, so that it is always believed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class JournalFact(Enum):
 
 @dataclass(frozen=True)
 class FileFacts:
-    """``working``: the shard in progress is there; ``final``: a shard has the final name; ``holds``: the journal names a chunk in this file."""
+    """``working``: the shard in progress is there; ``final``: a shard has the final name; ``holds``: the
+    journal names a chunk in this file."""
 
     journal: JournalFact
     working: bool
@@ -34,7 +36,8 @@ class Action(Enum):
     ALL_FILL = "all fill"  # sealing found nothing to keep and deleted it
     LOST = "lost"  # chunks were stored in a file that is gone
     DELETE = "delete"  # prepared, nothing was stored in it
-    SET_ASIDE = "set aside"  # cannot be believed without its journal; kept under another name for whoever wants to look
+    # cannot be believed without its journal; kept under another name for whoever wants to look
+    SET_ASIDE = "set aside"
     NOTHING = "nothing"  # not begun, or over
 
 
@@ -51,22 +54,73 @@ class Row:
 
     def matches(self, facts: FileFacts) -> bool:
         pairs = ((self.working, facts.working), (self.final, facts.final), (self.holds, facts.holds))
-        return self.journal is facts.journal and all(wanted is None or wanted == found for wanted, found in pairs)
+        return self.journal is facts.journal and all(
+            wanted is None or wanted == found for wanted, found in pairs
+        )
 
 
 _J = JournalFact
 TABLE = (
     Row(_J.VALID, True, False, None, Action.CONTINUE, "the writer died before this shard was renamed"),
-    Row(_J.VALID, None, True, None, Action.SEALED, "the writer died between this rename and the end of sealing its group"),
-    Row(_J.VALID, False, False, False, Action.ALL_FILL, "a shard without a chunk is deleted when its group is sealed"),
+    Row(
+        _J.VALID,
+        None,
+        True,
+        None,
+        Action.SEALED,
+        "the writer died between this rename and the end of sealing its group",
+    ),
+    Row(
+        _J.VALID,
+        False,
+        False,
+        False,
+        Action.ALL_FILL,
+        "a shard without a chunk is deleted when its group is sealed",
+    ),
     Row(_J.VALID, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
-    Row(_J.REOPENED, True, None, None, Action.CONTINUE, "the old shard keeps the final name until this one, which has all that it has, takes it"),
-    Row(_J.REOPENED, False, True, None, Action.SEALED, "this shard took the final name, and the writer died before its group was sealed"),
-    Row(_J.REOPENED, False, False, False, Action.ALL_FILL, "a shard without a chunk is deleted when its group is sealed, again as well"),
+    Row(
+        _J.REOPENED,
+        True,
+        None,
+        None,
+        Action.CONTINUE,
+        "the old shard keeps the final name until this one, which has all that it has, takes it",
+    ),
+    Row(
+        _J.REOPENED,
+        False,
+        True,
+        None,
+        Action.SEALED,
+        "this shard took the final name, and the writer died before its group was sealed",
+    ),
+    Row(
+        _J.REOPENED,
+        False,
+        False,
+        False,
+        Action.ALL_FILL,
+        "a shard without a chunk is deleted when its group is sealed, again as well",
+    ),
     Row(_J.REOPENED, False, False, True, Action.LOST, "somebody else deleted the file, or the disk lost it"),
-    Row(_J.DAMAGED, True, None, None, Action.SET_ASIDE, "the journal's header does not check: bit rot, or another program"),
+    Row(
+        _J.DAMAGED,
+        True,
+        None,
+        None,
+        Action.SET_ASIDE,
+        "the journal's header does not check: bit rot, or another program",
+    ),
     Row(_J.DAMAGED, False, None, None, Action.NOTHING, "a damaged journal without this file"),
-    Row(_J.NONE, True, None, None, Action.DELETE, "the writer died while it prepared the group, or after it had sealed it"),
+    Row(
+        _J.NONE,
+        True,
+        None,
+        None,
+        Action.DELETE,
+        "the writer died while it prepared the group, or after it had sealed it",
+    ),
     Row(_J.NONE, False, None, None, Action.NOTHING, "not begun, or sealed and logged"),
 )
 

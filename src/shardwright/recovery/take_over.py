@@ -1,9 +1,10 @@
-"""Taking a store over from a writer that hangs: it may wake up and go on where it was, with what it has open, and with the one call that it was about
-to make when it looked at the fence for the last time.
+"""Taking a store over from a writer that hangs: it may wake up and go on where it was, with what it has open,
+and with the one call that it was about to make when it looked at the fence for the last time.
 
-The lock file has been replaced and the writer epoch raised before this. All that is in progress is copied into a folder of its own, ``taken-EPOCH``,
-that counts, as a whole, once the manifest names it. Then the names that the old writer knows are deleted, so that it writes into files that have none
-and finds nothing to rename, and the documents that it was about to put in place.
+The lock file has been replaced and the writer epoch raised before this. All that is in progress is copied
+into a folder of its own, ``taken-EPOCH``, that counts, as a whole, once the manifest names it. Then the names
+that the old writer knows are deleted, so that it writes into files that have none and finds nothing to
+rename, and the documents that it was about to put in place.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright.array.ome import IMAGE_PATH
-from shardwright.shard.group_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, TAKEN_PREFIX, WORKING_SUFFIX, is_in_progress, without_suffix
+from shardwright.shard.group_files import (
+    JOURNAL_SUFFIX,
+    LOG_NAME,
+    STAGING_NAME,
+    TAKEN_PREFIX,
+    WORKING_SUFFIX,
+    is_in_progress,
+    without_suffix,
+)
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
     delete_new_files,
@@ -41,8 +50,8 @@ _OLD_COPY = ".copy"  # a take-over of 0.2.0 that was killed
 
 
 def begin_take_over(workspace: Path) -> None:
-    """From here on, until the copies count, whoever opens the store takes it over: a try that is cut short has taken the lock from a writer that may
-    live. Raises ``StorageError``."""
+    """From here on, until the copies count, whoever opens the store takes it over: a try that is cut short
+    has taken the lock from a writer that may live. Raises ``StorageError``."""
     write_file(workspace / _MARK, b"")
 
 
@@ -51,8 +60,9 @@ def is_begun(workspace: Path) -> bool:
 
 
 def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
-    """Of a store whose manifest is the new writer's: as it goes on. ``still_ours`` raises ``FencedError`` when somebody has taken it over from us.
-    Raises ``StorageError``; the next try clears what this one has copied, unless the manifest names it, and begins again."""
+    """Of a store whose manifest is the new writer's: as it goes on. ``still_ours`` raises ``FencedError``
+    when somebody has taken it over from us. Raises ``StorageError``; the next try clears what this one has
+    copied, unless the manifest names it, and begins again."""
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
         _copy_files(placement.files, replace(placement, epoch=epoch).files)
@@ -62,8 +72,8 @@ def take_files(store: Unfinished, still_ours: Callable[[], None]) -> Unfinished:
 
 
 def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
-    """What writers before this one knew of groups in progress, and were about to put in place: none of it counts. And what they had put in place is
-    durable. Raises ``StorageError`` or what ``still_ours`` does."""
+    """What writers before this one knew of groups in progress, and were about to put in place: none of it
+    counts. And what they had put in place is durable. Raises ``StorageError`` or what ``still_ours`` does."""
     epoch = store.manifest.writer_epoch
     for placement in store.placements:
         if not placement.workspace.is_dir():
@@ -71,9 +81,15 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
         with storage_errors("look into", placement.workspace):
             entries = sorted(placement.workspace.iterdir())
         for entry in entries:
-            number = next((int(found[1]) for pattern in _NUMBERED if (found := pattern.fullmatch(entry.name))), None)
+            number = next(
+                (int(found[1]) for pattern in _NUMBERED if (found := pattern.fullmatch(entry.name))), None
+            )
             older = number is not None and number < epoch and entry != placement.files
-            if older or entry.name.endswith(_OLD_COPY) or (placement.epoch and is_in_progress(without_suffix(entry))):
+            if (
+                older
+                or entry.name.endswith(_OLD_COPY)
+                or (placement.epoch and is_in_progress(without_suffix(entry)))
+            ):
                 still_ours()
                 _remove(entry)
         sync_directory(placement.workspace)
@@ -84,8 +100,9 @@ def clear_older(store: Unfinished, still_ours: Callable[[], None]) -> None:
 
 
 def _copy_files(source: Path, target: Path) -> None:
-    """In the order in which the old writer hands frames on while they are copied, so that none is missed: it uses a staging slot again once a journal
-    has the slab, and journals what is in a shard. Looked for anew each time: it may finish making files of a group."""
+    """In the order in which the old writer hands frames on while they are copied, so that none is missed: it
+    uses a staging slot again once a journal has the slab, and journals what is in a shard. Looked for anew
+    each time: it may finish making files of a group."""
     make_directories(target)
     for ends in (STAGING_NAME, JOURNAL_SUFFIX, WORKING_SUFFIX, LOG_NAME):
         for file in sorted(source.glob(f"*{ends}")):
@@ -105,8 +122,8 @@ def _remove(path: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """As it reads, and written anew: blocks shared by the filesystem would be what has reached the disk, after a sync that failed less than what was
-    acknowledged. As preallocated as the source."""
+    """As it reads, and written anew: blocks shared by the filesystem would be what has reached the disk,
+    after a sync that failed less than what was acknowledged. As preallocated as the source."""
     try:
         reading = open_regular(source, buffering=0)
     except FileNotFoundError:

@@ -13,7 +13,14 @@ from shardwright.model.errors import ResumeError, ShardFormatError, StorageFullE
 from shardwright.read.store import read_metadata
 from shardwright.shard.frame_log import FrameLog
 from shardwright.shard.frame_record import record_dtype
-from shardwright.shard.group_files import JOURNAL_SUFFIX, LOG_NAME, STAGING_NAME, WORKSPACE, is_in_progress, placements_of
+from shardwright.shard.group_files import (
+    JOURNAL_SUFFIX,
+    LOG_NAME,
+    STAGING_NAME,
+    WORKSPACE,
+    is_in_progress,
+    placements_of,
+)
 from shardwright.shard.layout import page_aligned
 from shardwright.shard.manifest import read_manifest, write_manifest
 from shardwright.shard.staging import StagingArea
@@ -32,7 +39,8 @@ DAMAGED = ".shardwright.damaged"  # beside a workspace: what an earlier recovery
 
 
 class Unfinished:
-    """Described by ``manifest``. ``placements``: the store itself and, where it has one, its folder below the second root."""
+    """Described by ``manifest``. ``placements``: the store itself and, where it has one, its folder below the
+    second root."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
@@ -43,8 +51,9 @@ class Unfinished:
 
     @classmethod
     def read(cls, path: Path) -> Unfinished:
-        """One all of whose files are of versions that are known. Changes nothing. Raises ``FormatVersionError``, ``ShardFormatError`` for a damaged
-        manifest and for metadata that are not understood, which would be rewritten, ``StorageError``."""
+        """One all of whose files are of versions that are known. Changes nothing. Raises
+        ``FormatVersionError``, ``ShardFormatError`` for a damaged manifest and for metadata that are not
+        understood, which would be rewritten, ``StorageError``."""
         manifest = read_manifest(path / WORKSPACE)
         for node in (path, path / IMAGE_PATH):
             if (node / "zarr.json").exists():
@@ -56,11 +65,15 @@ class Unfinished:
         store = cls(path, manifest)
         for placement in store.placements:
             if placement.workspace.is_dir() and not placement.files.is_dir():
-                raise ShardFormatError(f"{placement.files} is not there, and the manifest says that the shards in progress are in it")
+                raise ShardFormatError(
+                    f"{placement.files} is not there, and the manifest says that the "
+                    f"shards in progress are in it"
+                )
         return store
 
     def write(self, manifest: Manifest, may_replace: Callable[[], None]) -> Unfinished:
-        """Another manifest, durably; on a full disk in the ballast's room. Raises ``StorageError`` or what ``may_replace`` does."""
+        """Another manifest, durably; on a full disk in the ballast's room. Raises ``StorageError`` or what
+        ``may_replace`` does."""
         try:
             write_manifest(self.workspace, manifest, may_replace)
         except StorageFullError:
@@ -83,11 +96,14 @@ class Unfinished:
         return any((placement.root / DAMAGED).exists() for placement in self.placements)
 
     def check_second_root(self) -> None:
-        """Without it a store would come back with holes, and its journals there be forgotten. Raises ``ResumeError``."""
+        """Without it a store would come back with holes, and its journals there be forgotten. Raises
+        ``ResumeError``."""
         for placement in self.placements:
             if placement.spill is not None and not placement.workspace.is_dir():
                 hint = "Mount the second root, then try again"
-                raise ResumeError(f"shards of {self.path} may lie in {placement.workspace}, which is not there", hint=hint)
+                raise ResumeError(
+                    f"shards of {self.path} may lie in {placement.workspace}, which is not there", hint=hint
+                )
 
     def files_in_progress(self) -> list[Path]:
         """Frame log, staging area, and all of the groups that are not sealed."""
@@ -96,11 +112,21 @@ class Unfinished:
 
     def open_log(self, *, read_only: bool = False) -> FrameLog:
         """Raises ``ShardFormatError``, ``StorageError``."""
-        return FrameLog.open(self.placements[0].files / LOG_NAME, self.record_dtype, self.manifest.identity_bytes, read_only=read_only)
+        return FrameLog.open(
+            self.placements[0].files / LOG_NAME,
+            self.record_dtype,
+            self.manifest.identity_bytes,
+            read_only=read_only,
+        )
 
     def open_staging(self) -> StagingArea | None:
-        """None where there is none. Its number of slots follows from its length. Raises ``ShardFormatError``, ``StorageError``."""
-        path, frame_bytes, record_bytes = self.placements[0].files / STAGING_NAME, self.spec.frame_bytes, self.record_dtype.itemsize
+        """None where there is none. Its number of slots follows from its length. Raises ``ShardFormatError``,
+        ``StorageError``."""
+        path, frame_bytes, record_bytes = (
+            self.placements[0].files / STAGING_NAME,
+            self.spec.frame_bytes,
+            self.record_dtype.itemsize,
+        )
         if not path.exists():
             return None
         room = path.stat().st_size - page_aligned(1)
@@ -112,4 +138,7 @@ class Unfinished:
 
 def journals(placement: Placement) -> list[tuple[int, Path]]:
     """The journals in one workspace, with their groups, in the order of these."""
-    return sorted((int(path.name.removesuffix(JOURNAL_SUFFIX)), path) for path in placement.files.glob(f"[0-9]*{JOURNAL_SUFFIX}"))
+    return sorted(
+        (int(path.name.removesuffix(JOURNAL_SUFFIX)), path)
+        for path in placement.files.glob(f"[0-9]*{JOURNAL_SUFFIX}")
+    )

@@ -1,1 +1,2 @@
-"""Repacking what was written fast into what is read well: packed shards, denser codecs, other chunks, pyramids, other places. All restartable."""
+"""Repacking what was written fast into what is read well: packed shards, denser codecs, other chunks,
+pyramids, other places. All restartable."""

@@ -1,8 +1,10 @@
-"""A bucket of an object store that speaks S3 as a destination, by obstore. Endpoint and credentials come from the environment, as ``AWS_…``.
+"""A bucket of an object store that speaks S3 as a destination, by obstore. Endpoint and credentials come from
+the environment, as ``AWS_…``.
 
-Small objects are put on condition that the key is new (``If-None-Match: *``). Large ones are sent in parts under a name of their own, then copied
-within the store on the same condition: an upload in parts has none. Some servers check that condition without locking, and a copy is limited
-to 5 GiB; what keeps two jobs apart in every case is the claim, a small object, and a server that does not keep that condition is refused.
+Small objects are put on condition that the key is new (``If-None-Match: *``). Large ones are sent in parts
+under a name of their own, then copied within the store on the same condition: an upload in parts has none.
+Some servers check that condition without locking, and a copy is limited to 5 GiB; what keeps two jobs apart
+in every case is the claim, a small object, and a server that does not keep that condition is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _CREDENTIALS = (
 
 
 class Bucket(ClaimedPlace):
-    """See ``Destination``. ``url``: s3://BUCKET or s3://BUCKET/PREFIX; the bucket must exist. Raises ``ConfigError`` naming what is not set."""
+    """See ``Destination``. ``url``: s3://BUCKET or s3://BUCKET/PREFIX; the bucket must exist. Raises
+    ``ConfigError`` naming what is not set."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -101,7 +104,14 @@ class Bucket(ClaimedPlace):
         counted = _Counted(self.url, key, parts, nbytes)
         with self._errors("write", key):
             reach("compact.before_put_parts")
-            self._api.put(self._store, target, counted, use_multipart=True, chunk_size=part_bytes, max_concurrency=_PARTS_IN_FLIGHT)
+            self._api.put(
+                self._store,
+                target,
+                counted,
+                use_multipart=True,
+                chunk_size=part_bytes,
+                max_concurrency=_PARTS_IN_FLIGHT,
+            )
             if copied:
                 try:
                     reach("compact.before_copy_object")
@@ -125,7 +135,8 @@ class Bucket(ClaimedPlace):
         except OutputExistsError:
             return
         raise StorageError(
-            f"the object store of {self.url} overwrites a key although it was told not to (If-None-Match): two jobs could destroy each other's work",
+            f"the object store of {self.url} overwrites a key although it was told not to (If-None-Match): "
+            f"two jobs could destroy each other's work",
             hint="Use a store that keeps conditional puts",
         )
 
@@ -149,7 +160,12 @@ class Bucket(ClaimedPlace):
     @contextmanager
     def _errors(self, operation: str, key: str) -> Iterator[None]:
         """obstore's errors as ours: what was tried on what, the first line of the reason, and what to set."""
-        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+        from obstore.exceptions import (
+            AlreadyExistsError,
+            BaseError,
+            PermissionDeniedError,
+            UnauthenticatedError,
+        )
 
         try:
             yield
@@ -164,7 +180,10 @@ class Bucket(ClaimedPlace):
             elif "builder error" in reason:
                 hint = "For an endpoint without encryption (http://) set AWS_ALLOW_HTTP=true"
             else:
-                hint = f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. It was tried again for {_retry_s():g} s ({RETRY_VARIABLE})"
+                hint = (
+                    f"Check AWS_ENDPOINT_URL and AWS_REGION, and that the server runs. It was tried "
+                    f"again for {_retry_s():g} s ({RETRY_VARIABLE})"
+                )
             raise StorageError(f"cannot {operation} {self.url}/{key}: {reason}", hint=hint) from error
 
 
@@ -209,12 +228,17 @@ def _connect(url: str) -> S3Store:
         return S3Store.from_url(
             url,
             client_options={"timeout": _REQUEST_TIMEOUT, "allow_http": allow_http},
-            retry_config={"retry_timeout": timedelta(seconds=_retry_s()), "max_retries": 1000, "backoff": {"max_backoff": timedelta(seconds=5)}},
+            retry_config={
+                "retry_timeout": timedelta(seconds=_retry_s()),
+                "max_retries": 1000,
+                "backoff": {"max_backoff": timedelta(seconds=5)},
+            },
             **settings,
         )
     except (BaseError, ValueError) as error:
         raise ConfigError(
-            f"cannot use {url}: {str(error).partition(chr(10))[0]}", expected="s3://BUCKET/PREFIX and AWS_… in the environment"
+            f"cannot use {url}: {str(error).partition(chr(10))[0]}",
+            expected="s3://BUCKET/PREFIX and AWS_… in the environment",
         ) from error
 
 

@@ -1,7 +1,8 @@
-"""What earlier runs have sent, read back from the destination once more: in the time between the runs it may have been lost or damaged there.
+"""What earlier runs have sent, read back from the destination once more: in the time between the runs it may
+have been lost or damaged there.
 
-Each file is compared with the crc32c that was recorded when it was sent and verified, so that this needs nothing of the source, of which a job that
-was killed may have deleted a part already.
+Each file is compared with the crc32c that was recorded when it was sent and verified, so that this needs
+nothing of the source, of which a job that was killed may have deleted a part already.
 """
 
 from __future__ import annotations
@@ -25,11 +26,18 @@ if TYPE_CHECKING:
 
 
 def check_file(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
-    """Task: {kind: "check", destination, key, nbytes, crc32c}. The result adds ``same``. Raises ``StorageError``."""
+    """Task: {kind: "check", destination, key, nbytes, crc32c}. The result adds ``same``. Raises
+    ``StorageError``."""
     found = 0
     for part in stored_parts(open_destination(task["destination"]), task["key"], task["nbytes"], manners):
         found = crc32c.crc32c(part, found)
-    return {"ok": True, "skipped": True, "same": found == task["crc32c"], "bytes_read": task["nbytes"], "bytes_written": 0}
+    return {
+        "ok": True,
+        "skipped": True,
+        "same": found == task["crc32c"],
+        "bytes_read": task["nbytes"],
+        "bytes_written": 0,
+    }
 
 
 def left_here(root: Path, record: MoveRecord) -> list[SentFile]:
@@ -38,16 +46,31 @@ def left_here(root: Path, record: MoveRecord) -> list[SentFile]:
 
 
 def check_sent(
-    root: Path, record: MoveRecord, found: dict[str, int], destination: Destination, manners: Manners, execute: Execute, report: MoveReport
+    root: Path,
+    record: MoveRecord,
+    found: dict[str, int],
+    destination: Destination,
+    manners: Manners,
+    execute: Execute,
+    report: MoveReport,
 ) -> set[str]:
-    """The keys that are not at the destination any more as they were sent. Complete only if nothing failed and the report is not interrupted.
+    """The keys that are not at the destination any more as they were sent. Complete only if nothing failed
+    and the report is not interrupted.
 
-    Looked at is all that is left here and that this run has not proved itself, by sending it or before. ``found``: bytes of each key there.
+    Looked at is all that is left here and that this run has not proved itself, by sending it or before.
+    ``found``: bytes of each key there.
     """
     files = [sent for sent in left_here(root, record) if sent.key in record.unproved]
     lost = {sent.key for sent in files if found.get(sent.key) != sent.nbytes}
     tasks = (
-        {"kind": "check", "destination": destination.url, "key": sent.key, "nbytes": sent.nbytes, "crc32c": sent.crc32c, "manners": manners.to_dict()}
+        {
+            "kind": "check",
+            "destination": destination.url,
+            "key": sent.key,
+            "nbytes": sent.nbytes,
+            "crc32c": sent.crc32c,
+            "manners": manners.to_dict(),
+        }
         for sent in files
         if sent.key not in lost and not report.failures
     )

@@ -1,7 +1,9 @@
-"""From a box of values to the encoded chunks of a new shard, many in one call of the kernel that also encodes camera frames.
+"""From a box of values to the encoded chunks of a new shard, many in one call of the kernel that also encodes
+camera frames.
 
-The kernel knows frames: 2-D planes at some address. To it, the planes of a box along its leading axes are the frames, and the chunks that lie side by
-side in the last two axes are the chunks of one slab. Whatever of a chunk lies outside the box is fill value.
+The kernel knows frames: 2-D planes at some address. To it, the planes of a box along its leading axes are the
+frames, and the chunks that lie side by side in the last two axes are the chunks of one slab. Whatever of a
+chunk lies outside the box is fill value.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EncodedChunks:
-    """Chunks of one call. ``numbers``: row-major within the shard; ``nbytes``: 0 for a chunk that is all fill and stays absent; ``crcs``: of the
-    encoded bytes (without a crc32c of the chunk's own at their end). The bytes at ``addresses`` are valid until the next batch is asked for."""
+    """Chunks of one call. ``numbers``: row-major within the shard; ``nbytes``: 0 for a chunk that is all fill
+    and stays absent; ``crcs``: of the encoded bytes (without a crc32c of the chunk's own at their end). The
+    bytes at ``addresses`` are valid until the next batch is asked for."""
 
     numbers: Int64s
     addresses: Int64s
@@ -42,13 +45,18 @@ class EncodedChunks:
 def codec_parameters(array: StoredArray) -> CodecParameters:
     """Raises ``SpecError`` when the array's codec cannot be written."""
     return CodecParameters.of_codec(
-        codec_of(array.codec_metadata), itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes
+        codec_of(array.codec_metadata),
+        itemsize=array.dtype.itemsize,
+        checksum=array.codecs.checksum,
+        chunk_bytes=array.chunk_bytes,
     )
 
 
 def _batch_chunks(array: StoredArray, codec: CodecParameters) -> int:
     """No more than lie side by side in a shard."""
-    return min(max(1, _BATCH_BYTES // codec.max_encoded_bytes), array.shard_chunks[-2] * array.shard_chunks[-1])
+    return min(
+        max(1, _BATCH_BYTES // codec.max_encoded_bytes), array.shard_chunks[-2] * array.shard_chunks[-1]
+    )
 
 
 class ChunkEncoder:
@@ -69,11 +77,18 @@ class ChunkEncoder:
     def peak_bytes(array: StoredArray) -> int:
         """What it holds beside the box: room for a batch, working memory, tables of chunks and planes."""
         codec = codec_parameters(array)
-        tables = 16 * 8 * _batch_chunks(array, codec) + 64 * math.prod(array.chunk_shape[:-2]) + 64 * array.chunks_per_shard
-        return _batch_chunks(array, codec) * codec.max_encoded_bytes + codec.scratch_bytes + tables + (1 << 20)  # the last: compressor states
+        tables = (
+            16 * 8 * _batch_chunks(array, codec)
+            + 64 * math.prod(array.chunk_shape[:-2])
+            + 64 * array.chunks_per_shard
+        )
+        return (
+            _batch_chunks(array, codec) * codec.max_encoded_bytes + codec.scratch_bytes + tables + (1 << 20)
+        )  # the last: compressor states
 
     def encode(self, values: npt.NDArray[Any], first_chunk: tuple[int, ...]) -> Iterator[EncodedChunks]:
-        """The chunks of a box that begins at the edge of chunk ``first_chunk`` (coordinates within the shard); C order, inside the array's shape."""
+        """The chunks of a box that begins at the edge of chunk ``first_chunk`` (coordinates within the
+        shard); C order, inside the array's shape."""
         assert values.flags.c_contiguous, "rows are copied as they lie"
         chunk, counts = self.array.chunk_shape, self.array.shard_chunks
         geometry, plane_numbers = self._plane(values.shape[-2:], first_chunk[-2:])
@@ -86,24 +101,42 @@ class ChunkEncoder:
                 layer = layer * count + first + i
             for begin in range(0, len(geometry), step):
                 part = slice(begin, begin + step)
-                yield self._encode(values, frames, geometry[part], layer * counts[-2] * counts[-1] + plane_numbers[part])
+                yield self._encode(
+                    values, frames, geometry[part], layer * counts[-2] * counts[-1] + plane_numbers[part]
+                )
 
     def _plane(self, shape: tuple[int, ...], first_chunk: tuple[int, ...]) -> tuple[Int64s, Int64s]:
-        """int64[n,4] as ``kernels.gather`` reads it, and each chunk's number within a layer, of the chunks that cover a plane of this shape."""
+        """int64[n,4] as ``kernels.gather`` reads it, and each chunk's number within a layer, of the chunks
+        that cover a plane of this shape."""
         (rows, columns), (cy, cx), itemsize = shape, self.array.chunk_shape[-2:], self.array.dtype.itemsize
         gy, gx = (axis.ravel() for axis in np.mgrid[0 : -(-rows // cy), 0 : -(-columns // cx)])
-        places = [gy * cy, gx * cx * itemsize, np.minimum(cy, rows - gy * cy), np.minimum(cx, columns - gx * cx) * itemsize]
-        return np.stack(places, axis=1).astype(np.int64), (first_chunk[0] + gy) * self.array.shard_chunks[-1] + first_chunk[1] + gx
+        places = [
+            gy * cy,
+            gx * cx * itemsize,
+            np.minimum(cy, rows - gy * cy),
+            np.minimum(cx, columns - gx * cx) * itemsize,
+        ]
+        return np.stack(places, axis=1).astype(np.int64), (first_chunk[0] + gy) * self.array.shard_chunks[
+            -1
+        ] + first_chunk[1] + gx
 
     def _frames(self, values: npt.NDArray[Any], place: tuple[int, ...]) -> Int64s:
-        """Address of each plane of the chunks at ``place`` (along the leading axes), 0 for those outside the box."""
+        """Address of each plane of the chunks at ``place`` (along the leading axes), 0 for those outside the
+        box."""
         addresses, inside = np.array(int(values.ctypes.data), np.int64), np.array(True)
-        for i, c, n, stride in zip(place, self.array.chunk_shape[:-2], values.shape[:-2], values.strides[:-2], strict=True):
+        for i, c, n, stride in zip(
+            place, self.array.chunk_shape[:-2], values.shape[:-2], values.strides[:-2], strict=True
+        ):
             index = i * c + np.arange(c, dtype=np.int64)
-            addresses, inside = np.add.outer(addresses, index * stride), np.logical_and.outer(inside, index < n)
+            addresses, inside = (
+                np.add.outer(addresses, index * stride),
+                np.logical_and.outer(inside, index < n),
+            )
         return np.where(inside, addresses, 0).ravel()
 
-    def _encode(self, values: npt.NDArray[Any], frames: Int64s, geometry: Int64s, numbers: Int64s) -> EncodedChunks:
+    def _encode(
+        self, values: npt.NDArray[Any], frames: Int64s, geometry: Int64s, numbers: Int64s
+    ) -> EncodedChunks:
         count, itemsize = len(numbers), self.array.dtype.itemsize
         addresses = int(self._slots.ctypes.data) + self._capacity * np.arange(count, dtype=np.int64)
         nbytes, forms, crcs = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)

@@ -1,8 +1,10 @@
 """The claim on a destination, made and given back: who writes there, so that of two jobs one is refused.
 
-    look that nothing is there ──▶ put the claim, on condition that it is new ──▶ look again: another job may have come and gone in between
+    look that nothing is there ──▶ put the claim, on condition that it is new ──▶ look again: another job may
+    have come and gone in between
 
-Whatever lies at a destination beside a claim is its job's. A job that is run again finds its own claim by the token, and goes on.
+Whatever lies at a destination beside a claim is its job's. A job that is run again finds its own claim by the
+token, and goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from shardwright.model.errors import FormatVersionError, LockedError, OutputExistsError, ShardwrightError, StorageError
+from shardwright.model.errors import (
+    FormatVersionError,
+    LockedError,
+    OutputExistsError,
+    ShardwrightError,
+    StorageError,
+)
 from shardwright.model.versions import check_version
 
 from .destination import CLAIM_KEY
@@ -51,7 +59,9 @@ class Claim:
         try:
             facts = json.loads(data)
             check_version(facts.get("version", VERSION), VERSION, f"{url}/{CLAIM_KEY}")
-            return cls(str(facts["token"]), str(facts["host"])[:255], int(facts["pid"]), str(facts["since"])[:64])
+            return cls(
+                str(facts["token"]), str(facts["host"])[:255], int(facts["pid"]), str(facts["since"])[:64]
+            )
         except FormatVersionError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -99,13 +109,18 @@ class ClaimedPlace(ABC):
         if held.token != token:
             raise LockedError(
                 f"another job writes to {self.url}: process {held.pid} on {held.host!r} since {held.since}",
-                hint=f"Wait for it, or choose another destination. If that job will never be run again, delete {self.url} with its {CLAIM_KEY}",
+                hint=f"Wait for it, or choose another destination. If that job will never be run again, "
+                f"delete {self.url} with its {CLAIM_KEY}",
             )
 
     def _check_empty(self) -> None:
         found = self._first_found()
         if found is not None:
-            raise OutputExistsError(f"the destination {self.url} is not empty", got=found, hint="Choose another one: nothing is ever overwritten")
+            raise OutputExistsError(
+                f"the destination {self.url} is not empty",
+                got=found,
+                hint="Choose another one: nothing is ever overwritten",
+            )
 
     @property
     @abstractmethod

@@ -1,4 +1,5 @@
-"""A folder of plain files copied to a new place, durably, each file read back and compared: for the frame table, which goes along as it is."""
+"""A folder of plain files copied to a new place, durably, each file read back and compared: for the frame
+table, which goes along as it is."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ def copy_folder(source: Path, target: Path) -> int:
     with storage_errors("list", source):
         entries = sorted(source.iterdir())
     for entry in entries:
-        total += copy_folder(entry, target / entry.name) if entry.is_dir() else _copy_file(entry, target / entry.name)
+        total += (
+            copy_folder(entry, target / entry.name)
+            if entry.is_dir()
+            else _copy_file(entry, target / entry.name)
+        )
     sync_directory(target)
     return total
 
@@ -47,5 +52,9 @@ def _copy_file(source: Path, target: Path) -> int:
             while piece := new.read(_PIECE_BYTES):
                 found = crc32c.crc32c(piece, found)
     if found != crc:
-        raise StorageError(f"{target} reads back differently from what was written", expected=f"crc32c {crc:08x}", got=f"{found:08x}")
+        raise StorageError(
+            f"{target} reads back differently from what was written",
+            expected=f"crc32c {crc:08x}",
+            got=f"{found:08x}",
+        )
     return total

@@ -1,7 +1,8 @@
-"""The source of a move deleted: first what tells readers of the store, the highest first, then its shards and other files, then its folders.
+"""The source of a move deleted: first what tells readers of the store, the highest first, then its shards and
+other files, then its folders.
 
-Only what was sent, and only when nothing of it has changed since. May be killed at any moment: the record of the move says that it has begun, and
-stays until all is gone.
+Only what was sent, and only when nothing of it has changed since. May be killed at any moment: the record of
+the move says that it has begun, and stays until all is gone.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ if TYPE_CHECKING:
 
 
 def delete_source(root: Path, record: MoveRecord, found: dict[str, int]) -> tuple[int, list[str]]:
-    """Delete what was sent and verified: how many files, and instead of that which ones are not as they were sent. Then nothing at all is deleted.
+    """Delete what was sent and verified: how many files, and instead of that which ones are not as they were
+    sent. Then nothing at all is deleted.
 
     ``found``: bytes of each key, as the destination lists them now.
     """
-    kept = [file.relative_to(root).as_posix() for file in files_and_links(root) if not _may_go(root, file, record, found)]
+    kept = [
+        file.relative_to(root).as_posix()
+        for file in files_and_links(root)
+        if not _may_go(root, file, record, found)
+    ]
     if kept:
         return 0, kept
     record.begin_deleting()
@@ -55,7 +61,8 @@ def _may_go(root: Path, file: Path, record: MoveRecord, found: dict[str, int]) -
 
 
 def _delete_spilled(root: Path, key: str) -> list[Path]:
-    """Of a spilled shard the file behind the link, before the link, and the folders there that are empty then: the folders that have changed."""
+    """Of a spilled shard the file behind the link, before the link, and the folders there that are empty
+    then: the folders that have changed."""
     path = root / key
     target = path.resolve()
     if not path.is_symlink() or target.parts[-len(Path(key).parts) :] != Path(key).parts:
@@ -89,7 +96,8 @@ def _sync_what_is_left(folders: Iterable[Path]) -> None:
 
 
 def clear_dead_work(root: Path, held: list[Path]) -> None:
-    """What jobs kept beside the arrays (that one is queued, shards in the making, locks of the killed): it means nothing without them.
+    """What jobs kept beside the arrays (that one is queued, shards in the making, locks of the killed): it
+    means nothing without them.
 
     ``held``: folders whose lock the caller holds; it goes when that lets go.
     """
@@ -114,7 +122,8 @@ def _clear(work_folder: Path, pattern: str) -> None:
 
 def remove_empty_folders(root: Path) -> None:
     for folder, _, _ in os.walk(root, topdown=False):
-        with suppress(OSError):  # something is in it that was not sent, for instance another job's work folder
+        # something is in it that was not sent, for instance another job's work folder
+        with suppress(OSError):
             reach("compact.before_remove_source_folder")
             Path(folder).rmdir()
     if not root.exists():

@@ -1,11 +1,13 @@
 """Where packed shards go when they leave the rig: another folder, or a bucket of an object store.
 
-A destination is a flat space of keys such as ``0/c/0/1`` or ``zarr.json``. A key appears whole or not at all, and is never replaced.
+A destination is a flat space of keys such as ``0/c/0/1`` or ``zarr.json``. A key appears whole or not at all,
+and is never replaced.
 
     .compact/claim       who writes here, see ``claim``. Deleted when the job has ended
     .compact/*.part      what is being sent; a killed job's are deleted when it goes on
 
-A claim carries its job's token. The job keeps the token on the source's side, and finds its own unfinished output by it.
+A claim carries its job's token. The job keeps the token on the source's side, and finds its own unfinished
+output by it.
 """
 
 from __future__ import annotations
@@ -24,23 +26,28 @@ PART_SUFFIX = ".part"
 
 
 class Destination(Protocol):
-    """Safe to use from several threads and processes at once. All raise ``StorageError`` when the other side refuses."""
+    """Safe to use from several threads and processes at once. All raise ``StorageError`` when the other side
+    refuses."""
 
     @property
     def url(self) -> str:
         """What ``open_destination`` opens it by, wherever a task runs."""
 
     def claim(self, token: str) -> bool:
-        """Take an empty place. False: this token's claim was there already, and so is whatever that job has sent.
+        """Take an empty place. False: this token's claim was there already, and so is whatever that job has
+        sent.
 
-        Raises ``OutputExistsError`` when something else is there, ``LockedError`` naming the other job when there is one.
+        Raises ``OutputExistsError`` when something else is there, ``LockedError`` naming the other job when
+        there is one.
         """
 
     def release(self, token: str) -> None:
-        """Give the claim back, and delete what only the job needed. Nothing happens when the claim is not this token's."""
+        """Give the claim back, and delete what only the job needed. Nothing happens when the claim is not
+        this token's."""
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
-        """Store ``nbytes`` that come in parts. Raises ``OutputExistsError`` when the key exists; on any error the key is as it was."""
+        """Store ``nbytes`` that come in parts. Raises ``OutputExistsError`` when the key exists; on any error
+        the key is as it was."""
 
     def read(self, key: str, offset: int, nbytes: int) -> bytes:
         """From what was stored, not from a cache of ours; fewer bytes at the end."""
@@ -62,7 +69,11 @@ def key_exists(url: str, key: str) -> OutputExistsError:
 def check_size(url: str, key: str, expected: int, got: int) -> None:
     """Raises ``StorageError`` when the parts of a key did not add up."""
     if got != expected:
-        raise StorageError(f"cannot write {url}/{key}: its source changed its size meanwhile", expected=f"{expected} bytes", got=got)
+        raise StorageError(
+            f"cannot write {url}/{key}: its source changed its size meanwhile",
+            expected=f"{expected} bytes",
+            got=got,
+        )
 
 
 def part_key(key: str, random: str) -> str:

@@ -1,11 +1,16 @@
-"""Where tasks run: in local processes, or on the workers of a dask.distributed cluster. Both call ``run_task`` and give results back as they come.
+"""Where tasks run: in local processes, or on the workers of a dask.distributed cluster. Both call
+``run_task`` and give results back as they come.
 
-    tasks ──▶ a bounded number in flight ──▶ run_task in another process ──▶ results, in the order of their completion
-                                                        └── bytes granted by Manners.take (local processes only) ──▶ on_moved(task, nbytes)
+    tasks ──▶ a bounded number in flight ──▶ run_task in another process ──▶ results, in the order of their
+    completion
+                                                        └── bytes granted by Manners.take (local processes
+                                                        only) ──▶ on_moved(task, nbytes)
 
-A worker that is killed costs only its task's progress: the task is run again elsewhere, and becomes a failed result when it took ``MAX_ATTEMPTS``
-workers with it. Leaving the iterator early (an interrupt, ``close``) ends what is running, or waits for it where that cannot be ended: nothing of a
-job runs any more when its iterator has ended, so that the job's lock holds as long as its tasks do. Tasks are made so that this tears nothing.
+A worker that is killed costs only its task's progress: the task is run again elsewhere, and becomes a failed
+result when it took ``MAX_ATTEMPTS`` workers with it. Leaving the iterator early (an interrupt, ``close``)
+ends what is running, or waits for it where that cannot be ended: nothing of a job runs any more when its
+iterator has ended, so that the job's lock holds as long as its tasks do. Tasks are made so that this tears
+nothing.
 """
 
 from __future__ import annotations
@@ -67,9 +72,13 @@ def default_workers() -> int:
 
 
 def open_executor(*, workers: int | None = None, scheduler: str | None = None) -> Executor:
-    """A cluster where ``scheduler`` names one. Raises ``ConfigError`` or ``SessionLostError`` for one that cannot be used."""
+    """A cluster where ``scheduler`` names one. Raises ``ConfigError`` or ``SessionLostError`` for one that
+    cannot be used."""
     if workers is not None and scheduler is not None:
-        raise ConfigError("--workers is of this machine's processes, --scheduler of a cluster that has its own", hint="Give one of them")
+        raise ConfigError(
+            "--workers is of this machine's processes, --scheduler of a cluster that has its own",
+            hint="Give one of them",
+        )
     return LocalProcesses(workers or default_workers()) if scheduler is None else DaskCluster(scheduler)
 
 
@@ -110,7 +119,12 @@ class LocalProcesses:
                         if attempt < MAX_ATTEMPTS:
                             waiting.append((task, attempt))
                         else:
-                            yield failed(task, WorkerError(f"a worker process died {attempt} times over this task, {worker.death()}"))
+                            yield failed(
+                                task,
+                                WorkerError(
+                                    f"a worker process died {attempt} times over this task, {worker.death()}"
+                                ),
+                            )
         finally:
             for worker in processes:
                 worker.ask_to_end()
@@ -119,12 +133,16 @@ class LocalProcesses:
 
 
 class _WorkerProcess:
-    """One child process and the task that it has, None when it is idle. Owned by the thread that runs the tasks."""
+    """One child process and the task that it has, None when it is idle. Owned by the thread that runs the
+    tasks."""
 
     def __init__(self) -> None:
-        spawn = multiprocessing.get_context("spawn")  # a fork would inherit locks that other threads of ours hold
+        # a fork would inherit locks that other threads of ours hold
+        spawn = multiprocessing.get_context("spawn")
         self.connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_work, args=(theirs, os.getpid()), name="compact worker", daemon=True)
+        self._process = spawn.Process(
+            target=_work, args=(theirs, os.getpid()), name="compact worker", daemon=True
+        )
         self._process.start()
         theirs.close()  # so that the connection ends when the child does
         self.task: Any = None
@@ -153,7 +171,11 @@ class _WorkerProcess:
 
     def death(self) -> str:
         code = self._process.exitcode
-        return f"the last time by {signal.Signals(-code).name}" if code is not None and code < 0 else f"the last time with exit code {code}"
+        return (
+            f"the last time by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else (f"the last time with exit code {code}")
+        )
 
     def ask_to_end(self) -> None:
         self._process.terminate()
@@ -171,7 +193,9 @@ def _work(connection: Connection, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # it died before we asked to be told
-    os.setsid()  # Ctrl-C is for the parent, which decides; and a session of its own can be made idle as a whole, see make_idle
+    # Ctrl-C is for the parent, which decides; and a session of its own can be made idle as a whole, see
+    # make_idle
+    os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     load_from_environment()
@@ -193,7 +217,8 @@ def _leave(number: int, _: object) -> None:
 
 
 class DaskCluster:
-    """The workers of the dask.distributed scheduler at ``address``: they have shardwright installed and see the same storage under the same paths.
+    """The workers of the dask.distributed scheduler at ``address``: they have shardwright installed and see
+    the same storage under the same paths.
 
     The scheduler itself runs a killed worker's tasks elsewhere.
     """
@@ -208,7 +233,8 @@ class DaskCluster:
             self._client.wait_for_workers(1, timeout=_CLUSTER_TIMEOUT_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise SessionLostError(
-                f"no dask cluster at {address}: {error}", hint="Start a scheduler and workers, or leave --scheduler out"
+                f"no dask cluster at {address}: {error}",
+                hint="Start a scheduler and workers, or leave --scheduler out",
             ) from error
         self.workers = max(1, sum(self._client.nthreads().values()))
 
@@ -217,7 +243,8 @@ class DaskCluster:
         self._client.close()
 
     def run(self, tasks: Iterable[Task], on_moved: Callable[[Task, int], None] = _ignore) -> Results:
-        """Left early, it returns only when nothing runs any more. Raises ``WorkerError`` if that takes too long."""
+        """Left early, it returns only when nothing runs any more. Raises ``WorkerError`` if that takes too
+        long."""
         rest = iter(tasks)
         running: dict[Any, tuple[Any, Task]] = {}  # by the key of the future
         completed = self._distributed.as_completed(loop=self._client.loop)
@@ -238,30 +265,42 @@ class DaskCluster:
                 self._end([future for future, _ in running.values()])
 
     def _end(self, futures: list[Any]) -> None:
-        """Cancel what has not begun, and wait for what has: a worker's thread cannot be stopped, and may still replace a shard."""
+        """Cancel what has not begun, and wait for what has: a worker's thread cannot be stopped, and may
+        still replace a shard."""
         keys, deadline_s = {future.key for future in futures}, time.monotonic() + _BEGUN_TIMEOUT_S
-        with contextlib.suppress(OSError, CancelledError, TimeoutError):  # the scheduler is gone: the look below says so
+        # the scheduler is gone: the look below says so
+        with contextlib.suppress(OSError, CancelledError, TimeoutError):
             self._client.cancel(futures)
         told, quiet = False, 0
         while quiet < _QUIET_LOOKS:
             if self._client.status != "running":
-                print(f"The scheduler at {self._address} is gone: what its workers have begun cannot be waited for", file=sys.stderr)
+                print(
+                    f"The scheduler at {self._address} is gone: what its workers have begun cannot be "
+                    f"waited for",
+                    file=sys.stderr,
+                )
                 return
             begun = self._begun(keys)
             quiet = 0 if begun is None or begun else quiet + 1
             if time.monotonic() > deadline_s:
                 raise WorkerError(
-                    f"after {_BEGUN_TIMEOUT_S:.0f} s the cluster at {self._address} is still at work on what was interrupted",
+                    f"after {_BEGUN_TIMEOUT_S:.0f} s the cluster at {self._address} is still at work on "
+                    f"what was interrupted",
                     got=f"{len(begun)} tasks" if begun is not None else "a worker that does not answer",
                     hint="Do not run this job again before these tasks have ended, or their workers",
                 )
             if begun and not told:
                 told = True
-                print(f"Waiting for {len(begun)} tasks that the cluster has begun, at most {_BEGUN_TIMEOUT_S:.0f} s", file=sys.stderr)
+                print(
+                    f"Waiting for {len(begun)} tasks that the cluster has begun, at most "
+                    f"{_BEGUN_TIMEOUT_S:.0f} s",
+                    file=sys.stderr,
+                )
             time.sleep(_BEGUN_LOOK_S)
 
     def _begun(self, keys: set[Any]) -> set[Any] | None:
-        """Which of our tasks are in a worker's thread now, cancelled ones among them; None when somebody did not answer."""
+        """Which of our tasks are in a worker's thread now, cancelled ones among them; None when somebody did
+        not answer."""
         try:
             stacks = self._client.call_stack()
         except (OSError, CancelledError, TimeoutError):
@@ -269,7 +308,8 @@ class DaskCluster:
         return keys & {key for tasks in stacks.values() for key in tasks}
 
     def _result(self, future: Any, task: Task) -> Result:
-        """Raises ``SessionLostError`` when the scheduler is gone: then the future is cancelled, or its result does not come."""
+        """Raises ``SessionLostError`` when the scheduler is gone: then the future is cancelled, or its result
+        does not come."""
         try:
             error = future.exception() if future.status == "error" else None
             if error is None:
@@ -277,11 +317,16 @@ class DaskCluster:
                 return result
         except (OSError, CancelledError) as lost:
             raise SessionLostError(
-                f"the scheduler at {self._address} is gone: {lost}", hint="Run the same command again: finished shards are not done again"
+                f"the scheduler at {self._address} is gone: {lost}",
+                hint="Run the same command again: finished shards are not done again",
             ) from lost
-        return failed(task, WorkerError(f"no worker of the cluster could run this task: {type(error).__name__}: {error}"))
+        return failed(
+            task,
+            WorkerError(f"no worker of the cluster could run this task: {type(error).__name__}: {error}"),
+        )
 
 
 def _as_it_is(task: Task) -> Task:
-    """At the priority that the cluster's owner chose: a worker's thread that was made idle stays so, also for what others run on it."""
+    """At the priority that the cluster's owner chose: a worker's thread that was made idle stays so, also for
+    what others run on it."""
     return task | {"manners": {**(task.get("manners") or {}), "idle": False}}

@@ -1,10 +1,11 @@
-"""What a job has finished already, so that one that was interrupted does not do it again: ARRAY/.compact/done, JSON lines.
+"""What a job has finished already, so that one that was interrupted does not do it again:
+ARRAY/.compact/done, JSON lines.
 
     {"version": 1, "key": "c/0/0/0", "file_bytes": 1234, "mtime_ns": 1790000000000000000, "options": {...}}
 
-Only for work whose result does not show in the shard itself (a packed shard is seen to be packed; a recoded one looks like any other). A shard that
-was written since then has another size or time, and is done again; a line that was cut short by a crash says nothing. Lines without a version are
-of version 1.
+Only for work whose result does not show in the shard itself (a packed shard is seen to be packed; a recoded
+one looks like any other). A shard that was written since then has another size or time, and is done again; a
+line that was cut short by a crash says nothing. Lines without a version are of version 1.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ VERSION = 1
 
 
 class FinishedShards:
-    """The record of one array, for one set of options. ``path`` need not be there; whoever holds the work folder's lock may write to it."""
+    """The record of one array, for one set of options. ``path`` need not be there; whoever holds the work
+    folder's lock may write to it."""
 
     def __init__(self, path: Path, options: dict[str, Any]) -> None:
         self._path = path
         self._options = options
-        self._known = {(line["key"], line["file_bytes"], line["mtime_ns"]) for line in self._lines() if line["options"] == options}
+        self._known = {
+            (line["key"], line["file_bytes"], line["mtime_ns"])
+            for line in self._lines()
+            if line["options"] == options
+        }
 
     def _lines(self) -> list[dict[str, Any]]:
         """Raises ``FormatVersionError``, ``StorageError``."""
@@ -62,11 +68,20 @@ class FinishedShards:
         """Raises ``StorageError``. Not synced: what a power cut takes from it is done again."""
         with storage_errors("write", self._path):
             file_bytes, mtime_ns = _facts_of(shard)
-            line = json.dumps({"version": VERSION, "key": key, "file_bytes": file_bytes, "mtime_ns": mtime_ns, "options": self._options})
+            line = json.dumps(
+                {
+                    "version": VERSION,
+                    "key": key,
+                    "file_bytes": file_bytes,
+                    "mtime_ns": mtime_ns,
+                    "options": self._options,
+                }
+            )
             reach("compact.before_record")
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.write(descriptor, f"\n{line}\n".encode())  # in front too: a line that a crash cut short ends there
+                # in front too: a line that a crash cut short ends there
+                os.write(descriptor, f"\n{line}\n".encode())
             finally:
                 os.close(descriptor)
 

@@ -1,9 +1,13 @@
-"""One compaction of one store, from looking at it to the report. A job may be stopped at any moment and begun again: what is finished stays so.
+"""One compaction of one store, from looking at it to the report. A job may be stopped at any moment and begun
+again: what is finished stays so.
 
-    plan    reads every index, quietly as all the rest, changes nothing: what is to be done, what that saves, what is wrong, how much room it takes
-    run     takes the lock of each array, clears what a dead job left, hands a task for each shard to an executor, collects the results
+    plan    reads every index, quietly as all the rest, changes nothing: what is to be done, what that saves,
+            what is wrong, how much room it takes
+    run     takes the lock of each array, clears what a dead job left, hands a task for each shard to an
+            executor, collects the results
 
-A shard that cannot be packed stays as it is and never stops the others. Shards that are still being written are skipped.
+A shard that cannot be packed stays as it is and never stops the others. Shards that are still being written
+are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +18,13 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shardwright.model.errors import LockedError, ShardFormatError, ShardwrightError, StorageError, StorageFullError
+from shardwright.model.errors import (
+    LockedError,
+    ShardFormatError,
+    ShardwrightError,
+    StorageError,
+    StorageFullError,
+)
 from shardwright.storage.files import storage_errors
 from shardwright.storage.working_file import WorkingFile
 
@@ -40,8 +50,9 @@ _GRANTS_PER_BYTE = 3  # read, written, read back: see manners.py
 
 @dataclass(frozen=True)
 class Options:
-    """``recompress``: as ``pack_shard`` takes it, None to leave chunks as they are encoded. ``bytes_per_s``: of the whole job, None for no limit.
-    ``trim``: drop chunks and shards that lie wholly outside the array's shape."""
+    """``recompress``: as ``pack_shard`` takes it, None to leave chunks as they are encoded. ``bytes_per_s``:
+    of the whole job, None for no limit. ``trim``: drop chunks and shards that lie wholly outside the array's
+    shape."""
 
     order: str = "row_major"
     recompress: dict[str, Any] | None = None
@@ -52,9 +63,9 @@ class Options:
 
 @dataclass(frozen=True)
 class PlannedShard:
-    """A sealed shard. ``allocated_bytes``: what the filesystem holds for it, less than ``file_bytes`` where its gaps were given back.
-    ``packed_bytes``: how long it will be, before any recompression. ``todo``: it is not packed yet, or is to be recompressed.
-    ``owner``: user and group.
+    """A sealed shard. ``allocated_bytes``: what the filesystem holds for it, less than ``file_bytes`` where
+    its gaps were given back. ``packed_bytes``: how long it will be, before any recompression. ``todo``: it is
+    not packed yet, or is to be recompressed. ``owner``: user and group.
     """
 
     shard: Shard
@@ -70,8 +81,8 @@ class PlannedShard:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a job would do. ``open``: shards (below the store) that are still being written. ``unknown``: files that are no shards, and why.
-    ``failures``: what cannot be compacted, and the error.
+    """What a job would do. ``open``: shards (below the store) that are still being written. ``unknown``:
+    files that are no shards, and why. ``failures``: what cannot be compacted, and the error.
     """
 
     store: Store
@@ -96,7 +107,10 @@ class JobPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """What would be saved. ``expected_bytes`` is without what ``recompress`` may gain on top of it."""
-        sums = {name: sum(getattr(shard, name) for shard in self.shards) for name in ("file_bytes", "allocated_bytes", "gap_bytes")}
+        sums = {
+            name: sum(getattr(shard, name) for shard in self.shards)
+            for name in ("file_bytes", "allocated_bytes", "gap_bytes")
+        }
         return {
             "path": str(self.store.root),
             "ok": not self.failures,
@@ -113,8 +127,8 @@ class JobPlan:
 
 @dataclass
 class Report:
-    """What a job did. ``dropped``: of those packed, shards of which nothing was left. ``skipped``: was as it should be. ``left``: shards that were
-    not reached, because of an interrupt."""
+    """What a job did. ``dropped``: of those packed, shards of which nothing was left. ``skipped``: was as it
+    should be. ``left``: shards that were not reached, because of an interrupt."""
 
     path: str
     packed: int = 0
@@ -153,20 +167,30 @@ class Report:
         self.chunks_recoded += result.get("chunks_recoded", 0)
 
 
-def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None) -> JobPlan:
-    """``on_look`` is told how many shards have been looked at, and of how many. Keeps to the rate, and waits for cameras.
+def plan(
+    store: Store, options: Options, on_look: Callable[[int, int], None] = lambda done, total: None
+) -> JobPlan:
+    """``on_look`` is told how many shards have been looked at, and of how many. Keeps to the rate, and waits
+    for cameras.
 
-    Raises ``ShardFormatError`` when an array cannot be read or it is not clear what may be touched, ``ConfigError`` for an order that does not
-    exist, or a codec that an array does not cover, ``StorageError``."""
+    Raises ``ShardFormatError`` when an array cannot be read or it is not clear what may be touched,
+    ``ConfigError`` for an order that does not exist, or a codec that an array does not cover,
+    ``StorageError``."""
     store.check_references()
     if options.recompress is not None:
         for array in store.arrays:
             denser_codec(array, options.recompress)  # what an array does not cover, none of its shards does
     found = sealed_shards(store)
     if options.trim and found.in_progress:
-        raise LockedError(f"{store.root} is still being written, and its shape grows: nothing of it is trimmed", hint="Wait until it has ended")
+        raise LockedError(
+            f"{store.root} is still being written, and its shape grows: nothing of it is trimmed",
+            hint="Wait until it has ended",
+        )
     failures: dict[str, ShardwrightError] = {}
-    finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(options)) for array in store.arrays}
+    finished = {
+        array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(options))
+        for array in store.arrays
+    }
     manners = Manners(options.bytes_per_s, tuple(rig_pause_files(store.arrays[0].path)))
     shards = []
     for number, shard in enumerate(found.sealed):
@@ -176,7 +200,9 @@ def plan(store: Store, options: Options, on_look: Callable[[int, int], None] = l
             shards.append(_look_at(shard, options, finished[shard.array.path]))
         except (ShardFormatError, StorageError) as error:
             if isinstance(error, ShardFormatError) and not shard.array.contains_shard(shard.coordinates):
-                found.unknown[shard.path] = f"outside the grid of {shard.array.grid_shape} shards, and none itself: {error}"
+                found.unknown[shard.path] = (
+                    f"outside the grid of {shard.array.grid_shape} shards, and none itself: {error}"
+                )
             else:
                 failures[_name(store, shard.path)] = error
     return JobPlan(
@@ -211,7 +237,11 @@ def _look_at(shard: Shard, options: Options, finished: FinishedShards) -> Planne
 
 def _recorded(options: Options) -> dict[str, Any]:
     """The options that decide what a finished shard looks like."""
-    return {"order": options.order, "recompress": options.recompress, **({"trim": True} if options.trim else {})}
+    return {
+        "order": options.order,
+        "recompress": options.recompress,
+        **({"trim": True} if options.trim else {}),
+    }
 
 
 def _name(store: Store, path: Path) -> str:
@@ -220,7 +250,8 @@ def _name(store: Store, path: Path) -> str:
 
 
 def check_room(plans: Sequence[JobPlan], workers: int) -> None:
-    """Raises ``StorageFullError`` when a filesystem has no room for the copies that are made at once: the largest ``workers`` of one store."""
+    """Raises ``StorageFullError`` when a filesystem has no room for the copies that are made at once: the
+    largest ``workers`` of one store."""
     for job in plans:
         for device in {shard.device for shard in job.todo}:
             sizes = sorted((shard.packed_bytes for shard in job.todo if shard.device == device), reverse=True)
@@ -230,7 +261,8 @@ def check_room(plans: Sequence[JobPlan], workers: int) -> None:
             free, needed = facts.f_bavail * facts.f_frsize, sum(sizes[:workers])
             if needed > free:
                 raise StorageFullError(
-                    f"no room to compact {job.store.root}: a shard is copied before its copy replaces it, {min(workers, len(sizes))} at a time",
+                    f"no room to compact {job.store.root}: a shard is copied before its copy replaces it, "
+                    f"{min(workers, len(sizes))} at a time",
                     expected=f"{needed} bytes free in {folder}",
                     got=f"{free}",
                     hint="Free some space" + (", or use fewer workers" if sizes[0] <= free else ""),
@@ -238,7 +270,8 @@ def check_room(plans: Sequence[JobPlan], workers: int) -> None:
 
 
 def _check_owners(job: JobPlan) -> None:
-    """Raises ``StorageError`` when a copy could not be given to the owner of the shard that it replaces: tried with an empty one for each owner."""
+    """Raises ``StorageError`` when a copy could not be given to the owner of the shard that it replaces:
+    tried with an empty one for each owner."""
     others = {shard.owner: shard.shard for shard in job.todo if shard.owner != (os.geteuid(), os.getegid())}
     for shard in others.values():
         file = file_of_shard(shard.array, shard.key)
@@ -251,8 +284,9 @@ def _check_owners(job: JobPlan) -> None:
 def run(job: JobPlan, executor: Executor, on_progress: Callable[[int], None] = lambda _: None) -> Report:
     """Do what was planned. ``on_progress`` gets bytes of ``job.todo_bytes`` as they are done.
 
-    Raises ``LockedError`` when another job is at work on one of the arrays, ``StorageFullError`` (before anything is begun), ``StorageError``.
-    An interrupt (``KeyboardInterrupt``) abandons what is running and is told in the report.
+    Raises ``LockedError`` when another job is at work on one of the arrays, ``StorageFullError`` (before
+    anything is begun), ``StorageError``. An interrupt (``KeyboardInterrupt``) abandons what is running and is
+    told in the report.
     """
     begin_s = time.monotonic()
     report = Report(str(job.store.root), open=list(job.open), unknown=dict(job.unknown))
@@ -279,7 +313,10 @@ def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Ca
     rate = None if job.options.bytes_per_s is None else job.options.bytes_per_s / share
     manners = Manners(rate, tuple(job.pause_files), job.options.idle)
     planned = {_name(job.store, shard.shard.path): shard for shard in job.todo}
-    finished = {array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options)) for array in job.store.arrays}
+    finished = {
+        array.path: FinishedShards(array.path / WORK_FOLDER / DONE_NAME, _recorded(job.options))
+        for array in job.store.arrays
+    }
     threads = _threads_of_each(executor, len(job.todo))
     progress = ByteCount({key: shard.packed_bytes for key, shard in planned.items()}, on_progress)
     tasks = (task_of(key, shard, job.options, manners, threads) for key, shard in planned.items())
@@ -296,11 +333,14 @@ def _run_tasks(job: JobPlan, executor: Executor, report: Report, on_progress: Ca
 
 
 def _threads_of_each(executor: Executor, tasks: int) -> int:
-    """So that a few large shards are recompressed by as many processors as many small ones. A cluster's worker has threads for other tasks."""
+    """So that a few large shards are recompressed by as many processors as many small ones. A cluster's
+    worker has threads for other tasks."""
     return max(1, executor.workers // max(1, tasks)) if isinstance(executor, LocalProcesses) else 1
 
 
-def task_of(key: str, planned: PlannedShard, options: Options, manners: Manners, threads: int) -> dict[str, Any]:
+def task_of(
+    key: str, planned: PlannedShard, options: Options, manners: Manners, threads: int
+) -> dict[str, Any]:
     """The task for one shard, as ``tasks.run_task`` takes it."""
     return {
         "kind": "pack",
@@ -316,7 +356,8 @@ def task_of(key: str, planned: PlannedShard, options: Options, manners: Manners,
 
 
 class ByteCount:
-    """Turns the grants of running tasks and the ends of tasks into bytes that add up to the size of all shards, whatever was granted how often."""
+    """Turns the grants of running tasks and the ends of tasks into bytes that add up to the size of all
+    shards, whatever was granted how often."""
 
     def __init__(self, sizes: dict[str, int], on_progress: Callable[[int], None]) -> None:
         self._left = dict(sizes)

@@ -1,4 +1,5 @@
-"""A folder as a destination: files are written beside their names, synced, and renamed without replacing anything."""
+"""A folder as a destination: files are written beside their names, synced, and renamed without replacing
+anything."""
 
 from __future__ import annotations
 
@@ -40,11 +41,14 @@ class LocalFolder(ClaimedPlace):
         return str(self.root)
 
     def free_bytes(self) -> int:
-        """What may still be written here; a dead job's parts count as free, since ``claim`` deletes them. Raises ``StorageError``."""
+        """What may still be written here; a dead job's parts count as free, since ``claim`` deletes them.
+        Raises ``StorageError``."""
         folder = next(folder for folder in (self.root, *self.root.parents) if folder.is_dir())
         with storage_errors("look at", folder):
             facts = os.statvfs(folder)
-            parts = sum(path.stat().st_blocks * 512 for path in (self.root / WORK_PREFIX).glob(f"*{PART_SUFFIX}"))
+            parts = sum(
+                path.stat().st_blocks * 512 for path in (self.root / WORK_PREFIX).glob(f"*{PART_SUFFIX}")
+            )
         return facts.f_bavail * facts.f_frsize + parts
 
     def put_new(self, key: str, parts: Iterator[Part], nbytes: int) -> None:
@@ -104,12 +108,15 @@ class LocalFolder(ClaimedPlace):
     def _first_found(self) -> str | None:
         with storage_errors("list", self.root):
             if self.root.is_dir():
-                return min((path.name for path in self.root.iterdir() if path.name != WORK_PREFIX), default=None)
+                return min(
+                    (path.name for path in self.root.iterdir() if path.name != WORK_PREFIX), default=None
+                )
             return "a file" if os.path.lexists(self.root) else None
 
     def _clear_up_after_death(self) -> None:
         self._delete_parts()
-        for folder, _, _ in os.walk(self.root):  # there may have been no time to do that after a file got its name
+        # there may have been no time to do that after a file got its name
+        for folder, _, _ in os.walk(self.root):
             sync_directory(Path(folder))
 
     def _leave(self) -> None:
@@ -118,7 +125,8 @@ class LocalFolder(ClaimedPlace):
         with storage_errors("remove", self.root / WORK_PREFIX):
             reach("compact.before_remove_work_folder")
             try:
-                (self.root / WORK_PREFIX).rmdir()  # also the one that a release left which failed after the claim was gone
+                # also the one that a release left which failed after the claim was gone
+                (self.root / WORK_PREFIX).rmdir()
             except OSError:
                 return  # somebody else's file is in it
         sync_directory(self.root)
@@ -138,7 +146,8 @@ def _raise(error: OSError) -> None:
 
 
 def _write(path: Path, parts: Iterator[Part], nbytes: int) -> int:
-    """A whole file, synced and out of the page cache, so that what is read next comes from the disk. The bytes that came."""
+    """A whole file, synced and out of the page cache, so that what is read next comes from the disk. The
+    bytes that came."""
     reach("compact.before_put_open")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:

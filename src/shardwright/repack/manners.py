@@ -1,10 +1,13 @@
-"""How a compaction task behaves beside an acquisition: at idle priority, below a byte rate, and not at all while it is told to pause.
+"""How a compaction task behaves beside an acquisition: at idle priority, below a byte rate, and not at all
+while it is told to pause.
 
-    bytes read or written ──▶ Manners.take ──▶ waits while somebody holds jobs up (pausing.py), then for the rate, before they move
+    bytes read or written ──▶ Manners.take ──▶ waits while somebody holds jobs up (pausing.py), then for the
+    rate, before they move
 
-A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is moved without a further wait. All that
-passes a disk or a network counts, each time it does: a chunk is read from its source, written, and read back to be compared, so a rate of 300 MB/s
-packs 100 MB of chunks a second. Only indexes and metadata go uncounted.
+A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is
+moved without a further wait. All that passes a disk or a network counts, each time it does: a chunk is read
+from its source, written, and read back to be compared, so a rate of 300 MB/s packs 100 MB of chunks a second.
+Only indexes and metadata go uncounted.
 """
 
 from __future__ import annotations
@@ -38,14 +41,21 @@ _of_this_thread = threading.local()
 
 
 def watch_grants(watcher: Callable[[int], None] | None) -> None:
-    """Call ``watcher`` with the bytes of every grant in this process from now on, from any thread; None: nobody any more."""
+    """Call ``watcher`` with the bytes of every grant in this process from now on, from any thread; None:
+    nobody any more."""
     _granted[:] = [] if watcher is None else [watcher]
 
 
 class TokenBucket:
-    """Lets ``bytes_per_s`` pass on average; from any thread. What is granted now delays what is asked for next."""
+    """Lets ``bytes_per_s`` pass on average; from any thread. What is granted now delays what is asked for
+    next."""
 
-    def __init__(self, bytes_per_s: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        bytes_per_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._bytes_per_s = bytes_per_s
         self._clock = clock
         self._sleep = sleep
@@ -63,10 +73,12 @@ class TokenBucket:
 
 @dataclass(frozen=True)
 class Manners:
-    """``bytes_per_s`` (read, written and read back): of one worker, None for as fast as it goes. ``idle``: at idle priority.
-    ``pause_files``: as ``pausing.pause_files`` gives them; nothing moves while one of them says so.
+    """``bytes_per_s`` (read, written and read back): of one worker, None for as fast as it goes. ``idle``: at
+    idle priority. ``pause_files``: as ``pausing.pause_files`` gives them; nothing moves while one of them
+    says so.
 
-    ``clock`` and ``sleep`` are the tests' to replace; they do not travel. A thread has one bucket for each rate, whatever the number of its tasks.
+    ``clock`` and ``sleep`` are the tests' to replace; they do not travel. A thread has one bucket for each
+    rate, whatever the number of its tasks.
     """
 
     bytes_per_s: float | None = None
@@ -95,7 +107,9 @@ class Manners:
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Manners:
-        return cls(facts.get("bytes_per_s"), tuple(facts.get("pause_files", ())), bool(facts.get("idle", True)))
+        return cls(
+            facts.get("bytes_per_s"), tuple(facts.get("pause_files", ())), bool(facts.get("idle", True))
+        )
 
     def take(self, nbytes: int) -> None:
         """Blocks until ``nbytes`` may move. Called from any thread of the task."""
@@ -107,19 +121,22 @@ class Manners:
             tell(nbytes)
 
     def be_idle(self) -> None:
-        """The lowest CPU priority and the idle I/O class for this thread and those it starts, unless ``idle`` is False.
+        """The lowest CPU priority and the idle I/O class for this thread and those it starts, unless ``idle``
+        is False.
 
-        There is no way back without privileges. Where the system refuses (a sandbox, another architecture), the task runs as it is.
+        There is no way back without privileges. Where the system refuses (a sandbox, another architecture),
+        the task runs as it is.
         """
         if self.idle:
             make_idle()
 
 
 def make_idle(pid: int = 0) -> None:
-    """The same for a process that has just begun, or for this thread; of a process that leads its session, for the session as well.
+    """The same for a process that has just begun, or for this thread; of a process that leads its session,
+    for the session as well.
 
-    Where the kernel shares processors out by session first (sched(7), autogroup), a nice value counts only within one: a job run by hand, in a
-    terminal of its own, would take as much of a processor as the daemon.
+    Where the kernel shares processors out by session first (sched(7), autogroup), a nice value counts only
+    within one: a job run by hand, in a terminal of its own, would take as much of a processor as the daemon.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, _IDLE_NICE)
@@ -127,4 +144,9 @@ def make_idle(pid: int = 0) -> None:
         with contextlib.suppress(OSError):
             _AUTOGROUP.write_text(str(_IDLE_NICE))
     if (number := _IOPRIO_SET.get(platform.machine())) is not None:
-        _libc.syscall(ctypes.c_long(number), ctypes.c_int(_IOPRIO_WHO_PROCESS), ctypes.c_int(pid), ctypes.c_int(_IOPRIO_CLASS_IDLE))
+        _libc.syscall(
+            ctypes.c_long(number),
+            ctypes.c_int(_IOPRIO_WHO_PROCESS),
+            ctypes.c_int(pid),
+            ctypes.c_int(_IOPRIO_CLASS_IDLE),
+        )

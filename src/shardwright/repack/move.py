@@ -1,10 +1,13 @@
-"""One file of a store sent to a destination and proved there: a shard packed on its way, anything else as it is.
+"""One file of a store sent to a destination and proved there: a shard packed on its way, anything else as it
+is.
 
-A shard is read in the order in which it will lie, sent in parts as it is read, and read back. What came back is compared, crc32c by crc32c, with what
-was read from the source: each chunk and the index of a shard, the whole of another file. Memory is a few parts, whatever the shard's size.
+A shard is read in the order in which it will lie, sent in parts as it is read, and read back. What came back
+is compared, crc32c by crc32c, with what was read from the source: each chunk and the index of a shard, the
+whole of another file. Memory is a few parts, whatever the shard's size.
 
-A shard that is damaged cannot be packed. It is sent as it is, so that nothing that may still be read of it is lost, and readers meet the same errors
-there as here. So is one that holds bytes which packing would drop without knowing them (``unknown_bytes``).
+A shard that is damaged cannot be packed. It is sent as it is, so that nothing that may still be read of it is
+lost, and readers meet the same errors there as here. So is one that holds bytes which packing would drop
+without knowing them (``unknown_bytes``).
 
 Nothing is deleted here; ``delete_source`` does that when everything has arrived.
 """
@@ -41,12 +44,14 @@ PART_BYTES = 8 << 20
 
 
 def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
-    """Task: {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is the path of what is sent.
+    """Task: {kind: "move", destination, key, file}, for a shard also {array, shard, order}; ``file`` is the
+    path of what is sent.
 
-    The result adds ``nbytes`` and ``crc32c`` of what is now at the destination, ``source`` (of the file that was sent, see ``is_as_sent``) and
-    ``skipped``: it was there already, and was only verified; of a shard that was sent as it is, ``damaged`` or ``unpacked``: the error that says why.
-    The destination must be claimed.
-    Raises ``StorageError`` or ``OutputExistsError``; a key whose bytes came back wrong is then deleted.
+    The result adds ``nbytes`` and ``crc32c`` of what is now at the destination, ``source`` (of the file that
+    was sent, see ``is_as_sent``) and ``skipped``: it was there already, and was only verified; of a shard
+    that was sent as it is, ``damaged`` or ``unpacked``: the error that says why. The destination must be
+    claimed. Raises ``StorageError`` or ``OutputExistsError``; a key whose bytes came back wrong is then
+    deleted.
     """
     destination, key, path = open_destination(task["destination"]), task["key"], Path(task["file"])
     with _unchanged(path) as source:
@@ -59,20 +64,34 @@ def move_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
                 if (unknown := unknown_bytes(shard_file, packing, manners.take)) is not None:
                     sent = _send_as_it_is(key, path, source[0], destination, manners)
                     return {**sent, "source": source[:2], "unpacked": unknown.to_dict()}
-                return {**_deliver(_packed(key, shard_file, packing), destination, manners), "source": source[:2]}
+                return {
+                    **_deliver(_packed(key, shard_file, packing), destination, manners),
+                    "source": source[:2],
+                }
         except ShardFormatError as error:
-            return {**_send_as_it_is(key, path, source[0], destination, manners), "source": source, "damaged": error.to_dict()}
+            return {
+                **_send_as_it_is(key, path, source[0], destination, manners),
+                "source": source,
+                "damaged": error.to_dict(),
+            }
 
 
-def _send_as_it_is(key: str, path: Path, nbytes: int, destination: Destination, manners: Manners) -> dict[str, Any]:
+def _send_as_it_is(
+    key: str, path: Path, nbytes: int, destination: Destination, manners: Manners
+) -> dict[str, Any]:
     with storage_errors("read", path), open_regular(path, buffering=0) as file:
         sizes = np.array([nbytes] if nbytes else [], np.int64)
-        return _deliver(Consignment(key, sizes, lambda: _file_parts(file.fileno(), nbytes), lambda _: str(path)), destination, manners)
+        return _deliver(
+            Consignment(key, sizes, lambda: _file_parts(file.fileno(), nbytes), lambda _: str(path)),
+            destination,
+            manners,
+        )
 
 
 @dataclass(frozen=True)
 class Consignment:
-    """What one key will hold. ``sizes``: bytes of its segments, each checked on its own; ``parts`` reads all of them, in pieces cut anywhere.
+    """What one key will hold. ``sizes``: bytes of its segments, each checked on its own; ``parts`` reads all
+    of them, in pieces cut anywhere.
 
     ``name``: of a segment, for people.
     """
@@ -88,7 +107,8 @@ class Consignment:
 
 
 class SegmentChecksums:
-    """crc32c of each segment of a stream that comes in pieces cut anywhere, and of the ``whole``. ``sizes`` are in bytes, none is 0."""
+    """crc32c of each segment of a stream that comes in pieces cut anywhere, and of the ``whole``. ``sizes``
+    are in bytes, none is 0."""
 
     def __init__(self, sizes: Int64s) -> None:
         self._ends = np.cumsum(sizes)
@@ -101,7 +121,9 @@ class SegmentChecksums:
         start, stop = self._position, self._position + len(piece)
         part = parts_between(self._starts, self._ends, start, stop)
         begin, end = np.maximum(self._starts[part], start), np.minimum(self._ends[part], stop)
-        checksum_ranges(np.frombuffer(piece, np.uint8).ctypes.data + begin - start, end - begin, self._values[part])
+        checksum_ranges(
+            np.frombuffer(piece, np.uint8).ctypes.data + begin - start, end - begin, self._values[part]
+        )
         self._position = stop
         self.whole = crc32c.crc32c(piece, self.whole)
 
@@ -119,12 +141,22 @@ def _deliver(consignment: Consignment, destination: Destination, manners: Manner
             manners.take(len(part))
             sent.add(part)
         if _first_wrong(consignment, sent, destination, manners) is None:
-            return {"ok": True, "skipped": True, "nbytes": nbytes, "crc32c": sent.whole, "bytes_read": 2 * nbytes, "bytes_written": 0}
-    destination.delete(key)  # the claim is ours, so this is what an earlier run left, of a source that was another then
+            return {
+                "ok": True,
+                "skipped": True,
+                "nbytes": nbytes,
+                "crc32c": sent.whole,
+                "bytes_read": 2 * nbytes,
+                "bytes_written": 0,
+            }
+    # the claim is ours, so this is what an earlier run left, of a source that was another then
+    destination.delete(key)
     sent = SegmentChecksums(consignment.sizes)
     try:
         destination.put_new(key, _watched(consignment.parts(), sent, manners), nbytes)
-    except OutputExistsError:  # the answer to our own put was lost and it was sent again, or the task was: what is there will be verified
+    # the answer to our own put was lost and it was sent again, or the task was: what is there will be
+    # verified
+    except OutputExistsError:
         if destination.size(key) != nbytes:
             raise
     segment = _first_wrong(consignment, sent, destination, manners)
@@ -132,9 +164,17 @@ def _deliver(consignment: Consignment, destination: Destination, manners: Manner
         destination.delete(key)
         raise StorageError(
             f"{consignment.name(segment)} came back from {destination.url} with other bytes than were sent",
-            hint="The source is left as it is. Look after what stores the destination before anything else is sent there",
+            hint="The source is left as it is. Look after what stores the destination before anything else "
+            "is sent there",
         )
-    return {"ok": True, "skipped": False, "nbytes": nbytes, "crc32c": sent.whole, "bytes_read": 2 * nbytes, "bytes_written": nbytes}
+    return {
+        "ok": True,
+        "skipped": False,
+        "nbytes": nbytes,
+        "crc32c": sent.whole,
+        "bytes_read": 2 * nbytes,
+        "bytes_written": nbytes,
+    }
 
 
 def _watched(parts: Iterator[Part], checksums: SegmentChecksums, manners: Manners) -> Iterator[Part]:
@@ -144,7 +184,9 @@ def _watched(parts: Iterator[Part], checksums: SegmentChecksums, manners: Manner
         yield part
 
 
-def _first_wrong(consignment: Consignment, sent: SegmentChecksums, destination: Destination, manners: Manners) -> int | None:
+def _first_wrong(
+    consignment: Consignment, sent: SegmentChecksums, destination: Destination, manners: Manners
+) -> int | None:
     """Read back: the first segment whose bytes are not those of the source."""
     stored = SegmentChecksums(consignment.sizes)
     for part in stored_parts(destination, consignment.key, consignment.nbytes, manners):
@@ -159,7 +201,11 @@ def stored_parts(destination: Destination, key: str, nbytes: int, manners: Manne
         manners.take(wanted)
         data = destination.read(key, offset, wanted)
         if len(data) != wanted:
-            raise StorageError(f"{destination.url}/{key} is shorter than what was sent", expected=nbytes, got=offset + len(data))
+            raise StorageError(
+                f"{destination.url}/{key} is shorter than what was sent",
+                expected=nbytes,
+                got=offset + len(data),
+            )
         yield data
 
 
@@ -176,7 +222,11 @@ def _packed(key: str, source: SourceShard, packing: Packing) -> Consignment:
 
     def name(segment: int) -> str:
         rank = segment - 1 if at_start else segment
-        return f"chunk {packing.name(rank)} of {packing.path}" if 0 <= rank < len(packing.chunks) else f"the index of {packing.path}"
+        return (
+            f"chunk {packing.name(rank)} of {packing.path}"
+            if 0 <= rank < len(packing.chunks)
+            else f"the index of {packing.path}"
+        )
 
     sizes = np.insert(packing.nbytes, 0 if at_start else len(packing.nbytes), len(index))
     return Consignment(key, sizes, parts, name)
@@ -200,11 +250,15 @@ def _file_parts(descriptor: int, nbytes: int) -> Iterator[Part]:
 
 @contextmanager
 def _unchanged(path: Path) -> Iterator[list[int]]:
-    """What ``identify`` says of a file, which must not change meanwhile: then what was sent may be of neither state."""
+    """What ``identify`` says of a file, which must not change meanwhile: then what was sent may be of neither
+    state."""
     source = identify(path)
     yield source
     if not is_as_sent(path, source[:2]):
-        raise StorageError(f"{path} was changed while it was sent", hint="Run the job again when nothing else works on this store")
+        raise StorageError(
+            f"{path} was changed while it was sent",
+            hint="Run the job again when nothing else works on this store",
+        )
 
 
 def identify(path: Path) -> list[int]:
@@ -215,6 +269,6 @@ def identify(path: Path) -> list[int]:
 
 
 def is_as_sent(path: Path, source: list[int]) -> bool:
-    """Whether a file is still the one that was sent: by size and mtime, of a damaged shard also by ctime, since a backup that is put in its place
-    often has both of the others."""
+    """Whether a file is still the one that was sent: by size and mtime, of a damaged shard also by ctime,
+    since a backup that is put in its place often has both of the others."""
     return identify(path)[: len(source)] == source

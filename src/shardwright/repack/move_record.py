@@ -1,12 +1,17 @@
-"""What a move job remembers on the source's side, so that it may be killed at any moment: two files in STORE/.compact/ for each destination.
+"""What a move job remembers on the source's side, so that it may be killed at any moment: two files in
+STORE/.compact/ for each destination.
 
-    move.HASH.json    the job's token, whether its claim was made at an empty place, and, once all has arrived, every file that was sent
-    move.HASH.sent    a JSON line for each file that was sent and verified; losing the last of them costs verifying those again
+    move.HASH.json    the job's token, whether its claim was made at an empty place, and, once all has
+                      arrived, every file that was sent
+    move.HASH.sent    a JSON line for each file that was sent and verified; losing the last of them costs
+                      verifying those again
 
-    sending ◀──▶ complete: all has arrived, no shard is damaged ──▶ deleting: files of the source are gone, or will be
+    sending ◀──▶ complete: all has arrived, no shard is damaged ──▶ deleting: files of the source are gone, or
+    will be
 
-A job that is complete goes back to sending when the destination turns out to have lost something, or the source to have changed. From deleting there
-is no way back: what is missing here then is missing because this job has deleted it, whatever else is found in the folder.
+A job that is complete goes back to sending when the destination turns out to have lost something, or the
+source to have changed. From deleting there is no way back: what is missing here then is missing because this
+job has deleted it, whatever else is found in the folder.
 """
 
 from __future__ import annotations
@@ -32,8 +37,8 @@ VERSION = 1  # of both files; records without one are of this, too
 
 @dataclass(frozen=True)
 class SentFile:
-    """``source``: of the file as it was sent, see ``is_as_sent``; ``nbytes``, ``crc32c``: what it became at the destination. ``order``: of a shard's
-    chunks; ``damaged``: why a shard was sent as it is."""
+    """``source``: of the file as it was sent, see ``is_as_sent``; ``nbytes``, ``crc32c``: what it became at
+    the destination. ``order``: of a shard's chunks; ``damaged``: why a shard was sent as it is."""
 
     key: str
     source: list[int]
@@ -45,7 +50,8 @@ class SentFile:
 
 @dataclass
 class MoveRecord:
-    """Owned by the job that holds the store's move lock. ``unproved``: keys that an earlier run has sent, and this one has not read back."""
+    """Owned by the job that holds the store's move lock. ``unproved``: keys that an earlier run has sent, and
+    this one has not read back."""
 
     folder: Path
     destination: str
@@ -58,7 +64,8 @@ class MoveRecord:
 
     @classmethod
     def open(cls, folder: Path, destination: str) -> MoveRecord:
-        """What an earlier job to this destination left, or a new one, which is on disk before anything is claimed by its token."""
+        """What an earlier job to this destination left, or a new one, which is on disk before anything is
+        claimed by its token."""
         found = cls.find(folder, destination)
         if found is not None:
             return found
@@ -68,7 +75,8 @@ class MoveRecord:
 
     @classmethod
     def find(cls, folder: Path, destination: str) -> MoveRecord | None:
-        """Raises ``ShardFormatError`` when it is damaged (``FormatVersionError``: of another version), ``StorageError``."""
+        """Raises ``ShardFormatError`` when it is damaged (``FormatVersionError``: of another version),
+        ``StorageError``."""
         record = cls(folder, destination, "")
         text = _read(record._path)
         if text is None:
@@ -76,7 +84,11 @@ class MoveRecord:
         try:
             facts = json.loads(text)
             check_version(facts.get("version", VERSION), VERSION, record._path)
-            record.token, record.claimed, record.complete = str(facts["token"]), bool(facts["claimed"]), bool(facts["complete"])
+            record.token, record.claimed, record.complete = (
+                str(facts["token"]),
+                bool(facts["claimed"]),
+                bool(facts["complete"]),
+            )
             record.deleting = bool(facts.get("deleting", False))
             lines = facts["sent"] if record.complete else _whole_lines(_read(record._log_path) or "")
             record.sent = {sent.key: sent for sent in (SentFile(**line) for line in lines)}
@@ -85,7 +97,8 @@ class MoveRecord:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ShardFormatError(
-                f"{record._path} is damaged: {error!r}", hint="Delete it, and what the unfinished job has left at the destination"
+                f"{record._path} is damaged: {error!r}",
+                hint="Delete it, and what the unfinished job has left at the destination",
             ) from None
         return record
 
@@ -111,11 +124,14 @@ class MoveRecord:
         replace_file(self._path, json.dumps(facts).encode())
 
     def reopen(self, without: Iterable[str] = ()) -> None:
-        """There is something to be sent again after all: what is ``without``, at least. Durably, and the list never in neither file."""
+        """There is something to be sent again after all: what is ``without``, at least. Durably, and the list
+        never in neither file."""
         assert not self.deleting
         for key in without:
             self.drop(key)
-        replace_file(self._log_path, "".join(json.dumps(asdict(sent)) + "\n" for sent in self.sent.values()).encode())
+        replace_file(
+            self._log_path, "".join(json.dumps(asdict(sent)) + "\n" for sent in self.sent.values()).encode()
+        )
         self.complete = False
         self.save()
 
@@ -133,7 +149,8 @@ class MoveRecord:
         self.unproved.discard(key)
 
     def forget(self) -> None:
-        """Nothing that was sent is at the destination any more. Durably: a line left in the log would count again once its key has come back."""
+        """Nothing that was sent is at the destination any more. Durably: a line left in the log would count
+        again once its key has come back."""
         if self._log_path.exists():
             replace_file(self._log_path, b"")
         self.sent, self.unproved = {}, set()
@@ -166,7 +183,8 @@ def _read(path: Path) -> str | None:
 
 
 def _whole_lines(text: str) -> list[dict[str, Any]]:
-    """A job that was killed, or a power cut, may leave a torn line, also in the middle once another job has gone on: it is passed over."""
+    """A job that was killed, or a power cut, may leave a torn line, also in the middle once another job has
+    gone on: it is passed over."""
     lines = []
     for line in text.splitlines():
         try:

@@ -8,12 +8,14 @@ from typing import Any
 
 from .manners import Manners
 
-Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]  # run_task on each task, results as they come
+# run_task on each task, results as they come
+Execute = Callable[[Iterable[dict[str, Any]]], Generator[dict[str, Any], None, None]]
 
 
 @dataclass(frozen=True)
 class MoveOptions:
-    """``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is there and verified. ``order``: of the chunks in a shard."""
+    """``destination``: a folder or s3://BUCKET/PREFIX. ``delete_source``: once all is there and verified.
+    ``order``: of the chunks in a shard."""
 
     destination: str
     delete_source: bool = False
@@ -23,12 +25,15 @@ class MoveOptions:
 
 @dataclass
 class MoveReport:
-    """``verified``: files that an earlier, unfinished job had sent and this one only verified; ``finished``: those it had verified as well.
+    """``verified``: files that an earlier, unfinished job had sent and this one only verified; ``finished``:
+    those it had verified as well.
 
-    ``complete``: all is there. ``damaged``: shards that were sent as they are; ``kept``: source files that came or were changed after they were sent.
-    With either of these two nothing was deleted, but for what an earlier run had deleted if it had begun to: ``deleting``. ``deleted``: source files.
-    ``unpacked``: shards that this run has sent as they are, since they hold more than the array (``unknown_bytes``): nothing is wrong with them.
-    ``nothing_left``: no file is here, as after a move that failed or was killed when it removed the folders, and a store is at the destination.
+    ``complete``: all is there. ``damaged``: shards that were sent as they are; ``kept``: source files that
+    came or were changed after they were sent. With either of these two nothing was deleted, but for what an
+    earlier run had deleted if it had begun to: ``deleting``. ``deleted``: source files. ``unpacked``: shards
+    that this run has sent as they are, since they hold more than the array (``unknown_bytes``): nothing is
+    wrong with them. ``nothing_left``: no file is here, as after a move that failed or was killed when it
+    removed the folders, and a store is at the destination.
     """
 
     store: str

@@ -1,9 +1,11 @@
-"""A whole store packed into another place: every file of it, shard by shard, verified, and only then, if asked for, deleted here.
+"""A whole store packed into another place: every file of it, shard by shard, verified, and only then, if
+asked for, deleted here.
 
     locks, claim ──▶ shards, then all other files but ──▶ zarr.json, the deepest first ──▶ record: complete
                                                                                               │ with move
                                           all that an earlier run has sent: read back once more
-                                                                                              │ record: deleting
+                                                                                              │ record:
+                                                                                              deleting
     claim released ◀── locks, folders ◀── shards and other files ◀── zarr.json, the highest ◀─┘
 
     move_plan       which files there are, and in which phases they go
@@ -11,11 +13,13 @@
     check_sent      between the lines; what is lost there is sent again, until the record says deleting
     delete_source   the lower line
 
-Readers find a store by its zarr.json. So nobody sees one at the destination before all of its shards are there, and nobody opens the source while its
-shards vanish. A phase begins only when all of the one before has arrived; a job that is killed goes on where it was (see ``move_record``).
+Readers find a store by its zarr.json. So nobody sees one at the destination before all of its shards are
+there, and nobody opens the source while its shards vanish. A phase begins only when all of the one before has
+arrived; a job that is killed goes on where it was (see ``move_record``).
 
-A damaged shard is sent as it is, and named. The store there is then what it is here, readable but for that shard; the place stays claimed, nothing is
-deleted, and the next run of the same job sends the shard once it has been mended.
+A damaged shard is sent as it is, and named. The store there is then what it is here, readable but for that
+shard; the place stays claimed, nothing is deleted, and the next run of the same job sends the shard once it
+has been mended.
 """
 
 from __future__ import annotations
@@ -46,13 +50,18 @@ if TYPE_CHECKING:
 MOVE_LOCK_NAME = "move.lock"  # beside the lock of an array's other jobs, which is taken as well
 
 
-def move_store(path: Path, options: MoveOptions, execute: Execute, *, records: Path | None = None) -> MoveReport:
-    """Send a store; goes on with what an earlier job to the same destination left. A file that fails is in ``failures``; its phase goes on.
+def move_store(
+    path: Path, options: MoveOptions, execute: Execute, *, records: Path | None = None
+) -> MoveReport:
+    """Send a store; goes on with what an earlier job to the same destination left. A file that fails is in
+    ``failures``; its phase goes on.
 
-    An interrupt (``KeyboardInterrupt``) while files are sent is told in the report. ``records``: the folder of its record, if not the work folder.
+    An interrupt (``KeyboardInterrupt``) while files are sent is told in the report. ``records``: the folder
+    of its record, if not the work folder.
 
-    Raises before anything is sent: ``LockedError`` for a store that is still being written or worked on, and for a destination that another job
-    writes to; ``OutputExistsError``; ``ConfigError``; ``ShardFormatError``; ``StorageFullError``; ``StorageError``.
+    Raises before anything is sent: ``LockedError`` for a store that is still being written or worked on, and
+    for a destination that another job writes to; ``OutputExistsError``; ``ConfigError``;
+    ``ShardFormatError``; ``StorageFullError``; ``StorageError``.
     """
     path = path.absolute()
     destination = open_destination(options.destination)
@@ -76,16 +85,30 @@ def move_store(path: Path, options: MoveOptions, execute: Execute, *, records: P
     return report
 
 
-def _found_record(path: Path, options: MoveOptions, records: Path, destination: Destination) -> MoveRecord | None:
-    """One that a release before ``deleting`` has left tells by the metadata, which goes first, that it has begun to."""
+def _found_record(
+    path: Path, options: MoveOptions, records: Path, destination: Destination
+) -> MoveRecord | None:
+    """One that a release before ``deleting`` has left tells by the metadata, which goes first, that it has
+    begun to."""
     record = MoveRecord.find(records, destination.url)
-    if record is not None and record.complete and options.delete_source and not (path / METADATA_NAME).exists():
+    if (
+        record is not None
+        and record.complete
+        and options.delete_source
+        and not (path / METADATA_NAME).exists()
+    ):
         record.deleting = True
     return record
 
 
 def _move(
-    path: Path, options: MoveOptions, records: Path, record: MoveRecord | None, destination: Destination, execute: Execute, report: MoveReport
+    path: Path,
+    options: MoveOptions,
+    records: Path,
+    record: MoveRecord | None,
+    destination: Destination,
+    execute: Execute,
+    report: MoveReport,
 ) -> None:
     found = {} if record is None else destination.sizes()
     if record is not None and record.complete and not options.delete_source:
@@ -118,7 +141,8 @@ def _send_until_there(
     execute: Execute,
     report: MoveReport,
 ) -> MoveRecord | None:
-    """Send what is not there. With ``delete_source``, all that another run has sent is read back first, and sent again where it was lost.
+    """Send what is not there. With ``delete_source``, all that another run has sent is read back first, and
+    sent again where it was lost.
 
     None if that did not come to its end: the report says why.
     """
@@ -144,7 +168,12 @@ def _send_until_there(
 
 
 def _claimed(
-    plan: MovePlan, options: MoveOptions, records: Path, record: MoveRecord | None, found: dict[str, int], destination: Destination
+    plan: MovePlan,
+    options: MoveOptions,
+    records: Path,
+    record: MoveRecord | None,
+    found: dict[str, int],
+    destination: Destination,
 ) -> MoveRecord:
     if isinstance(destination, LocalFolder):
         check_room(plan, destination, found)
@@ -154,10 +183,21 @@ def _claimed(
         raise (_copied_before(destination) if options.delete_source else error) from error
 
 
-def _go_on_deleting(path: Path, options: MoveOptions, record: MoveRecord, destination: Destination, execute: Execute, report: MoveReport) -> None:
-    """An earlier run had sent all and begun to delete: what is left here is checked there and deleted, or told of. Nothing is sent any more."""
+def _go_on_deleting(
+    path: Path,
+    options: MoveOptions,
+    record: MoveRecord,
+    destination: Destination,
+    execute: Execute,
+    report: MoveReport,
+) -> None:
+    """An earlier run had sent all and begun to delete: what is left here is checked there and deleted, or
+    told of. Nothing is sent any more."""
     if not options.delete_source:
-        raise ConfigError(f"an earlier run with --move has begun to delete {path}", hint="Run it with --move again: it deletes what is left")
+        raise ConfigError(
+            f"an earlier run with --move has begun to delete {path}",
+            hint="Run it with --move again: it deletes what is left",
+        )
     report.deleting = True
     arrays = [(path / key).parent for key in record.sent if key.endswith(METADATA_NAME)]
     with _locked_arrays(arrays):
@@ -165,7 +205,9 @@ def _go_on_deleting(path: Path, options: MoveOptions, record: MoveRecord, destin
         if report.failures or report.interrupted:
             return
         if lost:
-            report.failures += [{"key": key, "error": _lost(path, key, destination).to_dict()} for key in sorted(lost)]
+            report.failures += [
+                {"key": key, "error": _lost(path, key, destination).to_dict()} for key in sorted(lost)
+            ]
             return
         report.complete = True
         if not _delete(path, arrays, record, destination, report):
@@ -173,7 +215,9 @@ def _go_on_deleting(path: Path, options: MoveOptions, record: MoveRecord, destin
     _end(path, options, record, destination)
 
 
-def _delete(path: Path, arrays: list[Path], record: MoveRecord, destination: Destination, report: MoveReport) -> bool:
+def _delete(
+    path: Path, arrays: list[Path], record: MoveRecord, destination: Destination, report: MoveReport
+) -> bool:
     """Whether the source is gone; else it was not touched."""
     report.deleted, report.kept = delete_source(path, record, destination.sizes())
     if report.kept:
@@ -201,14 +245,19 @@ def _locked_arrays(folders: list[Path]) -> Iterator[None]:
 
 def _lost(path: Path, key: str, destination: Destination) -> StorageError:
     return StorageError(
-        f"{destination.url}/{key} is not what was sent any more, and a part of the store here is deleted already",
-        hint=f"What is left in {path} was not touched. Put it into another store with the metadata that is at the destination, or read it by hand",
+        f"{destination.url}/{key} is not what was sent any more, and a part of the store here is deleted "
+        f"already",
+        hint=f"What is left in {path} was not touched. Put it into another store with the metadata that is "
+        f"at the destination, or read it by hand",
     )
 
 
 def bytes_to_move(path: Path, options: MoveOptions, *, records: Path | None = None) -> dict[str, int]:
-    """By key: what a job is to send, or, when an earlier run has begun to delete, what is still to be checked. Raises as ``plan_move`` does."""
-    record = _found_record(path, options, records or path / WORK_FOLDER, open_destination(options.destination))
+    """By key: what a job is to send, or, when an earlier run has begun to delete, what is still to be
+    checked. Raises as ``plan_move`` does."""
+    record = _found_record(
+        path, options, records or path / WORK_FOLDER, open_destination(options.destination)
+    )
     if record is not None and record.deleting:
         return {sent.key: sent.nbytes for sent in left_here(path, record)}
     if path.is_dir() and _is_empty(path):
@@ -217,7 +266,8 @@ def bytes_to_move(path: Path, options: MoveOptions, *, records: Path | None = No
 
 
 def _nothing_is_left(path: Path, destination: Destination) -> bool:
-    """That is so as well of a folder that never was a store: all the same, no data is here that could be moved."""
+    """That is so as well of a folder that never was a store: all the same, no data is here that could be
+    moved."""
     return _is_empty(path) and destination.size(METADATA_NAME) is not None
 
 
@@ -228,6 +278,7 @@ def _is_empty(path: Path) -> bool:
 def _copied_before(destination: Destination) -> OutputExistsError:
     return OutputExistsError(
         f"the destination {destination.url} is not empty, and nothing is ever overwritten",
-        hint="If an earlier run without --move has filled it: check it with `shardwright verify`, then delete the store here yourself."
+        hint="If an earlier run without --move has filled it: check it with `shardwright verify`, then "
+        "delete the store here yourself."
         " Else choose another one",
     )

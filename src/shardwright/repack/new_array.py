@@ -1,7 +1,8 @@
-"""An array in the making: its folder with a zarr.json, where no reader looks for it, and one task for each of its shards.
+"""An array in the making: its folder with a zarr.json, where no reader looks for it, and one task for each of
+its shards.
 
-Shards that an earlier, killed run made are there under their names and are not made again; those that turn out to hold nothing but fill value leave
-no file, so they are looked at again.
+Shards that an earlier, killed run made are there under their names and are not made again; those that turn
+out to hold nothing but fill value leave no file, so they are looked at again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Progress = Callable[[int, int], None]  # decoded bytes of the new arrays made so
 
 @dataclass(frozen=True)
 class NewArray:
-    """``folder`` is where it grows; ``task`` is what all its tasks have in common, but that its manners are the job's (see ``of_one_worker``)."""
+    """``folder`` is where it grows; ``task`` is what all its tasks have in common, but that its manners are
+    the job's (see ``of_one_worker``)."""
 
     folder: Path
     document: bytes
@@ -47,8 +49,8 @@ class NewArray:
 
 @dataclass
 class MakingReport:
-    """What a job did. ``shards_found``: made by an earlier run; ``failures``: results of tasks that failed; ``already``: complete arrays.
-    ``bytes_sent``: to a destination that is no folder."""
+    """What a job did. ``shards_found``: made by an earlier run; ``failures``: results of tasks that failed;
+    ``already``: complete arrays. ``bytes_sent``: to a destination that is no folder."""
 
     path: str
     made: list[str] = field(default_factory=list)
@@ -97,7 +99,8 @@ class Meter:
 
 
 def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter) -> bool:
-    """Make every shard that is not there yet; True when all are. One bad shard keeps no other from being made."""
+    """Make every shard that is not there yet; True when all are. One bad shard keeps no other from being
+    made."""
     array = new.begin()
     failed = len(report.failures)
     todo, folders = [], set()
@@ -109,10 +112,14 @@ def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter)
         else:
             todo.append(shard)
     for folder in sorted(folders):
-        sync_directory(folder)  # the run that was killed may have had no time to do that after a shard got its name
+        # the run that was killed may have had no time to do that after a shard got its name
+        sync_directory(folder)
     name = new.folder.name
     common = {**new.task, "manners": of_one_worker(new.task["manners"], len(todo))}
-    tasks = ({**common, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"} for shard in todo)
+    tasks = (
+        {**common, "array": str(new.folder), "shard": list(shard), "key": f"{name}/{array.shard_key(shard)}"}
+        for shard in todo
+    )
     for result in run(tasks):
         report.add(result)
         meter.add(_decoded_bytes(array, tuple(result["shard"])))
@@ -120,7 +127,8 @@ def make_array(new: NewArray, run: RunTasks, report: MakingReport, meter: Meter)
 
 
 def of_one_worker(manners: dict[str, Any], tasks: int) -> dict[str, Any]:
-    """Manners of each of ``tasks`` of a job. The job's may name its ``workers``: as many of them as have a task share its rate."""
+    """Manners of each of ``tasks`` of a job. The job's may name its ``workers``: as many of them as have a
+    task share its rate."""
     workers, rate = manners.get("workers", 1), manners.get("bytes_per_s")
     share = None if rate is None else rate / max(1, min(workers, tasks))
     return {**{key: value for key, value in manners.items() if key != "workers"}, "bytes_per_s": share}
@@ -149,14 +157,19 @@ def check_room(folder: Path, nbytes: int) -> None:
     free = facts.f_bavail * facts.f_frsize
     if free < nbytes:
         raise StorageFullError(
-            f"not enough room in {folder}", expected=f"about {nbytes} bytes", got=f"{free} free", hint="Free some space; nothing has been begun"
+            f"not enough room in {folder}",
+            expected=f"about {nbytes} bytes",
+            got=f"{free} free",
+            hint="Free some space; nothing has been begun",
         )
 
 
 def fingerprint(array: StoredArray) -> str:
-    """What tells whether an array is still the one that a job began with: a hash of each shard's key, length, time of change and inode.
+    """What tells whether an array is still the one that a job began with: a hash of each shard's key, length,
+    time of change and inode.
 
-    Another acquisition under the same name has others, even with shards of the same lengths. Not its device's number, which another boot may change.
+    Another acquisition under the same name has others, even with shards of the same lengths. Not its device's
+    number, which another boot may change.
     """
     digest = hashlib.sha256()
     for key, _ in sorted(array.shard_files()):

@@ -1,6 +1,8 @@
-"""A shard that did not exist before: its chunks one behind the other in a working file, the index where the array wants it, and the name at the end.
+"""A shard that did not exist before: its chunks one behind the other in a working file, the index where the
+array wants it, and the name at the end.
 
-    append ... ──▶ index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared ──▶ rename, never over an existing file
+    append ... ──▶ index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared ──▶
+    rename, never over an existing file
 
 A shard of which every chunk is absent gets no file, but a line in the array's record: it reads as fill value.
 """
@@ -22,7 +24,13 @@ from shardwright.read.shard_file import ShardFile
 from shardwright.shard.index import empty_index, encode_index
 from shardwright.shard.shard_sums import ShardSums, shard_sum
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, raise_errno, rename_without_replacing, storage_errors, sync_directory
+from shardwright.storage.files import (
+    make_directories,
+    raise_errno,
+    rename_without_replacing,
+    storage_errors,
+    sync_directory,
+)
 from shardwright.storage.working_file import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -43,11 +51,16 @@ WORKING_SUFFIX = ".packed"
 class NewShard:
     """Owns the working file until ``publish``. A context manager: leaving it earlier deletes the file."""
 
-    def __init__(self, array: StoredArray, coordinates: tuple[int, ...], work_folder: Path, manners: Manners) -> None:
+    def __init__(
+        self, array: StoredArray, coordinates: tuple[int, ...], work_folder: Path, manners: Manners
+    ) -> None:
         """``work_folder``: on the array's filesystem. Nothing is made yet."""
         self.array = array
         self.target = array.path / array.shard_key(coordinates)
-        self._path = work_folder / f"{array.shard_key(coordinates).replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
+        self._path = (
+            work_folder
+            / f"{array.shard_key(coordinates).replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
+        )
         self._manners = manners
         self._entries = empty_index(array.chunks_per_shard)
         self._crcs = np.zeros(array.chunks_per_shard, np.uint32)
@@ -57,7 +70,8 @@ class NewShard:
 
     @staticmethod
     def peak_bytes(array: StoredArray) -> int:
-        """What it holds: index, checksums and order, once more while it is encoded and checked, and one chunk that is read back."""
+        """What it holds: index, checksums and order, once more while it is encoded and checked, and one chunk
+        that is read back."""
         return 8 * array.index_bytes + array.codecs.max_encoded_bytes(array.chunk_bytes)
 
     @property
@@ -76,9 +90,19 @@ class NewShard:
         with storage_errors("write", self._path):
             if self._descriptor < 0:
                 reach("compact.before_create")
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                self._descriptor = os.open(
+                    self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+                )
             reach("compact.before_write")
-            raise_errno(write_slots(np.full(nbytes.size, self._descriptor, np.int64), offsets, chunks.addresses[live], nbytes, 1))
+            raise_errno(
+                write_slots(
+                    np.full(nbytes.size, self._descriptor, np.int64),
+                    offsets,
+                    chunks.addresses[live],
+                    nbytes,
+                    1,
+                )
+            )
         self._entries["offset"][numbers] = offsets
         self._entries["nbytes"][numbers] = nbytes
         self._crcs[numbers] = chunks.crcs[live]
@@ -88,7 +112,8 @@ class NewShard:
     def publish(self) -> int:
         """Index, sync, check, rename; durable when it returns. Bytes of the file, 0 when there is none.
 
-        Raises ``StorageError``, ``ShardFormatError`` when what the disk gives back is not what was written, ``OutputExistsError``.
+        Raises ``StorageError``, ``ShardFormatError`` when what the disk gives back is not what was written,
+        ``OutputExistsError``.
         """
         key = self.target.relative_to(self.array.path).as_posix()
         if self._descriptor < 0:
@@ -106,7 +131,9 @@ class NewShard:
         self._check()
         make_directories(self.target.parent)
         order = np.array(self._order, np.int64)
-        ShardSums(self.array.path).append({key: shard_sum(order, self._entries["nbytes"][order], self._crcs[order])})
+        ShardSums(self.array.path).append(
+            {key: shard_sum(order, self._entries["nbytes"][order], self._crcs[order])}
+        )
         reach("compact.before_rename")
         rename_without_replacing(self._path, self.target)
         self._close()
@@ -118,17 +145,24 @@ class NewShard:
         inner = CHECKSUM_BYTES if self.array.codecs.checksum else 0
         with ShardFile(self.array, self._path) as file:
             if file.read_index().tobytes() != self._entries.tobytes():
-                raise ShardFormatError(f"the index of {self._path} reads back differently", hint="The disk does not keep what is written to it")
+                raise ShardFormatError(
+                    f"the index of {self._path} reads back differently",
+                    hint="The disk does not keep what is written to it",
+                )
             order = np.array(self._order, np.int64)
             offsets, nbytes = (self._entries[name][order].astype(np.int64) for name in ("offset", "nbytes"))
-            room = np.empty(int(nbytes.max()), np.uint8)  # one for all of them: only their checksums are wanted
+            # one for all of them: only their checksums are wanted
+            room = np.empty(int(nbytes.max()), np.uint8)
             found = np.zeros(order.size, np.uint32)
             for part in _pieces(nbytes):
                 self._manners.take(int(nbytes[part].sum()))
                 rooms = np.full(part.stop - part.start, room.ctypes.data, np.int64)
                 error = read_ranges(file.fileno(), offsets[part], rooms, nbytes[part] - inner, found[part])
                 if error:
-                    raise StorageError(f"cannot read {self._path} back: {'it was cut' if error == FILE_ENDED else os.strerror(error)}")
+                    raise StorageError(
+                        f"cannot read {self._path} back: "
+                        f"{'it was cut' if error == FILE_ENDED else os.strerror(error)}"
+                    )
         for i in np.flatnonzero(found != self._crcs[order]).tolist():
             raise ShardFormatError(
                 f"chunk {order[i]} of {self._path} reads back differently",
@@ -145,7 +179,9 @@ class NewShard:
     def __enter__(self) -> NewShard:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._descriptor >= 0:
             self._close()
             with suppress(OSError):  # what stays is a leftover that the next run clears

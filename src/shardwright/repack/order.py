@@ -1,8 +1,10 @@
-"""The order in which the chunks of a packed shard follow each other. Chunks are numbered row-major, as in the shard's index.
+"""The order in which the chunks of a packed shard follow each other. Chunks are numbered row-major, as in the
+shard's index.
 
 row_major       last axis fastest: whole planes, then the next plane
 column_major    first axis fastest: a time series or a z column at one place of the frame
-morton          Z order: chunks that are near each other along every axis are near each other in the file, as boxes are read
+morton          Z order: chunks that are near each other along every axis are near each other in the file, as
+                boxes are read
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 def chunk_order(order: str, shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """int64[chunks]: the chunk numbers of a shard of ``shard_chunks`` chunks along each axis, in storage order. Raises ``ConfigError``."""
+    """int64[chunks]: the chunk numbers of a shard of ``shard_chunks`` chunks along each axis, in storage
+    order. Raises ``ConfigError``."""
     if order not in ORDERS:
         raise ConfigError("unknown order of chunks", expected=" or ".join(ORDERS), got=repr(order))
     numbers = np.arange(math.prod(shard_chunks), dtype=np.int64)
@@ -32,8 +35,8 @@ def chunk_order(order: str, shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int
 
 
 def _morton_codes(shard_chunks: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """The bits of each chunk's coordinates, interleaved, the first axis' above the others'. Bits that an axis does not need are left out: they would
-    be 0 everywhere, and with them a code might not fit 64 bits."""
+    """The bits of each chunk's coordinates, interleaved, the first axis' above the others'. Bits that an axis
+    does not need are left out: they would be 0 everywhere, and with them a code might not fit 64 bits."""
     coordinates = np.indices(shard_chunks, np.int64).reshape(len(shard_chunks), -1)
     code = np.zeros(coordinates.shape[1], np.int64)
     place = 0

@@ -1,9 +1,12 @@
-"""One shard packed in place: its chunks copied (or recoded) to a working file, read back from the disk and compared, put in the old file's place.
+"""One shard packed in place: its chunks copied (or recoded) to a working file, read back from the disk and
+compared, put in the old file's place.
 
-    source ──▶ working file ──▶ sync ──▶ read back ──▶ record held: source untouched? rename ──▶ directory sync
+    source ──▶ working file ──▶ sync ──▶ read back ──▶ record held: source untouched? rename ──▶ directory
+    sync
 
-Until the rename the shard is what it was, and whatever fails leaves it so and no working file behind. What is compared is the crc32c of every chunk:
-of the bytes as they came from the source, and of those that the disk gives back.
+Until the rename the shard is what it was, and whatever fails leaves it so and no working file behind. What is
+compared is the crc32c of every chunk: of the bytes as they came from the source, and of those that the disk
+gives back.
 """
 
 from __future__ import annotations
@@ -45,19 +48,23 @@ if TYPE_CHECKING:
 
 
 def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
-    """``task``: array (its folder), shard (coordinates), order, recompress (None, or see ``recode.denser_codec``), trim (drop chunks outside the
-    array's shape), threads (that recode, default 1).
+    """``task``: array (its folder), shard (coordinates), order, recompress (None, or see
+    ``recode.denser_codec``), trim (drop chunks outside the array's shape), threads (that recode, default 1).
 
-    The result has bytes_read and bytes_written (what came from the source and went into the new file; reading back is not counted), gain_bytes (what
-    the file got shorter), chunks, chunks_recoded, skipped (the shard was packed in that order already) and dropped (trimmed to nothing, and deleted).
-    Raises ``ShardFormatError`` for a shard that cannot be packed, or has ``unknown_bytes``;
-    ``ConfigError``, ``StorageError`` when it could not be done or does not read back.
+    The result has bytes_read and bytes_written (what came from the source and went into the new file; reading
+    back is not counted), gain_bytes (what the file got shorter), chunks, chunks_recoded, skipped (the shard
+    was packed in that order already) and dropped (trimmed to nothing, and deleted). Raises
+    ``ShardFormatError`` for a shard that cannot be packed, or has ``unknown_bytes``; ``ConfigError``,
+    ``StorageError`` when it could not be done or does not read back.
     """
     begin_s = time.monotonic()
     array, shard = parse_array(Path(task["array"])), tuple(task["shard"])
     possible = len(shard) == len(array.shape) and min(shard, default=0) >= 0
-    if not possible or not (array.contains_shard(shard) or (array.path / array.shard_key(shard)).exists()):  # the array may have been cropped
-        raise ShardFormatError(f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}")
+    # the array may have been cropped
+    if not possible or not (array.contains_shard(shard) or (array.path / array.shard_key(shard)).exists()):
+        raise ShardFormatError(
+            f"shard {shard} is none of {array.path}", expected=f"a shard of the grid {array.grid_shape}"
+        )
     trim = bool(task.get("trim"))
     recompress = task.get("recompress")
     codec = None if recompress is None else denser_codec(array, recompress)
@@ -70,12 +77,16 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
         if trim and source.is_cropped_whole():
             return _drop(source)
         if codec is not None or not packed_already:
-            after, recoded = _pack(source, before, codec, manners, int(task.get("threads") or 1), degraded_only=degraded_only)
+            after, recoded = _pack(
+                source, before, codec, manners, int(task.get("threads") or 1), degraded_only=degraded_only
+            )
         skipped = packed_already and not recoded
         return {
             "ok": True,
             "skipped": skipped,
-            "bytes_read": source.index_bytes if skipped and codec is None else source.index_bytes + before.live_bytes,
+            "bytes_read": source.index_bytes
+            if skipped and codec is None
+            else source.index_bytes + before.live_bytes,
             "bytes_written": 0 if skipped else after.file_bytes,
             "gain_bytes": source.file_bytes - after.file_bytes,
             "chunks": len(before.chunks),
@@ -85,7 +96,8 @@ def pack_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
 
 
 def _drop(source: SourceShard) -> dict[str, Any]:
-    """Delete a shard of which no chunk lies in the array's shape: nobody reads it. A link goes before the file that it leads to."""
+    """Delete a shard of which no chunk lies in the array's shape: nobody reads it. A link goes before the
+    file that it leads to."""
     file = file_of_shard(source.array, source.key)
     record_dropped(source)
     paths = dict.fromkeys((source.path, file))
@@ -97,14 +109,27 @@ def _drop(source: SourceShard) -> dict[str, Any]:
                 path.unlink(missing_ok=True)
     for path in paths:
         sync_directory(path.parent)
-    facts = {"bytes_read": source.index_bytes, "bytes_written": 0, "gain_bytes": source.file_bytes, "chunks": 0, "chunks_recoded": 0}
+    facts = {
+        "bytes_read": source.index_bytes,
+        "bytes_written": 0,
+        "gain_bytes": source.file_bytes,
+        "chunks": 0,
+        "chunks_recoded": 0,
+    }
     return {"ok": True, "skipped": False, "dropped": True, **facts}
 
 
 def _pack(
-    source: SourceShard, packing: Packing, codec: CodecParameters | None, manners: Manners, threads: int, *, degraded_only: bool
+    source: SourceShard,
+    packing: Packing,
+    codec: CodecParameters | None,
+    manners: Manners,
+    threads: int,
+    *,
+    degraded_only: bool,
 ) -> tuple[Packing, int]:
-    """Make the new file and let it take the old one's place; returns its packing and how many chunks were recoded.
+    """Make the new file and let it take the old one's place; returns its packing and how many chunks were
+    recoded.
 
     A shard that was packed already and of which no chunk got smaller stays.
     """
@@ -116,7 +141,9 @@ def _pack(
             after, recoded, crcs = packing, 0, copy_chunks(chunks, working, packing, manners)
         else:
             with WriteBehind(working, packing.data_start) as out:
-                after, recoded, crcs = recode_chunks(chunks, packing, codec, out.append, manners.take, threads, degraded_only=degraded_only)
+                after, recoded, crcs = recode_chunks(
+                    chunks, packing, codec, out.append, manners.take, threads, degraded_only=degraded_only
+                )
         if codec is not None and not recoded and packing.matches(source.file_bytes):
             return packing, 0
         finish_copy(working, after)
@@ -129,7 +156,8 @@ def _pack(
 
 
 def copy_chunks(chunks: PackedBytes, working: WorkingFile, packing: Packing, manners: Manners) -> UInt32s:
-    """Without decoding; returns the crc32c of each chunk as it came from the source. Raises ``ShardFormatError`` for a bad one, ``StorageError``."""
+    """Without decoding; returns the crc32c of each chunk as it came from the source. Raises
+    ``ShardFormatError`` for a bad one, ``StorageError``."""
     with WriteBehind(working, packing.data_start) as out:
         while chunks.left_bytes:
             room = out.room
@@ -145,7 +173,8 @@ def finish_copy(working: WorkingFile, packing: Packing) -> None:
 
 
 def check_copy(working: WorkingFile, packing: Packing, crcs: UInt32s, manners: Manners) -> None:
-    """Hold what the disk gives back against what was written. Raises ``StorageError`` naming the first chunk that differs, or the index."""
+    """Hold what the disk gives back against what was written. Raises ``StorageError`` naming the first chunk
+    that differs, or the index."""
     starts = packing.target_offset
     ends = starts + packing.nbytes
     found = np.zeros(len(crcs), np.uint32)
@@ -159,7 +188,9 @@ def check_copy(working: WorkingFile, packing: Packing, crcs: UInt32s, manners: M
         checksum_ranges(piece.ctypes.data + begin - offset, end - begin, found[part])
         first, last = max(packing.index_offset, offset), min(packing.index_offset + packing.index_bytes, stop)
         if first < last:
-            index[first - packing.index_offset : last - packing.index_offset] = piece[first - offset : last - offset].tobytes()
+            index[first - packing.index_offset : last - packing.index_offset] = piece[
+                first - offset : last - offset
+            ].tobytes()
     for i in np.flatnonzero(found != crcs).tolist():
         raise _not_read_back(packing, f"chunk {packing.name(i)}", f"crc32c {crcs[i]:08x}", f"{found[i]:08x}")
     if index != expected_index:
@@ -176,7 +207,8 @@ def _not_read_back(packing: Packing, what: str, expected: str, got: str) -> Stor
 
 
 def _check_untouched(source: SourceShard, packing: Packing, crcs: UInt32s) -> None:
-    """Raises ``StorageError`` when somebody wrote to the shard, or put another in its place, while it was copied; names the first changed chunk."""
+    """Raises ``StorageError`` when somebody wrote to the shard, or put another in its place, while it was
+    copied; names the first changed chunk."""
     if source.is_as_it_was():
         return
     again = PackedBytes(source, packing)
@@ -190,7 +222,8 @@ def _check_untouched(source: SourceShard, packing: Packing, crcs: UInt32s) -> No
 
 @contextmanager
 def _held(source: SourceShard) -> Iterator[None]:
-    """The right to replace or delete the shard, which is still the one that was read: its acquisition may have gone on, and sealed it again.
+    """The right to replace or delete the shard, which is still the one that was read: its acquisition may
+    have gone on, and sealed it again.
 
     Raises ``StorageError``.
     """

@@ -1,4 +1,5 @@
-"""Where every chunk of a shard goes when it is packed: pure arithmetic on index entries that have been checked.
+"""Where every chunk of a shard goes when it is packed: pure arithmetic on index entries that have been
+checked.
 
     index at the end:    | chunk | chunk | ... | chunk | index |
     index at the start:  | index | chunk | chunk | ... | chunk |
@@ -30,12 +31,14 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Packing:
-    """The plan for one shard. The arrays have one element for each live chunk, in the order in which they are written.
+    """The plan for one shard. The arrays have one element for each live chunk, in the order in which they are
+    written.
 
     chunks          chunk numbers, row-major
     source_offset   where the chunk is now
     nbytes          its encoded bytes
-    gap_bytes       unused bytes before and between the chunks as they are now: what packing saves. Chunks that share bytes are written apart
+    gap_bytes       unused bytes before and between the chunks as they are now: what packing saves. Chunks
+                    that share bytes are written apart
     """
 
     array: StoredArray
@@ -46,11 +49,17 @@ class Packing:
     gap_bytes: int
 
     @classmethod
-    def of(cls, array: StoredArray, shard_coordinates: tuple[int, ...], entries: npt.NDArray[np.void], order: str) -> Packing:
-        """``entries``: INDEX_ENTRY[chunks], without faults (``sound_entries``). Raises ``ConfigError`` for an unknown order."""
+    def of(
+        cls, array: StoredArray, shard_coordinates: tuple[int, ...], entries: npt.NDArray[np.void], order: str
+    ) -> Packing:
+        """``entries``: INDEX_ENTRY[chunks], without faults (``sound_entries``). Raises ``ConfigError`` for an
+        unknown order."""
         chunks = chunk_order(order, array.shard_chunks)
         chunks = chunks[entries["offset"][chunks] != EMPTY]
-        offsets, nbytes = entries["offset"][chunks].astype(np.int64), entries["nbytes"][chunks].astype(np.int64)
+        offsets, nbytes = (
+            entries["offset"][chunks].astype(np.int64),
+            entries["nbytes"][chunks].astype(np.int64),
+        )
         data_start = array.index_bytes if array.index_location == "start" else 0
         return cls(array, shard_coordinates, chunks, offsets, nbytes, _gap_bytes(data_start, offsets, nbytes))
 
@@ -105,7 +114,8 @@ class Packing:
         return entries
 
     def matches(self, file_bytes: int) -> bool:
-        """Whether a file of this size is packed already: every chunk is where it would go, and nothing else is in the file."""
+        """Whether a file of this size is packed already: every chunk is where it would go, and nothing else
+        is in the file."""
         return file_bytes == self.file_bytes and bool(np.array_equal(self.source_offset, self.target_offset))
 
 
@@ -117,7 +127,8 @@ def _gap_bytes(data_start: int, offsets: Int64s, nbytes: Int64s) -> int:
 
 
 def sound_entries(file: ShardFile, shard_coordinates: tuple[int, ...]) -> npt.NDArray[np.void]:
-    """INDEX_ENTRY[chunks] of an open shard, every entry sound. Raises ``ShardFormatError`` naming the first that is not, ``StorageError``."""
+    """INDEX_ENTRY[chunks] of an open shard, every entry sound. Raises ``ShardFormatError`` naming the first
+    that is not, ``StorageError``."""
     entries = file.read_index()
     faults = check_entries(file.array, shard_coordinates, entries, file.data_range).faults
     if faults:
@@ -126,7 +137,9 @@ def sound_entries(file: ShardFile, shard_coordinates: tuple[int, ...]) -> npt.ND
     return entries
 
 
-def chunk_error(array: StoredArray, shard_coordinates: tuple[int, ...], chunk: int, what: str, *, more: int = 0) -> ShardFormatError:
+def chunk_error(
+    array: StoredArray, shard_coordinates: tuple[int, ...], chunk: int, what: str, *, more: int = 0
+) -> ShardFormatError:
     """The error that names a chunk (its coordinates in the array's grid of inner chunks) and its shard."""
     name = "/".join(map(str, array.chunk_coordinates(shard_coordinates, chunk)))
     others = f" (and {more} more)" if more else ""

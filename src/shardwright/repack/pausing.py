@@ -1,9 +1,11 @@
 """What holds jobs up, and how a daemon does it.
 
     ARRAY/.compact/pause      made by a person: while it exists, nothing of this array moves
-    ROOT/.shardwright-pause   made by the daemon that writes below ROOT, while its cameras need the machine: nothing below ROOT moves
+    ROOT/.shardwright-pause   made by the daemon that writes below ROOT, while its cameras need the machine:
+                              nothing below ROOT moves
 
-The second counts only while it is locked. The kernel lets go of the lock when the daemon dies: what a dead one leaves holds nobody up.
+The second counts only while it is locked. The kernel lets go of the lock when the daemon dies: what a dead
+one leaves holds nobody up.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def pause_files(array: Path, *folders: Path) -> list[str]:
 
 
 def rig_pause_files(*places: Path) -> list[str]:
-    """Those of daemons. One may begin at any time, so its file is looked for in every folder above on the same filesystem."""
+    """Those of daemons. One may begin at any time, so its file is looked for in every folder above on the
+    same filesystem."""
     above = [folder for place in places for folder in _folders_above(place.resolve())]
     return list(dict.fromkeys(str(folder / RIG_PAUSE_NAME) for folder in above))
 
@@ -49,7 +52,11 @@ def pause_note(files: list[str] | tuple[str, ...]) -> str:
     if file is None:
         return ""
     folder, name = os.path.split(file)
-    return f"paused: the cameras of the daemon at {folder} need the machine" if name == RIG_PAUSE_NAME else f"paused by {file}"
+    return (
+        f"paused: the cameras of the daemon at {folder} need the machine"
+        if name == RIG_PAUSE_NAME
+        else f"paused by {file}"
+    )
 
 
 class RigPause:
@@ -65,7 +72,8 @@ class RigPause:
         return self._lock is not None
 
     def begin(self) -> None:
-        """Jobs wait from here on. Raises ``StorageError``, ``LockedError`` when another daemon holds them up already."""
+        """Jobs wait from here on. Raises ``StorageError``, ``LockedError`` when another daemon holds them up
+        already."""
         if self._lock is None:
             self._lock = StoreLock.take(self._path)
 

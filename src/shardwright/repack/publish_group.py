@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 
 
 def publish_group(folder: Path, group: bytes, *, source: Path) -> None:
-    """``group`` for ``folder``, consolidated anew where ``source``, the group that it was made from, was. Raises ``ShardFormatError``,
-    ``StorageError``."""
+    """``group`` for ``folder``, consolidated anew where ``source``, the group that it was made from, was.
+    Raises ``ShardFormatError``, ``StorageError``."""
     if told_metadata(read_metadata(source)) is not None:
         group = encode(consolidated(json.loads(group), read_nodes(folder)))
     replace_file(folder / "zarr.json", group)
 
 
 def check_parents(root: Path) -> None:
-    """Raises ``ShardFormatError`` when a group above the image has a copy of its metadata, which a change of them would make untrue."""
+    """Raises ``ShardFormatError`` when a group above the image has a copy of its metadata, which a change of
+    them would make untrue."""
     for folder in root.parents:
         if not (folder / "zarr.json").is_file():
             return
         if told_metadata(read_metadata(folder)) is not None:
             raise ShardFormatError(
                 f"{folder} has consolidated metadata, which tell of {root.name} as it is now",
-                hint="Delete consolidated_metadata from its zarr.json, and consolidate it again (zarr.consolidate_metadata) afterwards",
+                hint="Delete consolidated_metadata from its zarr.json, and consolidate it again "
+                "(zarr.consolidate_metadata) afterwards",
             )

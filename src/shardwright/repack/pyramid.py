@@ -1,4 +1,5 @@
-"""One shard of level n of an image from level n-1: half the elements along some axes. Region by region, in bounded memory."""
+"""One shard of level n of an image from level n-1: half the elements along some axes. Region by region, in
+bounded memory."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 Factors = tuple[int, ...]
 
 
-def plan_level(source: StoredArray, target: StoredArray, factors: Factors, method: Method, memory_bytes: int) -> RegionPlan:
+def plan_level(
+    source: StoredArray, target: StoredArray, factors: Factors, method: Method, memory_bytes: int
+) -> RegionPlan:
     """The regions in which each shard of the level ``target`` is made. Raises ``BudgetError``."""
     fixed = RegionReader.peak_bytes(source) + ChunkEncoder.peak_bytes(target) + NewShard.peak_bytes(target)
 
@@ -43,12 +46,17 @@ def plan_level(source: StoredArray, target: StoredArray, factors: Factors, metho
 
 
 def downsample_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
-    """The task {kind: "downsample", source, array, shard, work, memory_bytes, factors, method}: folders of the level below and of the level itself,
-    coordinates of its shard, the folder for the working file. The result adds chunks, file_bytes and peak_bytes."""
+    """The task {kind: "downsample", source, array, shard, work, memory_bytes, factors, method}: folders of
+    the level below and of the level itself, coordinates of its shard, the folder for the working file. The
+    result adds chunks, file_bytes and peak_bytes."""
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
     factors, method = tuple(task["factors"]), task["method"]
     if target.shape != halved(source.shape, factors) or source.dtype != target.dtype:
-        raise ShardFormatError("the level has another shape or dtype", expected=(halved(source.shape, factors), source.dtype), got=target.shape)
+        raise ShardFormatError(
+            "the level has another shape or dtype",
+            expected=(halved(source.shape, factors), source.dtype),
+            got=target.shape,
+        )
     plan = plan_level(source, target, factors, method, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
     reader = RegionReader(source, manners)
     below = np.empty(0, source.dtype)
@@ -56,7 +64,9 @@ def downsample_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
     def fill_region(start: tuple[int, ...], values: npt.NDArray[Any]) -> None:
         nonlocal below
         first = tuple(i * f for i, f in zip(start, factors, strict=True))
-        shape = tuple(min(n * f, m - i) for n, f, m, i in zip(values.shape, factors, source.shape, first, strict=True))
+        shape = tuple(
+            min(n * f, m - i) for n, f, m, i in zip(values.shape, factors, source.shape, first, strict=True)
+        )
         if below.size < math.prod(shape):
             below = np.empty(math.prod(shape), source.dtype)
         box = below[: math.prod(shape)].reshape(shape)

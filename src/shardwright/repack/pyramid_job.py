@@ -1,7 +1,8 @@
 """Pyramid levels added to a store, restartable at any moment.
 
 STORE/0/.compact/lock              held for the whole job, so that nobody repacks the image meanwhile
-STORE/0/.compact/levels/job.json   what is being made of which shards; a run that finds something else there begins anew
+STORE/0/.compact/levels/job.json   what is being made of which shards; a run that finds something else there
+                                   begins anew
 STORE/0/.compact/levels/1 ... n    levels in the making, where no reader looks for an array
 STORE/0/.compact/levels/work       working files of shards
 STORE/1 ... n                      complete levels, renamed to there one by one
@@ -18,16 +19,38 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwright.array.consolidated import told_metadata
-from shardwright.array.levels import Method, derived_array, fitting_shards, group_document, level_dataset, multiscale_of
+from shardwright.array.levels import (
+    Method,
+    derived_array,
+    fitting_shards,
+    group_document,
+    level_dataset,
+    multiscale_of,
+)
 from shardwright.array.metadata import CREATOR_ATTRIBUTE
 from shardwright.codecs.parameters import codec_of
 from shardwright.kernels.downsample import halved
 from shardwright.model.errors import OutputExistsError, ShardFormatError, SpecError
 from shardwright.read.store import open_store, parse_array, read_metadata
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, publish_folder, read_regular, replace_file, storage_errors
+from shardwright.storage.files import (
+    make_directories,
+    publish_folder,
+    read_regular,
+    replace_file,
+    storage_errors,
+)
 
-from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
+from .new_array import (
+    MakingReport,
+    Meter,
+    NewArray,
+    check_room,
+    check_unchanged,
+    fingerprint,
+    make_array,
+    stored_bytes,
+)
 from .pausing import pause_files
 from .publish_group import check_parents, publish_group
 from .region_plan import DEFAULT_MEMORY_BYTES
@@ -46,7 +69,8 @@ _JOB = "job.json"
 
 @dataclass(frozen=True)
 class PyramidOptions:
-    """``levels``: how many there shall be above the image. ``axes``: those to halve; of one element long they are left as they are."""
+    """``levels``: how many there shall be above the image. ``axes``: those to halve; of one element long they
+    are left as they are."""
 
     levels: int
     method: Method = "mean"
@@ -65,9 +89,19 @@ class Level:
     dataset: dict[str, Any]
     document: bytes
 
-    def new_array(self, folder: Path, source: Path, work: Path, options: PyramidOptions, manners: dict[str, Any]) -> NewArray:
-        task = {"kind": "downsample", "source": str(source), "work": str(work), "memory_bytes": options.memory_bytes, "manners": manners}
-        return NewArray(folder, self.document, {**task, "factors": list(self.factors), "method": options.method})
+    def new_array(
+        self, folder: Path, source: Path, work: Path, options: PyramidOptions, manners: dict[str, Any]
+    ) -> NewArray:
+        task = {
+            "kind": "downsample",
+            "source": str(source),
+            "work": str(work),
+            "memory_bytes": options.memory_bytes,
+            "manners": manners,
+        }
+        return NewArray(
+            folder, self.document, {**task, "factors": list(self.factors), "method": options.method}
+        )
 
 
 def readable_image(path: Path) -> Store:
@@ -85,27 +119,54 @@ def readable_image(path: Path) -> Store:
 
 
 def plan_levels(
-    document: dict[str, Any], datasets: list[dict[str, Any]], shape: tuple[int, ...], axes: Sequence[str], options: PyramidOptions
+    document: dict[str, Any],
+    datasets: list[dict[str, Any]],
+    shape: tuple[int, ...],
+    axes: Sequence[str],
+    options: PyramidOptions,
 ) -> list[Level]:
-    """The levels to be made above the last of ``datasets``, whose zarr.json is ``document``. Raises ``SpecError``."""
+    """The levels to be made above the last of ``datasets``, whose zarr.json is ``document``. Raises
+    ``SpecError``."""
     unknown = [axis for axis in options.axes if axis not in axes]
     if unknown or not options.axes:
-        raise SpecError("no such axes to halve", expected=f"some of {', '.join(axes)}", got=", ".join(options.axes) or "none")
+        raise SpecError(
+            "no such axes to halve",
+            expected=f"some of {', '.join(axes)}",
+            got=", ".join(options.axes) or "none",
+        )
     levels: list[Level] = []
     below = datasets[-1]
     codec_of(document["codecs"][0]["configuration"]["codecs"])  # raises for what cannot be written
     for number in range(len(datasets), options.levels + 1):
-        factors = tuple(2 if axis in options.axes and n > 1 else 1 for axis, n in zip(axes, shape, strict=True))
+        factors = tuple(
+            2 if axis in options.axes and n > 1 else 1 for axis, n in zip(axes, shape, strict=True)
+        )
         if set(factors) == {1}:
-            raise SpecError("so many levels cannot be: nothing is left to halve", expected=f"at most {number - 1}", got=options.levels)
+            raise SpecError(
+                "so many levels cannot be: nothing is left to halve",
+                expected=f"at most {number - 1}",
+                got=options.levels,
+            )
         shape = halved(shape, factors)
         sharding = document["codecs"][0]["configuration"]
         chunk = tuple(map(min, sharding["chunk_shape"], shape))
-        counts = [s // c for s, c in zip(document["chunk_grid"]["configuration"]["chunk_shape"], sharding["chunk_shape"], strict=True)]
+        counts = [
+            s // c
+            for s, c in zip(
+                document["chunk_grid"]["configuration"]["chunk_shape"], sharding["chunk_shape"], strict=True
+            )
+        ]
         shard = fitting_shards(shape, chunk, tuple(c * n for c, n in zip(chunk, counts, strict=True)))
         name = str(number)
         made = {"level": number, "of": below["path"], "method": options.method, "axes": list(options.axes)}
-        text = derived_array(document, shape=shape, shard_shape=shard, chunk_shape=chunk, chunk_codecs=sharding["codecs"], made=made)
+        text = derived_array(
+            document,
+            shape=shape,
+            shard_shape=shard,
+            chunk_shape=chunk,
+            chunk_codecs=sharding["codecs"],
+            made=made,
+        )
         dataset = level_dataset(below, name, factors, centred=options.method != "nearest")
         levels.append(Level(name, below["path"], factors, shape, dataset, text))
         below, document = dataset, json.loads(text)
@@ -113,11 +174,18 @@ def plan_levels(
 
 
 def add_levels(
-    path: Path, options: PyramidOptions, run: RunTasks, *, manners: dict[str, Any] | None = None, on_progress: Progress | None = None
+    path: Path,
+    options: PyramidOptions,
+    run: RunTasks,
+    *,
+    manners: dict[str, Any] | None = None,
+    on_progress: Progress | None = None,
 ) -> MakingReport:
-    """Make levels up to ``options.levels`` and name them in the store's metadata. Levels that are there already are kept, and said to be.
+    """Make levels up to ``options.levels`` and name them in the store's metadata. Levels that are there
+    already are kept, and said to be.
 
-    Raises ``ShardFormatError``, ``SpecError``, ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before it begins).
+    Raises ``ShardFormatError``, ``SpecError``, ``OutputExistsError``, ``LockedError``, ``StorageError``
+    (``StorageFullError`` before it begins).
     """
     begin_s = time.monotonic()
     image = readable_image(path)
@@ -132,9 +200,19 @@ def add_levels(
         axes = [axis["name"] for axis in multiscale["axes"]]
         levels = plan_levels(read_metadata(last.path), multiscale["datasets"], last.shape, axes, options)
         if levels:
-            job = _PyramidJob(store, work.path / "levels", levels, options, {"pause_files": pause_files(work.array_folder), **(manners or {})})
+            job = _PyramidJob(
+                store,
+                work.path / "levels",
+                levels,
+                options,
+                {"pause_files": pause_files(work.array_folder), **(manners or {})},
+            )
             if job.make(run, report, on_progress):
-                job.publish(group_document(group, [*multiscale["datasets"], *(level.dataset for level in levels)], options.method))
+                job.publish(
+                    group_document(
+                        group, [*multiscale["datasets"], *(level.dataset for level in levels)], options.method
+                    )
+                )
                 report.made = [level.name for level in levels]
         else:
             _remove(work.path / "levels")  # of a job that was killed after it had named them
@@ -143,17 +221,27 @@ def add_levels(
 
 
 def _same_kind(store: Store, options: PyramidOptions) -> None:
-    """Levels that we made before and those that are asked for are of one kind: a multiscale names one method."""
+    """Levels that we made before and those that are asked for are of one kind: a multiscale names one
+    method."""
     for array in store.arrays[1:]:
         made = read_metadata(array.path).get("attributes", {}).get(CREATOR_ATTRIBUTE)
         wanted = {"method": options.method, "axes": list(options.axes)}
         if isinstance(made, dict) and "method" in made and {key: made.get(key) for key in wanted} != wanted:
             found = {key: made.get(key) for key in wanted}
-            raise SpecError(f"level {array.path.name} of {store.root} was made in another way", expected=found, got=wanted)
+            raise SpecError(
+                f"level {array.path.name} of {store.root} was made in another way", expected=found, got=wanted
+            )
 
 
 class _PyramidJob:
-    def __init__(self, store: Store, folder: Path, levels: list[Level], options: PyramidOptions, manners: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        levels: list[Level],
+        options: PyramidOptions,
+        manners: dict[str, Any],
+    ) -> None:
         self._store = store
         self._folder = folder
         self._levels = levels
@@ -162,7 +250,8 @@ class _PyramidJob:
         self._source = fingerprint(store.arrays[-1])
 
     def make(self, run: RunTasks, report: MakingReport, on_progress: Progress | None) -> bool:
-        """Every level, the lower first. False when one could not be made whole: what is there of it stays, for the next run."""
+        """Every level, the lower first. False when one could not be made whole: what is there of it stays,
+        for the next run."""
         self._begin()
         itemsize = self._store.arrays[0].dtype.itemsize
         meter = Meter(sum(math.prod(level.shape) * itemsize for level in self._levels), on_progress)
@@ -170,7 +259,13 @@ class _PyramidJob:
             if self._is_published(level):
                 meter.add(math.prod(level.shape) * itemsize)
                 continue
-            new = level.new_array(self._folder / level.name, self._where(level.source), self._folder / "work", self._options, self._manners)
+            new = level.new_array(
+                self._folder / level.name,
+                self._where(level.source),
+                self._folder / "work",
+                self._options,
+                self._manners,
+            )
             if not make_array(new, run, report, meter):
                 return False
         check_unchanged(self._store.arrays[-1].path, same=fingerprint(self._store.arrays[-1]) == self._source)
@@ -179,7 +274,10 @@ class _PyramidJob:
     def _begin(self) -> None:
         """Go on with what a run that asked for the same left, or begin anew."""
         image = self._store.arrays[0]
-        asked = {"source": self._source, "levels": [[level.name, json.loads(level.document)] for level in self._levels]}
+        asked = {
+            "source": self._source,
+            "levels": [[level.name, json.loads(level.document)] for level in self._levels],
+        }
         job = self._folder / _JOB
         with storage_errors("look at", job):
             found = json.loads(read_regular(job)) if job.exists() else {}
@@ -200,7 +298,9 @@ class _PyramidJob:
             path = self._store.root / level.name
             if path.exists() and not (same_source and self._is_published(level)):
                 raise OutputExistsError(
-                    "there is something else where a level should go", got=path, hint="The metadata does not name it: delete it if it is nobody's"
+                    "there is something else where a level should go",
+                    got=path,
+                    hint="The metadata does not name it: delete it if it is nobody's",
                 )
 
     def _expected_bytes(self, below: StoredArray) -> int:
@@ -209,7 +309,8 @@ class _PyramidJob:
         return int(sum(math.prod(level.shape) for level in self._levels) * density)
 
     def _is_published(self, level: Level) -> bool:
-        """Whether a run that was stopped while it published got so far: only complete levels ever have their name."""
+        """Whether a run that was stopped while it published got so far: only complete levels ever have their
+        name."""
         document = self._store.root / level.name / "zarr.json"
         with storage_errors("look at", document):
             return document.is_file() and read_regular(document) == level.document

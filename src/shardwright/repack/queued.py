@@ -1,4 +1,5 @@
-"""What stands in a store about its compaction by a daemon: that it is wanted. It outlives a daemon that dies: the next one finds it.
+"""What stands in a store about its compaction by a daemon: that it is wanted. It outlives a daemon that dies:
+the next one finds it.
 
 ARRAY/.compact/queued    the store was sealed and is still to be compacted; how often that has failed
 """
@@ -25,8 +26,8 @@ VERSION = 1  # files without one are of this, too
 
 
 def queued_stores(root: Path) -> list[QueuedStore]:
-    """Stores below ``root`` that a daemon wanted to compact, and has not; folders that are closed to this user, such as a disk's lost+found, are
-    passed over. Raises ``StorageError``."""
+    """Stores below ``root`` that a daemon wanted to compact, and has not; folders that are closed to this
+    user, such as a disk's lost+found, are passed over. Raises ``StorageError``."""
     with storage_errors("look into", root):
         stores = [QueuedStore(folder) for folder in sorted(root.iterdir())]
         return [store for store in stores if store.is_queued]
@@ -69,7 +70,8 @@ class QueuedStore:
             check_version(facts.get("version", VERSION), VERSION, self.queued_file)
 
     def add(self, failures: int = 0) -> None:
-        """Durable when this returns. Raises ``StorageError``, also where the store is gone: it is not made again."""
+        """Durable when this returns. Raises ``StorageError``, also where the store is gone: it is not made
+        again."""
         with storage_errors("create folder", self.folder):
             reach("compact.before_create")
             self.folder.mkdir(exist_ok=True)

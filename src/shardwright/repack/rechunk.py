@@ -1,4 +1,5 @@
-"""One shard of a new array from whatever chunks of the old one touch it: the same values, in other chunks. Region by region, in bounded memory."""
+"""One shard of a new array from whatever chunks of the old one touch it: the same values, in other chunks.
+Region by region, in bounded memory."""
 
 from __future__ import annotations
 
@@ -32,11 +33,16 @@ def plan_rechunk(source: StoredArray, target: StoredArray, memory_bytes: int) ->
 
 
 def write_shard(task: dict[str, Any], manners: Manners) -> dict[str, Any]:
-    """The task {kind: "rechunk", source, array, shard, work, memory_bytes}: folders of the old and the new array, coordinates of the new shard, the
-    folder for its working file. The result adds chunks, file_bytes and peak_bytes."""
+    """The task {kind: "rechunk", source, array, shard, work, memory_bytes}: folders of the old and the new
+    array, coordinates of the new shard, the folder for its working file. The result adds chunks, file_bytes
+    and peak_bytes."""
     source, target = parse_array(Path(task["source"])), parse_array(Path(task["array"]))
     if source.shape != target.shape or source.dtype != target.dtype:
-        raise ShardFormatError("the new array has another shape or dtype", expected=(source.shape, source.dtype), got=(target.shape, target.dtype))
+        raise ShardFormatError(
+            "the new array has another shape or dtype",
+            expected=(source.shape, source.dtype),
+            got=(target.shape, target.dtype),
+        )
     plan = plan_rechunk(source, target, int(task.get("memory_bytes") or DEFAULT_MEMORY_BYTES))
     reader = RegionReader(source, manners)
     try:

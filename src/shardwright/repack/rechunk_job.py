@@ -1,12 +1,14 @@
 """The image of one store written as a new store with other chunks, restartable at any moment.
 
     PARENT/.NAME.rechunk/lock        held for the whole job
-    PARENT/.NAME.rechunk/job.json    what is being made of which shards; a run that finds something else there begins anew
+    PARENT/.NAME.rechunk/job.json    what is being made of which shards; a run that finds something else there
+                                     begins anew
     PARENT/.NAME.rechunk/work        working files of shards
-    PARENT/.NAME.rechunk/store       the new store; renamed to PARENT/NAME when it is complete: readers see all of it or nothing
+    PARENT/.NAME.rechunk/store       the new store; renamed to PARENT/NAME when it is complete: readers see
+                                     all of it or nothing
 
-What goes along: every level of the image (or level 0 and new levels made of it), all attributes, the frame table. Groups and arrays that the image's
-metadata does not name stay behind.
+What goes along: every level of the image (or level 0 and new levels made of it), all attributes, the frame
+table. Groups and arrays that the image's metadata does not name stay behind.
 """
 
 from __future__ import annotations
@@ -26,11 +28,26 @@ from shardwright.codecs.parameters import codec_of, inner_codecs
 from shardwright.model.errors import OutputExistsError, SpecError
 from shardwright.read.store import parse_array, read_metadata
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, publish_folder, read_regular, replace_file, storage_errors
+from shardwright.storage.files import (
+    make_directories,
+    publish_folder,
+    read_regular,
+    replace_file,
+    storage_errors,
+)
 from shardwright.storage.lock import StoreLock
 
 from .copy_folder import copy_folder
-from .new_array import MakingReport, Meter, NewArray, check_room, check_unchanged, fingerprint, make_array, stored_bytes
+from .new_array import (
+    MakingReport,
+    Meter,
+    NewArray,
+    check_room,
+    check_unchanged,
+    fingerprint,
+    make_array,
+    stored_bytes,
+)
 from .publish_group import publish_group
 from .pyramid_job import Level, PyramidOptions, plan_levels, readable_image
 from .rechunk import plan_rechunk
@@ -49,8 +66,9 @@ KEEP_CODEC = "as it is"
 
 @dataclass(frozen=True)
 class RechunkOptions:
-    """``chunks`` and ``shards``: elements along the axes that are named; other chunks stay as they are, shards as far as whole chunks allow.
-    ``codec``: None stores chunks as they are. ``pyramid``: make new levels of level 0; None takes over those that are there."""
+    """``chunks`` and ``shards``: elements along the axes that are named; other chunks stay as they are,
+    shards as far as whole chunks allow. ``codec``: None stores chunks as they are. ``pyramid``: make new
+    levels of level 0; None takes over those that are there."""
 
     chunks: dict[str, int]
     shards: dict[str, int] | None = None
@@ -61,7 +79,8 @@ class RechunkOptions:
 
 @dataclass(frozen=True)
 class RechunkPlan:
-    """``arrays``: (name, zarr.json) of each array that is rechunked; ``levels`` are then made of the first."""
+    """``arrays``: (name, zarr.json) of each array that is rechunked; ``levels`` are then made of the
+    first."""
 
     store: Store
     arrays: list[tuple[str, bytes]]
@@ -79,7 +98,8 @@ class RechunkPlan:
 
 
 def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
-    """Raises ``ShardFormatError`` for a store that cannot be read, ``SpecError`` for options that do not fit it."""
+    """Raises ``ShardFormatError`` for a store that cannot be read, ``SpecError`` for options that do not fit
+    it."""
     store = readable_image(path)
     multiscale = multiscale_of(store.group)
     axes = [axis["name"] for axis in multiscale["axes"]]
@@ -96,17 +116,32 @@ def plan_new_store(path: Path, options: RechunkOptions) -> RechunkPlan:
         datasets, method = datasets[:1], options.pyramid.method
         levels = plan_levels(json.loads(arrays[0][1]), datasets, store.arrays[0].shape, axes, options.pyramid)
         datasets = [*datasets, *(level.dataset for level in levels)]
-    return RechunkPlan(store, arrays, levels, group_document(understood(read_metadata(store.root)), datasets, method if levels else None))
+    return RechunkPlan(
+        store,
+        arrays,
+        levels,
+        group_document(understood(read_metadata(store.root)), datasets, method if levels else None),
+    )
 
 
 def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> bytes:
     """zarr.json of the new array. Chunks are never longer than the array, shards hold whole chunks."""
     sizes = options.shards or {}
-    chunk = tuple(max(1, min(options.chunks.get(axis, c), n)) for axis, c, n in zip(axes, array.chunk_shape, array.shape, strict=True))
-    shard = tuple(math.ceil(sizes.get(axis, s) / c) * c for axis, s, c in zip(axes, array.shard_shape, chunk, strict=True))
+    chunk = tuple(
+        max(1, min(options.chunks.get(axis, c), n))
+        for axis, c, n in zip(axes, array.chunk_shape, array.shape, strict=True)
+    )
+    shard = tuple(
+        math.ceil(sizes.get(axis, s) / c) * c
+        for axis, s, c in zip(axes, array.shard_shape, chunk, strict=True)
+    )
     for axis, c, n in zip(axes, chunk, array.shape, strict=True):
         if axis in sizes and sizes[axis] % c and c < n:
-            raise SpecError(f"shards of axis {axis} do not hold whole chunks", expected=f"a multiple of {c}", got=sizes[axis])
+            raise SpecError(
+                f"shards of axis {axis} do not hold whole chunks",
+                expected=f"a multiple of {c}",
+                got=sizes[axis],
+            )
     codecs = array.codec_metadata
     if not isinstance(options.codec, str):
         codecs = inner_codecs(options.codec, array.dtype.itemsize, array.codecs.checksum)
@@ -114,13 +149,17 @@ def _document(array: StoredArray, axes: list[str], options: RechunkOptions) -> b
     shard = fitting_shards(array.shape, chunk, shard)
     made = {"rechunked_from": {"chunks": list(array.chunk_shape), "shards": list(array.shard_shape)}}
     document = read_metadata(array.path)
-    return derived_array(document, shape=array.shape, shard_shape=shard, chunk_shape=chunk, chunk_codecs=codecs, made=made)
+    return derived_array(
+        document, shape=array.shape, shard_shape=shard, chunk_shape=chunk, chunk_codecs=codecs, made=made
+    )
 
 
 def describe(plan: RechunkPlan) -> bytes:
     """What is made of what: of the same, a restarted run goes on."""
     arrays = plan.store.arrays[: len(plan.arrays)]
-    documents = [json.loads(document) for _, document in plan.arrays] + [json.loads(level.document) for level in plan.levels]
+    documents = [json.loads(document) for _, document in plan.arrays] + [
+        json.loads(level.document) for level in plan.levels
+    ]
     source = {"path": str(plan.store.root), "shards": [fingerprint(array) for array in arrays]}
     return json.dumps({"source": source, "arrays": documents}).encode()
 
@@ -138,10 +177,11 @@ def write_new_store(
     manners: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> MakingReport:
-    """Make the store ``destination``. Without failures it is there, complete, when this returns; with failures what was made waits for the next run.
+    """Make the store ``destination``. Without failures it is there, complete, when this returns; with
+    failures what was made waits for the next run.
 
-    Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is begun), ``ShardFormatError`` when the
-    source changed meanwhile.
+    Raises ``OutputExistsError``, ``LockedError``, ``StorageError`` (``StorageFullError`` before anything is
+    begun), ``ShardFormatError`` when the source changed meanwhile.
     """
     begin_s = time.monotonic()
     destination = destination.absolute()
@@ -166,7 +206,8 @@ def write_new_store(
 
 
 def _clear_after_publishing(folder: Path) -> None:
-    """What a job leaves that is killed after its store got its name; it has nothing more to do. Raises ``LockedError`` while it is at work."""
+    """What a job leaves that is killed after its store got its name; it has nothing more to do. Raises
+    ``LockedError`` while it is at work."""
     lock = StoreLock.take(folder / "lock")
     try:
         if not (folder / "store").exists():
@@ -187,11 +228,17 @@ def _remove_lock(lock: StoreLock) -> None:
 
 def _check_free(destination: Path) -> None:
     if destination.exists() or destination.is_symlink():
-        raise OutputExistsError("the output exists already", got=destination, hint="Choose another name: nothing is ever overwritten")
+        raise OutputExistsError(
+            "the output exists already",
+            got=destination,
+            hint="Choose another name: nothing is ever overwritten",
+        )
 
 
 class _RechunkJob:
-    def __init__(self, plan: RechunkPlan, folder: Path, options: RechunkOptions, manners: dict[str, Any]) -> None:
+    def __init__(
+        self, plan: RechunkPlan, folder: Path, options: RechunkOptions, manners: dict[str, Any]
+    ) -> None:
         self._plan = plan
         self._folder = folder
         self._options = options
@@ -202,16 +249,28 @@ class _RechunkJob:
     def make(self, run: RunTasks, report: MakingReport, on_progress: Progress | None) -> bool:
         self._begin()
         meter = Meter(self._plan.total_bytes, on_progress)
-        common = {"work": str(self._folder / "work"), "memory_bytes": self._options.memory_bytes, "manners": self._manners}
+        common = {
+            "work": str(self._folder / "work"),
+            "memory_bytes": self._options.memory_bytes,
+            "manners": self._manners,
+        }
         complete = True
         for array, (name, document) in zip(self._plan.store.arrays, self._plan.arrays, strict=False):
-            new = NewArray(self._store / name, document, {**common, "kind": "rechunk", "source": str(array.path)})
+            new = NewArray(
+                self._store / name, document, {**common, "kind": "rechunk", "source": str(array.path)}
+            )
             plan_rechunk(array, new.begin(), self._options.memory_bytes)  # raises for a budget that cannot be
             complete = make_array(new, run, report, meter) and complete
         for level in self._plan.levels if complete else ():
             pyramid = self._options.pyramid
             assert pyramid is not None, "levels are planned from it"
-            new = level.new_array(self._store / level.name, self._store / level.source, self._folder / "work", pyramid, self._manners)
+            new = level.new_array(
+                self._store / level.name,
+                self._store / level.source,
+                self._folder / "work",
+                pyramid,
+                self._manners,
+            )
             if not make_array(new, run, report, meter):
                 return False
         if complete:
@@ -237,7 +296,9 @@ class _RechunkJob:
             return self._plan.total_bytes
         stored = sum(map(stored_bytes, arrays))
         elements = sum(math.prod(array.shape) for array in arrays)
-        return int(stored * (1 + sum(math.prod(level.shape) for level in self._plan.levels) / max(1, elements)))
+        return int(
+            stored * (1 + sum(math.prod(level.shape) for level in self._plan.levels) / max(1, elements))
+        )
 
     def publish(self, destination: Path) -> None:
         """The frame table, then the metadata that names the arrays, then the name."""

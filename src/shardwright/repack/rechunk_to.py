@@ -1,9 +1,13 @@
-"""A store with other chunks sent to a destination such as a bucket: made whole beside its source, where no reader looks, then moved.
+"""A store with other chunks sent to a destination such as a bucket: made whole beside its source, where no
+reader looks, then moved.
 
     FOLDER/.NAME.rechunk.HASH/lock          held for the whole job
-    FOLDER/.NAME.rechunk.HASH/move.*        the claim on the destination, made before anything else, and what has been sent (see ``move_record``)
-    FOLDER/.NAME.rechunk.HASH/job.json      what is being made of which shards; without a record: all of it has arrived
-    FOLDER/.NAME.rechunk.HASH/store         the new store once it is complete, until its last file is at the destination (see ``rechunk_job``)
+    FOLDER/.NAME.rechunk.HASH/move.*        the claim on the destination, made before anything else, and what
+                                            has been sent (see ``move_record``)
+    FOLDER/.NAME.rechunk.HASH/job.json      what is being made of which shards; without a record: all of it
+                                            has arrived
+    FOLDER/.NAME.rechunk.HASH/store         the new store once it is complete, until its last file is at the
+                                            destination (see ``rechunk_job``)
 
 May be killed at any moment, and goes on when it is run again.
 """
@@ -44,8 +48,8 @@ def staging_folder(store: Path, url: str) -> Path:
 class RechunkTo:
     """One job, its lock and its claim on the destination held: ``make``, then ``send``, then ``close``.
 
-    Raises ``OutputExistsError`` or ``LockedError`` when the destination is taken, also by an unfinished job of ours that made something else;
-    ``ConfigError``, ``StorageError``.
+    Raises ``OutputExistsError`` or ``LockedError`` when the destination is taken, also by an unfinished job
+    of ours that made something else; ``ConfigError``, ``StorageError``.
     """
 
     def __init__(self, plan: RechunkPlan, url: str, options: RechunkOptions) -> None:
@@ -67,26 +71,36 @@ class RechunkTo:
         record = MoveRecord.find(self._folder, self._destination.url)
         with storage_errors("look at", job):
             found = read_regular(job) if job.exists() else None
-        self._sent_already = found is not None and (record is None or (record.complete and not self._store.exists()))
+        self._sent_already = found is not None and (
+            record is None or (record.complete and not self._store.exists())
+        )
         self._made_already = self._sent_already or self._store.exists()
         complete = self._sent_already or (record is not None and record.complete)
         if not complete:
             claimed_record(self._folder, self._destination)
         if self._made_already and found != facts:
             raise OutputExistsError(
-                "an unfinished job with other options, or of a source that has changed since, is sending to this destination",
+                "an unfinished job with other options, or of a source that has changed since, is sending to "
+                "this destination",
                 got=self._destination.url,
-                hint=f"Run it as it was begun, or delete {self._folder} and what is at the destination, {self._destination.url}/.compact included",
+                hint=f"Run it as it was begun, or delete {self._folder} and what is at the destination, "
+                f"{self._destination.url}/.compact included",
             )
         if not complete:
             replace_file(job, facts)
 
-    def make(self, run: RunTasks, *, manners: dict[str, Any] | None = None, on_progress: Progress | None = None) -> MakingReport:
+    def make(
+        self, run: RunTasks, *, manners: dict[str, Any] | None = None, on_progress: Progress | None = None
+    ) -> MakingReport:
         """The new store on this side. Raises as ``write_new_store`` does."""
         if self._made_already:
-            report = MakingReport("", made=[name for name, _ in self._plan.arrays] + [level.name for level in self._plan.levels])
+            report = MakingReport(
+                "", made=[name for name, _ in self._plan.arrays] + [level.name for level in self._plan.levels]
+            )
         else:
-            report = write_new_store(self._plan, self._store, self._options, run, manners=manners, on_progress=on_progress)
+            report = write_new_store(
+                self._plan, self._store, self._options, run, manners=manners, on_progress=on_progress
+            )
         report.path = self._destination.url
         return report
 
@@ -94,16 +108,22 @@ class RechunkTo:
         """By key; what an earlier run has sent is to be checked only."""
         if self._sent_already:
             return {}
-        return bytes_to_move(self._store, MoveOptions(self._destination.url, delete_source=True), records=self._folder)
+        return bytes_to_move(
+            self._store, MoveOptions(self._destination.url, delete_source=True), records=self._folder
+        )
 
     def send(self, execute: Execute, report: MakingReport, manners: Manners | None = None) -> None:
-        """What ``make`` made, each file verified, metadata last; then it is deleted on this side. Adds to ``report`` what was sent and what was not.
+        """What ``make`` made, each file verified, metadata last; then it is deleted on this side. Adds to
+        ``report`` what was sent and what was not.
 
         Raises ``KeyboardInterrupt`` once it has stopped cleanly.
         """
         if not self._sent_already:
             moved = move_store(
-                self._store, MoveOptions(self._destination.url, delete_source=True, manners=manners or Manners()), execute, records=self._folder
+                self._store,
+                MoveOptions(self._destination.url, delete_source=True, manners=manners or Manners()),
+                execute,
+                records=self._folder,
             )
             report.bytes_sent += moved.bytes_written
             report.failures += moved.failures + moved.damaged
@@ -117,7 +137,8 @@ class RechunkTo:
             record.delete()
         with storage_errors("delete", self._folder):
             reach("compact.before_clear")
-            for left in (self._store, working_folder(self._store)):  # the latter of a run that was killed just after it had made all
+            # the latter of a run that was killed just after it had made all
+            for left in (self._store, working_folder(self._store)):
                 shutil.rmtree(left, ignore_errors=True)
             (self._folder / "job.json").unlink()
 

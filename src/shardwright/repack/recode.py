@@ -1,12 +1,15 @@
-"""Chunks decoded and encoded anew, denser, within what the array's metadata already covers: no reader needs to be told.
+"""Chunks decoded and encoded anew, denser, within what the array's metadata already covers: no reader needs
+to be told.
 
     blosc array     any compressor, level and filter of Blosc: each chunk's own header says how to decode it
     zstd, gzip      another level
 
-Or, with ``AS_CONFIGURED``, as that metadata says: for chunks that were written faster or uncompressed under overload. Those whose first bytes tell
-that they are what the metadata says (another compressor of Blosc would show there) are not decoded.
+Or, with ``AS_CONFIGURED``, as that metadata says: for chunks that were written faster or uncompressed under
+overload. Those whose first bytes tell that they are what the metadata says (another compressor of Blosc would
+show there) are not decoded.
 
-Each new chunk is decoded again and its values compared before it is taken. A chunk that would not get smaller stays as it is.
+Each new chunk is decoded again and its values compared before it is taken. A chunk that would not get smaller
+stays as it is.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ _BATCH_BYTES = 32 << 20  # encoded bytes that are read, and at most held, at onc
 
 
 def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
-    """``wish``: cname (of Blosc; for other arrays their own codec's name; or ``AS_CONFIGURED``, alone), clevel and shuffle (None: as usual, as the
-    array's metadata says).
+    """``wish``: cname (of Blosc; for other arrays their own codec's name; or ``AS_CONFIGURED``, alone),
+    clevel and shuffle (None: as usual, as the array's metadata says).
 
     Raises ``ConfigError`` for what this array's metadata does not cover.
     """
@@ -61,14 +64,20 @@ def denser_codec(array: StoredArray, wish: dict[str, Any]) -> CodecParameters:
     try:
         codec = _codec(array, str(wish["cname"]), level, wish.get("shuffle"))
     except ValueError as error:
-        reasons = [reason["msg"] for reason in getattr(error, "errors", list)()] or [str(error)]  # of a model's validation, without its frame
+        # of a model's validation, without its frame
+        reasons = [reason["msg"] for reason in getattr(error, "errors", list)()] or [str(error)]
         raise ConfigError(f"cannot recompress with {wish['cname']}:{level}: {', '.join(reasons)}") from None
     if codec is None:
-        covered = {None: "nothing: it has no compressor", "blosc": "lz4, lz4hc, zlib or zstd, inside blosc"}.get(
-            compressor, f"{compressor} of any level"
+        covered = {
+            None: "nothing: it has no compressor",
+            "blosc": "lz4, lz4hc, zlib or zstd, inside blosc",
+        }.get(compressor, f"{compressor} of any level")
+        raise ConfigError(
+            f"the metadata of {array.path} does not cover this codec", expected=covered, got=wish["cname"]
         )
-        raise ConfigError(f"the metadata of {array.path} does not cover this codec", expected=covered, got=wish["cname"])
-    return CodecParameters.of_codec(codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes)
+    return CodecParameters.of_codec(
+        codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes
+    )
 
 
 def configured_codec(array: StoredArray) -> CodecParameters:
@@ -76,15 +85,21 @@ def configured_codec(array: StoredArray) -> CodecParameters:
     try:
         codec = codec_of(array.codec_metadata)
     except SpecError as error:
-        raise ConfigError(f"cannot recompress {array.path} as its metadata says: {error.message}", got=error.got) from None
-    return CodecParameters.of_codec(codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes)
+        raise ConfigError(
+            f"cannot recompress {array.path} as its metadata says: {error.message}", got=error.got
+        ) from None
+    return CodecParameters.of_codec(
+        codec, itemsize=array.dtype.itemsize, checksum=array.codecs.checksum, chunk_bytes=array.chunk_bytes
+    )
 
 
 def _codec(array: StoredArray, cname: str, level: int, shuffle: str | None) -> Blosc | Zstd | Gzip | None:
     """None: not covered. Raises ``ValueError`` for a level or filter that does not exist."""
     compressor = array.codecs.compressor
     if compressor == "blosc" and cname in ("lz4", "lz4hc", "zlib", "zstd"):
-        return Blosc.model_validate({"cname": cname, "clevel": level, "shuffle": shuffle or _shuffle_of(array)})
+        return Blosc.model_validate(
+            {"cname": cname, "clevel": level, "shuffle": shuffle or _shuffle_of(array)}
+        )
     if compressor == cname == "zstd":
         return Zstd.model_validate({"level": level})
     if compressor == cname == "gzip":
@@ -101,7 +116,8 @@ def _shuffle_of(array: StoredArray) -> str:
 
 
 class Recoder:
-    """Belongs to one thread: compressor states and one decoded, one encoded and one checked chunk, used again and again."""
+    """Belongs to one thread: compressor states and one decoded, one encoded and one checked chunk, used again
+    and again."""
 
     def __init__(self, array: StoredArray, codec: CodecParameters, *, degraded_only: bool = False) -> None:
         """``degraded_only``: chunks that show that they are encoded with ``codec`` are left alone."""
@@ -109,12 +125,16 @@ class Recoder:
         self._codec = codec
         self._sound_form = _form_that_tells(codec) if degraded_only else None
         self._contexts = CompressorContexts()
-        self._decoded, self._again = np.empty(array.chunk_bytes, np.uint8), np.empty(array.chunk_bytes, np.uint8)
+        self._decoded, self._again = (
+            np.empty(array.chunk_bytes, np.uint8),
+            np.empty(array.chunk_bytes, np.uint8),
+        )
         self._encoded = np.empty(codec.max_encoded_bytes, np.uint8)
         self._scratch = np.empty(codec.scratch_bytes, np.uint8)
 
     def recode(self, chunk: UInt8s) -> UInt8s:
-        """The chunk's new bytes, or ``chunk`` itself when they would not be fewer. Raises ``ShardFormatError`` when it does not decode."""
+        """The chunk's new bytes, or ``chunk`` itself when they would not be fewer. Raises
+        ``ShardFormatError`` when it does not decode."""
         if self._sound_form is not None and self._sound_form == str(self._form(chunk)):
             return chunk
         decode_chunk_into(chunk.data, self._array.codecs, self._decoded)
@@ -127,7 +147,9 @@ class Recoder:
         return new.copy()
 
     def _form(self, chunk: UInt8s) -> ChunkForm:
-        return describe_chunk(chunk[:HEAD_BYTES].data, chunk.size, self._array.codecs, self._array.chunk_bytes)
+        return describe_chunk(
+            chunk[:HEAD_BYTES].data, chunk.size, self._array.codecs, self._array.chunk_bytes
+        )
 
     def _encode(self) -> UInt8s:
         """The decoded chunk, encoded. To the kernel it is one frame of one row."""
@@ -159,9 +181,12 @@ class Recoder:
 
 
 def _form_that_tells(codec: CodecParameters) -> str | None:
-    """What ``describe_chunk`` says of a chunk that was encoded with ``codec`` and at no other level; None where first bytes cannot tell."""
+    """What ``describe_chunk`` says of a chunk that was encoded with ``codec`` and at no other level; None
+    where first bytes cannot tell."""
     faster = degrade_ladder(codec).get(DegradeLevel.FASTER)
-    if codec.kind != KIND_BLOSC or (faster is not None and (faster.format, faster.filter) == (codec.format, codec.filter)):
+    if codec.kind != KIND_BLOSC or (
+        faster is not None and (faster.format, faster.filter) == (codec.format, codec.filter)
+    ):
         return None
     compressor = {number: name for name, number in (("lz4", 1), ("zlib", 3), ("zstd", 4))}[codec.format]
     shuffle = {number: name for name, number in FILTERS.items()}[codec.filter]
@@ -178,11 +203,11 @@ def recode_chunks(
     *,
     degraded_only: bool = False,
 ) -> tuple[Packing, int, UInt32s]:
-    """Every chunk of a shard, recoded and handed to ``put`` in the order of ``packing``; returns the packing as it has become, how many chunks
-    changed, and the crc32c of each as it was handed over.
+    """Every chunk of a shard, recoded and handed to ``put`` in the order of ``packing``; returns the packing
+    as it has become, how many chunks changed, and the crc32c of each as it was handed over.
 
-    ``take`` is asked before bytes are read, and before they are put. Raises ``ShardFormatError`` naming a chunk that does not decode,
-    ``StorageError``.
+    ``take`` is asked before bytes are read, and before they are put. Raises ``ShardFormatError`` naming a
+    chunk that does not decode, ``StorageError``.
     """
     nbytes, recoded, crcs = packing.nbytes.copy(), 0, np.zeros(len(packing.chunks), np.uint32)
     recoders: list[Recoder] = []

@@ -1,6 +1,8 @@
-"""The array's record of its shards (``shard.shard_sums``) kept true by whoever gives a shard other bytes, before the shard has them.
+"""The array's record of its shards (``shard.shard_sums``) kept true by whoever gives a shard other bytes,
+before the shard has them.
 
-Packing and moving change no chunk, and so no sum. An array without a record gets none: its shards were made before there were any.
+Packing and moving change no chunk, and so no sum. An array without a record gets none: its shards were made
+before there were any.
 """
 
 from __future__ import annotations
@@ -27,22 +29,41 @@ if TYPE_CHECKING:
     UInt32s = npt.NDArray[np.uint32]
 
 
-def record_recoded(source: SourceShard, before: Packing, crcs_before: UInt32s, copy: Path, after: Packing, crcs_after: UInt32s) -> None:
-    """``copy`` is to take the place of ``source``. ``crcs``: of each chunk of the packing as it lies in its file.
+def record_recoded(
+    source: SourceShard,
+    before: Packing,
+    crcs_before: UInt32s,
+    copy: Path,
+    after: Packing,
+    crcs_after: UInt32s,
+) -> None:
+    """``copy`` is to take the place of ``source``. ``crcs``: of each chunk of the packing as it lies in its
+    file.
 
-    Raises ``ShardFormatError`` for a source that is not the recorded shard, and would be so ever after, and ``StorageError``.
+    Raises ``ShardFormatError`` for a source that is not the recorded shard, and would be so ever after, and
+    ``StorageError``.
     """
     record = ShardSums(source.array.path)
     known = record.of(source.key)
     if not known:
         return
     if len(before.chunks) == source.live_chunks:
-        found = shard_sum(before.chunks, before.nbytes, _data_crcs(source, before.source_offset, before.nbytes, crcs_before))
+        found = shard_sum(
+            before.chunks, before.nbytes, _data_crcs(source, before.source_offset, before.nbytes, crcs_before)
+        )
     else:
         found = _sum_of(source)
     _check_known(source, record, found, known)
     with ShardFile(source.array, copy) as file:
-        record.append({source.key: shard_sum(after.chunks, after.nbytes, _data_crcs(file, after.target_offset, after.nbytes, crcs_after))})
+        record.append(
+            {
+                source.key: shard_sum(
+                    after.chunks,
+                    after.nbytes,
+                    _data_crcs(file, after.target_offset, after.nbytes, crcs_after),
+                )
+            }
+        )
 
 
 def record_dropped(source: SourceShard) -> None:
@@ -57,8 +78,10 @@ def record_dropped(source: SourceShard) -> None:
 def _check_known(source: SourceShard, record: ShardSums, found: int, known: set[int | None]) -> None:
     if found not in known:
         raise ShardFormatError(
-            f"{source.path} is not the shard that {record.path} has on record: it was altered, or is another one",
-            hint="It is left as it is. If you have changed the store yourself, delete that record, and run this again",
+            f"{source.path} is not the shard that {record.path} has on record: it was altered, or is "
+            f"another one",
+            hint="It is left as it is. If you have changed the store yourself, delete that record, and run "
+            "this again",
         )
 
 

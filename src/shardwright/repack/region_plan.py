@@ -1,7 +1,9 @@
-"""How large the pieces are in which a new shard is made: as much of it at once as memory allows and reading profits from.
+"""How large the pieces are in which a new shard is made: as much of it at once as memory allows and reading
+profits from.
 
-A region is a box of whole chunks of the new shard. Source chunks that reach past a region are decoded once for each region they touch, so larger
-regions read less; ``peak_bytes`` says what a region of a given size costs, and grows with it.
+A region is a box of whole chunks of the new shard. Source chunks that reach past a region are decoded once
+for each region they touch, so larger regions read less; ``peak_bytes`` says what a region of a given size
+costs, and grows with it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class RegionPlan:
-    """``shape``: of one region, in elements of the new array. ``read_factor``: how often a source element is decoded, on average, at most.
-    ``peak_bytes``: the most that one task holds in arrays, beside the interpreter and its libraries."""
+    """``shape``: of one region, in elements of the new array. ``read_factor``: how often a source element is
+    decoded, on average, at most. ``peak_bytes``: the most that one task holds in arrays, beside the
+    interpreter and its libraries."""
 
     shape: Shape
     peak_bytes: int
@@ -31,9 +34,14 @@ class RegionPlan:
 
 
 def plan_regions(
-    chunk: Shape, shard_chunks: Shape, source_chunk: tuple[float, ...], peak_bytes: Callable[[Shape], int], limit_bytes: int
+    chunk: Shape,
+    shard_chunks: Shape,
+    source_chunk: tuple[float, ...],
+    peak_bytes: Callable[[Shape], int],
+    limit_bytes: int,
 ) -> RegionPlan:
-    """``source_chunk``: of a source chunk, in elements of the new array. Raises ``BudgetError`` when not even one chunk fits ``limit_bytes``."""
+    """``source_chunk``: of a source chunk, in elements of the new array. Raises ``BudgetError`` when not even
+    one chunk fits ``limit_bytes``."""
     counts = [1] * len(chunk)
 
     def shape_of(counts: list[int]) -> Shape:
@@ -41,7 +49,11 @@ def plan_regions(
 
     least = peak_bytes(shape_of(counts))
     if least > limit_bytes:
-        raise BudgetError("one chunk of the new array does not fit the memory of one worker", expected=f"{least} bytes or more", got=limit_bytes)
+        raise BudgetError(
+            "one chunk of the new array does not fit the memory of one worker",
+            expected=f"{least} bytes or more",
+            got=limit_bytes,
+        )
     while True:
         factors = [_read_factor(n * c, s) for n, c, s in zip(counts, chunk, source_chunk, strict=True)]
         best, gain = counts, 1.0

@@ -1,4 +1,5 @@
-"""Any box of a stored array as NumPy values, chunk by chunk: only the chunks that touch it are read, each once a box."""
+"""Any box of a stored array as NumPy values, chunk by chunk: only the chunks that touch it are read, each
+once a box."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class _OpenShard:
 
 
 class RegionReader:
-    """Reads one array. Holds one encoded and one decoded chunk, and up to ``MAX_OPEN_SHARDS`` shard files with their indexes. One thread's."""
+    """Reads one array. Holds one encoded and one decoded chunk, and up to ``MAX_OPEN_SHARDS`` shard files
+    with their indexes. One thread's."""
 
     def __init__(self, array: StoredArray, manners: Manners) -> None:
         self.array = array
@@ -51,23 +53,33 @@ class RegionReader:
 
     @staticmethod
     def peak_bytes(array: StoredArray) -> int:
-        """What it holds at most, beside the boxes: chunk buffers, and each open shard's index with the tables it is checked by."""
+        """What it holds at most, beside the boxes: chunk buffers, and each open shard's index with the tables
+        it is checked by."""
         index = 8 * array.index_bytes + 4096
-        return array.codecs.max_encoded_bytes(array.chunk_bytes) + 2 * array.chunk_bytes + min(MAX_OPEN_SHARDS, array.shards_in_shape) * index
+        return (
+            array.codecs.max_encoded_bytes(array.chunk_bytes)
+            + 2 * array.chunk_bytes
+            + min(MAX_OPEN_SHARDS, array.shards_in_shape) * index
+        )
 
     def read(self, start: Coordinates, out: npt.NDArray[Any]) -> None:
-        """Fill ``out`` (array's dtype) with the box that begins at ``start`` and lies inside the array's shape.
+        """Fill ``out`` (array's dtype) with the box that begins at ``start`` and lies inside the array's
+        shape.
 
         Raises ``ShardFormatError`` naming shard and chunk, or ``StorageError``.
         """
         stop = tuple(a + n for a, n in zip(start, out.shape, strict=True))
         for chunk in _boxes(start, stop, self.array.chunk_shape):
             low = tuple(max(a, i * c) for a, i, c in zip(start, chunk, self.array.chunk_shape, strict=True))
-            high = tuple(min(b, (i + 1) * c) for b, i, c in zip(stop, chunk, self.array.chunk_shape, strict=True))
+            high = tuple(
+                min(b, (i + 1) * c) for b, i, c in zip(stop, chunk, self.array.chunk_shape, strict=True)
+            )
             target = out[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
             if self._read_chunk(chunk):
                 base = tuple(i * c for i, c in zip(chunk, self.array.chunk_shape, strict=True))
-                target[...] = self._values[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, base, strict=True))]
+                target[...] = self._values[
+                    tuple(slice(a - s, b - s) for a, b, s in zip(low, high, base, strict=True))
+                ]
             else:
                 target[...] = self._fill
 
@@ -90,7 +102,9 @@ class RegionReader:
             shard.file.read_into(offset, self._room(nbytes).data)
             decode_chunk_into(self._room(nbytes).data, self.array.codecs, self._decoded)
         except ShardFormatError as error:
-            raise ShardFormatError(f"{where}: {error.message}", expected=error.expected, got=error.got) from error
+            raise ShardFormatError(
+                f"{where}: {error.message}", expected=error.expected, got=error.got
+            ) from error
         self.bytes_read += nbytes
         return True
 
@@ -125,7 +139,9 @@ class RegionReader:
             faults = dict(check_entries(self.array, coordinates, entries, file.data_range).faults)
         except ShardFormatError as error:
             file.close()
-            raise ShardFormatError(f"{path}: {error.message}", expected=error.expected, got=error.got) from error
+            raise ShardFormatError(
+                f"{path}: {error.message}", expected=error.expected, got=error.got
+            ) from error
         except BaseException:
             file.close()
             raise

@@ -1,8 +1,9 @@
 """The files of a store sent to a destination that this job has claimed, phase by phase (see ``move_store``).
 
-What an earlier run of the same job has sent and verified is not sent again, as long as both sides are still as they were then. Where a run has to
-send a shard although an earlier one has sent metadata already (the shard was damaged and has been mended, or changed, or was lost there), it deletes
-the metadata first: a reader finds no store rather than one of which something is missing.
+What an earlier run of the same job has sent and verified is not sent again, as long as both sides are still
+as they were then. Where a run has to send a shard although an earlier one has sent metadata already (the
+shard was damaged and has been mended, or changed, or was lost there), it deletes the metadata first: a reader
+finds no store rather than one of which something is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def claimed_record(folder: Path, destination: Destination, record: MoveRecord | None = None) -> MoveRecord:
-    """The record of this job, not complete, its claim made. ``record``: if there is one that was read already."""
+    """The record of this job, not complete, its claim made. ``record``: if there is one that was read
+    already."""
     record = record or MoveRecord.open(folder, destination.url)
     if not record.claimed:
         destination.release(record.token)  # of a job killed before it knew that the place was empty
@@ -47,8 +49,16 @@ def claimed_record(folder: Path, destination: Destination, record: MoveRecord | 
     return record
 
 
-def send_store(plan: MovePlan, record: MoveRecord, found: dict[str, int], destination: Destination, execute: Execute, report: MoveReport) -> None:
-    """``found``: bytes of each key at the destination. The record is complete afterwards if all files have arrived and no shard is damaged.
+def send_store(
+    plan: MovePlan,
+    record: MoveRecord,
+    found: dict[str, int],
+    destination: Destination,
+    execute: Execute,
+    report: MoveReport,
+) -> None:
+    """``found``: bytes of each key at the destination. The record is complete afterwards if all files have
+    arrived and no shard is damaged.
 
     Where a phase stays incomplete, none of the next begins.
     """
@@ -61,21 +71,26 @@ def send_store(plan: MovePlan, record: MoveRecord, found: dict[str, int], destin
             destination.delete(key)
             record.drop(key)
         for phase in plan.phases:
-            _send_phase(phase, record, found, destination, execute if phase is plan.data else _run_here, report)
+            _send_phase(
+                phase, record, found, destination, execute if phase is plan.data else _run_here, report
+            )
             if report.failures or not {task["key"] for task in phase} <= record.sent.keys():
                 return
         report.complete = True
     except KeyboardInterrupt:
         report.interrupted = True
     finally:
-        report.damaged = [{"key": sent.key, "error": sent.damaged} for sent in record.sent.values() if sent.damaged]
+        report.damaged = [
+            {"key": sent.key, "error": sent.damaged} for sent in record.sent.values() if sent.damaged
+        ]
     if report.complete and not report.damaged:
         record.complete = True
         record.save()
 
 
 def _without_metadata(plan: MovePlan, found: dict[str, int], destination: Destination) -> dict[str, int]:
-    """Close a store that an earlier run has opened to readers, the highest first; what is found there then."""
+    """Close a store that an earlier run has opened to readers, the highest first; what is found there
+    then."""
     metadata = [task["key"] for level in reversed(plan.metadata) for task in level if task["key"] in found]
     for key in metadata:
         destination.delete(key)
@@ -83,7 +98,12 @@ def _without_metadata(plan: MovePlan, found: dict[str, int], destination: Destin
 
 
 def _send_phase(
-    phase: list[dict[str, Any]], record: MoveRecord, found: dict[str, int], destination: Destination, execute: Execute, report: MoveReport
+    phase: list[dict[str, Any]],
+    record: MoveRecord,
+    found: dict[str, int],
+    destination: Destination,
+    execute: Execute,
+    report: MoveReport,
 ) -> None:
     todo = {task["key"]: task for task in phase if not _is_finished(task, record, found)}
     for key in todo:
@@ -93,7 +113,13 @@ def _send_phase(
         for result in results:
             report.add(result)
             if result["ok"]:
-                facts = result["source"], result["nbytes"], result["crc32c"], todo[result["key"]].get("order"), result.get("damaged")
+                facts = (
+                    result["source"],
+                    result["nbytes"],
+                    result["crc32c"],
+                    todo[result["key"]].get("order"),
+                    result.get("damaged"),
+                )
                 record.add(SentFile(result["key"], *facts))
             else:
                 full = result["error"]["code"] == StorageFullError.code  # then so it is for the others
@@ -107,7 +133,8 @@ def _run_here(tasks: Iterable[dict[str, Any]]) -> Generator[dict[str, Any], None
 
 
 def _can_go_on(destination: Destination) -> bool:
-    """Whether a failure was one file's. Where the destination does not answer, or the claim is gone, every other file would fail as well."""
+    """Whether a failure was one file's. Where the destination does not answer, or the claim is gone, every
+    other file would fail as well."""
     try:
         return destination.size(CLAIM_KEY) is not None
     except StorageError:

@@ -1,9 +1,12 @@
-"""Which shards of a store may be compacted: the sealed ones. A store may still be written to while its first shards are compacted.
+"""Which shards of a store may be compacted: the sealed ones. A store may still be written to while its first
+shards are compacted.
 
-Work in progress keeps a journal, or a shard without its final name, for each group of shards that is not sealed whole (``.shardwright/``, here and
-beside spilled shards). A group's journal is made before any shard of the group has its final name, and goes only after all have theirs; so the
-shards are listed first and the journals after them: what has a name and no journal is sealed. A group that takes frames again after an early end has
-a journal from then on; of its shards the old ones may be repacked all the same, since the new ones hold copies of their chunks.
+Work in progress keeps a journal, or a shard without its final name, for each group of shards that is not
+sealed whole (``.shardwright/``, here and beside spilled shards). A group's journal is made before any shard
+of the group has its final name, and goes only after all have theirs; so the shards are listed first and the
+journals after them: what has a name and no journal is sealed. A group that takes frames again after an early
+end has a journal from then on; of its shards the old ones may be repacked all the same, since the new ones
+hold copies of their chunks.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.model.errors import ShardFormatError, StorageError
-from shardwright.shard.group_files import IMAGE_FOLDER, JOURNAL_SUFFIX, REWRITE_SUFFIX, WORKING_SUFFIX, WORKSPACE, placements_of
+from shardwright.shard.group_files import (
+    IMAGE_FOLDER,
+    JOURNAL_SUFFIX,
+    REWRITE_SUFFIX,
+    WORKING_SUFFIX,
+    WORKSPACE,
+    placements_of,
+)
 from shardwright.shard.layout import ArrayLayout
 from shardwright.shard.manifest import Manifest, manifest_path, read_manifest
 from shardwright.storage.files import storage_errors
@@ -46,8 +56,9 @@ class Shard:
 
 @dataclass
 class ShardList:
-    """``sealed``: may be touched, also where the array was cropped since. ``open``: still being written, to be skipped and named. ``unknown``: path
-    -> why it is no shard of the array. ``in_progress``: an acquisition is at work in the store."""
+    """``sealed``: may be touched, also where the array was cropped since. ``open``: still being written, to
+    be skipped and named. ``unknown``: path -> why it is no shard of the array. ``in_progress``: an
+    acquisition is at work in the store."""
 
     sealed: list[Shard] = field(default_factory=list)
     open: list[Shard] = field(default_factory=list)
@@ -56,8 +67,8 @@ class ShardList:
 
 
 def sealed_shards(store: Store) -> ShardList:
-    """All shard files of the store (or the one that it was opened by). Raises ``ShardFormatError`` when the work in progress cannot be understood:
-    then nothing may be touched. ``StorageError``."""
+    """All shard files of the store (or the one that it was opened by). Raises ``ShardFormatError`` when the
+    work in progress cannot be understood: then nothing may be touched. ``StorageError``."""
     found = ShardList()
     shards = list(_shard_files(store, found))
     found.in_progress, open_keys = _open_keys(store)
@@ -93,7 +104,8 @@ def _image_of(store: Store) -> Path:
 
 
 def _open_keys(store: Store) -> tuple[bool, set[str]]:
-    """Whether an acquisition is at work in the store, and the keys of the image's shards whose groups are not sealed."""
+    """Whether an acquisition is at work in the store, and the keys of the image's shards whose groups are not
+    sealed."""
     root = _root_of(store)
     manifest = _manifest_of(root / WORKSPACE)
     if manifest is None:
@@ -103,7 +115,11 @@ def _open_keys(store: Store) -> tuple[bool, set[str]]:
     parameters = CodecParameters.of(spec, grid.chunk_bytes)
     layout = ArrayLayout.of(grid, parameters.max_encoded_bytes, spec.index_location == "start")
     keys: set[str] = set()
-    names = [name.removesuffix(REWRITE_SUFFIX) for placement in placements_of(root, manifest) for name in _names(placement.files)]
+    names = [
+        name.removesuffix(REWRITE_SUFFIX)
+        for placement in placements_of(root, manifest)
+        for name in _names(placement.files)
+    ]
     for name in names:
         number = name.removesuffix(JOURNAL_SUFFIX)
         if name.endswith(JOURNAL_SUFFIX) and number.isdecimal():
@@ -114,7 +130,8 @@ def _open_keys(store: Store) -> tuple[bool, set[str]]:
 
 
 def _manifest_of(workspace: Path) -> Manifest | None:
-    """None when nothing is in progress: there is no workspace, or one without a manifest, which never took a frame or is done with."""
+    """None when nothing is in progress: there is no workspace, or one without a manifest, which never took a
+    frame or is done with."""
     try:
         return read_manifest(workspace)
     except StorageError as error:
@@ -127,7 +144,9 @@ def _spec_of(root: Path, manifest: Manifest) -> ArraySpec:
     try:
         return ArraySpec.model_validate(manifest.spec)
     except ValueError as error:
-        raise ShardFormatError(f"{manifest_path(root / WORKSPACE, manifest.writer_epoch)} describes no array: {error}") from None
+        raise ShardFormatError(
+            f"{manifest_path(root / WORKSPACE, manifest.writer_epoch)} describes no array: {error}"
+        ) from None
 
 
 def _names(workspace: Path) -> list[str]:

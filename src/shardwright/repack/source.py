@@ -1,8 +1,9 @@
-"""One shard as compaction reads it: in the order in which it will be packed, each chunk checksummed as it is read, and checked as far as that goes
-without decoding.
+"""One shard as compaction reads it: in the order in which it will be packed, each chunk checksummed as it is
+read, and checked as far as that goes without decoding.
 
-What a chunk's bytes tell: with an inner crc32c codec, that they are those that were encoded (the crc32c over bytes and checksum together is then
-one known number); without one, only that their first bytes are a header of this codec that names the right sizes.
+What a chunk's bytes tell: with an inner crc32c codec, that they are those that were encoded (the crc32c over
+bytes and checksum together is then one known number); without one, only that their first bytes are a header
+of this codec that names the right sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _SEEN_BYTES = 16  # of a chunk's front: Blosc's header, or a magic number
 
 
 class SourceShard(ShardFile):
-    """Open for reading, its index read and sound. ``path`` may be a symbolic link in the store; ``status`` is of the file behind it.
+    """Open for reading, its index read and sound. ``path`` may be a symbolic link in the store; ``status`` is
+    of the file behind it.
 
     Raises ``ShardFormatError`` for a shard that cannot be packed as it is, ``StorageError``.
     """
@@ -81,12 +83,15 @@ class SourceShard(ShardFile):
             now = self.path.stat()
         except OSError:
             return False
-        facts = [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in (now, os.fstat(self._fd), self.status)]
+        facts = [
+            (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in (now, os.fstat(self._fd), self.status)
+        ]
         return facts[0] == facts[1] == facts[2]
 
 
 class PackedBytes:
-    """The chunks of a shard as one run of bytes: what stands between ``data_start`` and ``data_end`` of the packed file, front to back.
+    """The chunks of a shard as one run of bytes: what stands between ``data_start`` and ``data_end`` of the
+    packed file, front to back.
 
     ``crcs``: uint32[live chunks], the crc32c of each as far as it was read.
     """
@@ -104,13 +109,16 @@ class PackedBytes:
         return self._packing.data_end - self.position
 
     def read_into(self, room: UInt8s) -> int:
-        """Fill the front of ``room`` with the bytes that follow; returns how many. Raises ``ShardFormatError`` for a bad chunk, ``StorageError``."""
+        """Fill the front of ``room`` with the bytes that follow; returns how many. Raises
+        ``ShardFormatError`` for a bad chunk, ``StorageError``."""
         start, stop = self.position, min(self.position + room.size, self._packing.data_end)
         part = parts_between(self._starts, self._ends, start, stop)
         begin, end = np.maximum(self._starts[part], start), np.minimum(self._ends[part], stop)
         self._look_ahead(stop, stop + room.size)
         offsets = self._packing.source_offset[part] + (begin - self._starts[part])
-        number = read_ranges(self._source.fileno(), offsets, room.ctypes.data + begin - start, end - begin, self.crcs[part])
+        number = read_ranges(
+            self._source.fileno(), offsets, room.ctypes.data + begin - start, end - begin, self.crcs[part]
+        )
         if number == FILE_ENDED:
             raise ShardFormatError(f"{self._source.path} was cut short while it was read")
         if number:
@@ -122,7 +130,8 @@ class PackedBytes:
         return stop - start
 
     def _look_ahead(self, start: int, stop: int) -> None:
-        """Let the disk fetch what comes next: chunks in slots of their own are no sequence in which the kernel would read ahead by itself."""
+        """Let the disk fetch what comes next: chunks in slots of their own are no sequence in which the
+        kernel would read ahead by itself."""
         part = parts_between(self._starts, self._ends, start, stop)
         will_need(self._source.fileno(), self._packing.source_offset[part], self._packing.nbytes[part])
 
@@ -133,7 +142,8 @@ class PackedBytes:
             raise self._error(part.start + i, "crc32c of the chunk does not match")
 
     def _check_heads(self, part: slice, piece: UInt8s, start: int) -> None:
-        """Of chunks that begin in this piece. What looks wrong, or is cut off by the piece's end, is looked at again by itself."""
+        """Of chunks that begin in this piece. What looks wrong, or is cut off by the piece's end, is looked
+        at again by itself."""
         starts, nbytes = self._starts[part], self._packing.nbytes[part]
         begun = starts >= start
         in_sight = begun & (nbytes >= _SEEN_BYTES) & (starts - start + _SEEN_BYTES <= piece.size)
@@ -160,20 +170,33 @@ class PackedBytes:
 
 
 def parts_between(starts: Int64s, ends: Int64s, start: int, stop: int) -> slice:
-    """Which of the runs [starts[i], ends[i]), none empty and each beginning where the one before ends, have bytes in [start, stop)."""
+    """Which of the runs [starts[i], ends[i]), none empty and each beginning where the one before ends, have
+    bytes in [start, stop)."""
     return slice(int(np.searchsorted(ends, start, "right")), int(np.searchsorted(starts, stop, "left")))
 
 
 def _plausible_heads(heads: UInt8s, nbytes: Int64s, array: StoredArray) -> npt.NDArray[np.bool_]:
-    """bool[n]: whether uint8[n, _SEEN_BYTES] begin chunks of ``nbytes`` of this array, for all of them at once."""
+    """bool[n]: whether uint8[n, _SEEN_BYTES] begin chunks of ``nbytes`` of this array, for all of them at
+    once."""
     encoded = nbytes - (CHECKSUM_BYTES if array.codecs.checksum else 0)
     if array.codecs.compressor is None:
         return np.asarray(encoded == array.chunk_bytes)
     if array.codecs.compressor == "blosc":
         sizes = np.ascontiguousarray(heads[:, 4:16]).view("<u4")
         flags = heads[:, 2]
-        sound = (heads[:, 0] == 2) & (flags & 0x08 == 0) & (flags & 0x05 != 0x05) & (flags >> 5 <= 4) & (heads[:, 3] > 0)
-        sound &= (sizes[:, 0] == array.chunk_bytes) & (sizes[:, 1] > 0) & (sizes[:, 1] <= array.chunk_bytes) & (sizes[:, 2] == encoded)
+        sound = (
+            (heads[:, 0] == 2)
+            & (flags & 0x08 == 0)
+            & (flags & 0x05 != 0x05)
+            & (flags >> 5 <= 4)
+            & (heads[:, 3] > 0)
+        )
+        sound &= (
+            (sizes[:, 0] == array.chunk_bytes)
+            & (sizes[:, 1] > 0)
+            & (sizes[:, 1] <= array.chunk_bytes)
+            & (sizes[:, 2] == encoded)
+        )
         stored: npt.NDArray[np.bool_] = flags & 0x02 != 0
         return np.asarray(sound & (~stored | (encoded == array.chunk_bytes + BLOSC_HEADER_BYTES)))
     magic = b"\x28\xb5\x2f\xfd" if array.codecs.compressor == "zstd" else b"\x1f\x8b\x08"

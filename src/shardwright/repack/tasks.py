@@ -1,8 +1,10 @@
-"""The one function that every executor calls, here, in a process of its own or on a cluster's worker: a task goes in, a result comes out.
+"""The one function that every executor calls, here, in a process of its own or on a cluster's worker: a task
+goes in, a result comes out.
 
-Both are plain JSON values. A task has ``kind`` and what that kind asks for, ``manners`` (see ``Manners.to_dict``) and, for messages, ``key``: what it
-makes. A result has ``kind``, ``key``, ``array``, ``shard`` (those two as the task gave them), ``ok``, ``bytes_read``, ``bytes_written``,
-``seconds`` and, unless ``ok``, ``error``, as ``ShardwrightError.to_dict`` describes it.
+Both are plain JSON values. A task has ``kind`` and what that kind asks for, ``manners`` (see
+``Manners.to_dict``) and, for messages, ``key``: what it makes. A result has ``kind``, ``key``, ``array``,
+``shard`` (those two as the task gave them), ``ok``, ``bytes_read``, ``bytes_written``, ``seconds`` and,
+unless ``ok``, ``error``, as ``ShardwrightError.to_dict`` describes it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from shardwright.storage.files import storage_errors
 
 from .manners import Manners
 
-# kind -> (module, function): imported by whoever runs such a task, so that one kind does not wait for what another needs.
+# kind -> (module, function): imported by whoever runs such a task, so that one kind does not wait for what
+# another needs.
 KINDS = {
     "pack": ("pack_shard", "pack_shard"),
     "move": ("move", "move_shard"),
@@ -28,7 +31,8 @@ KINDS = {
 
 
 def run_task(task: dict[str, Any]) -> dict[str, Any]:
-    """Never raises for what is wrong with a shard or a disk: the result says so, and the other tasks go on."""
+    """Never raises for what is wrong with a shard or a disk: the result says so, and the other tasks go
+    on."""
     begin_s = time.monotonic()
     try:
         result = _run(task)
@@ -36,7 +40,10 @@ def run_task(task: dict[str, Any]) -> dict[str, Any]:
         result = {"ok": False, "error": error.to_dict()}
     except Exception as error:  # noqa: BLE001  (our own mistake in one task must not take the others with it; it is reported as one)
         traceback.print_exc()
-        result = {"ok": False, "error": {"code": ShardwrightError.code, "message": f"{type(error).__name__}: {error}"}}
+        result = {
+            "ok": False,
+            "error": {"code": ShardwrightError.code, "message": f"{type(error).__name__}: {error}"},
+        }
     return {**_blank(task), "seconds": time.monotonic() - begin_s, **result, **_about(task)}
 
 

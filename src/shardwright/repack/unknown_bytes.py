@@ -1,12 +1,13 @@
-"""Bytes of a shard file that are no chunk's and not the index's. Packing drops those that mean nothing, and only those.
+"""Bytes of a shard file that are no chunk's and not the index's. Packing drops those that mean nothing, and
+only those.
 
     | chunk | slot's tail | chunk | zeros | hole | old index | chunk | ??? | index |
                 nothing             nothing                            kept
 
 Zeros and holes mean nothing, and an older index of the same array. Where every chunk begins at a slot of our
-writers (FORMAT.md), so does what lies between a chunk and the end of its slot: an encoder left it. That does not
-hold behind the last chunk, where our writers cut the file. Everything else belongs to somebody: a shard may be a
-file of another format as well, with a header, tables and a trailer around the same chunks.
+writers (FORMAT.md), so does what lies between a chunk and the end of its slot: an encoder left it. That does
+not hold behind the last chunk, where our writers cut the file. Everything else belongs to somebody: a shard
+may be a file of another format as well, with a header, tables and a trailer around the same chunks.
 
 Only what is neither a hole nor a slot's tail is read.
 """
@@ -37,13 +38,18 @@ if TYPE_CHECKING:
     from .packing import Int64s, Packing
     from .source import SourceShard
 
-Ranges = npt.NDArray[np.int64]  # int64[n, 2]: [start, stop) in the file, none empty, in order, none touching another
+# int64[n, 2]: [start, stop) in the file, none empty, in order, none touching another
+Ranges = npt.NDArray[np.int64]
 
 
-def unknown_bytes(source: SourceShard, packing: Packing, take: Callable[[int], None]) -> ShardFormatError | None:
-    """The error that names the first bytes of an open shard that packing would drop without knowing them, None when there are none.
+def unknown_bytes(
+    source: SourceShard, packing: Packing, take: Callable[[int], None]
+) -> ShardFormatError | None:
+    """The error that names the first bytes of an open shard that packing would drop without knowing them,
+    None when there are none.
 
-    ``take`` is asked before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut meanwhile, ``StorageError``.
+    ``take`` is asked before so many bytes are read. Raises ``ShardFormatError`` for a file that is cut
+    meanwhile, ``StorageError``.
     """
     if packing.matches(source.file_bytes):
         return None  # nothing else is in it
@@ -57,7 +63,8 @@ def unknown_bytes(source: SourceShard, packing: Packing, take: Callable[[int], N
                 f"{source.path} holds bytes that are neither a chunk's nor its index's, from byte {place} on",
                 expected="zeros, a slot's tail or an older index",
                 got=f"something else before byte {stop}",
-                hint="It is left as it is, since packing would drop them: it may be a file of another format as well."
+                hint="It is left as it is, since packing would drop them: it may be a file of another "
+                "format as well."
                 " If they are worth nothing, `shardwright rechunk` writes the same values to a new store",
             )
         left = np.maximum(left, behind)
@@ -107,7 +114,13 @@ def _first_byte(source: SourceShard, ranges: Ranges, take: Callable[[int], None]
         begin, end = np.maximum(starts[part], position), np.minimum(ends[part], limit)
         offsets = ranges[part, 0] + (begin - starts[part])
         take(limit - position)
-        number = read_ranges(source.fileno(), offsets, room.ctypes.data + begin - position, end - begin, np.zeros(begin.size, np.uint32))
+        number = read_ranges(
+            source.fileno(),
+            offsets,
+            room.ctypes.data + begin - position,
+            end - begin,
+            np.zeros(begin.size, np.uint32),
+        )
         if number == FILE_ENDED:
             raise ShardFormatError(f"{source.path} was cut short while it was read")
         if number:
@@ -121,7 +134,8 @@ def _first_byte(source: SourceShard, ranges: Ranges, take: Callable[[int], None]
 
 
 def _behind_old_index(source: SourceShard, place: int, start: int, stop: int) -> int | None:
-    """The end of the older index around ``place`` in the gap [start, stop): one begins right behind a chunk, or ends where newer chunks begin."""
+    """The end of the older index around ``place`` in the gap [start, stop): one begins right behind a chunk,
+    or ends where newer chunks begin."""
     size = source.array.index_bytes
     for first in (start, stop - size):
         if start <= first <= place < first + size <= stop:

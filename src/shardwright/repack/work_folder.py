@@ -1,10 +1,13 @@
-"""The folder in which compaction works: ARRAY/.compact, beside the shards of one array, and one beside spilled shards on their own filesystem.
+"""The folder in which compaction works: ARRAY/.compact, beside the shards of one array, and one beside
+spilled shards on their own filesystem.
 
     ARRAY/.compact/lock                        who compacts this array; held for a whole job
     ARRAY/.compact/pause                       while it exists, tasks wait (pausing.py)
     ARRAY/.compact/queued                      a daemon is to compact this array (queued.py)
-    ARRAY/.compact/KEY.RANDOM.packed           a shard in the making (KEY with dots); whatever is left of a dead job is cleared by the next
-    SPILL/NAME/0/.compact/KEY.RANDOM.packed    the same for a spilled shard: the file behind the link is replaced, the link stays
+    ARRAY/.compact/KEY.RANDOM.packed           a shard in the making (KEY with dots); whatever is left of a
+                                               dead job is cleared by the next
+    SPILL/NAME/0/.compact/KEY.RANDOM.packed    the same for a spilled shard: the file behind the link is
+                                               replaced, the link stays
 
 Nothing in here is ever read as data, so that it may go at any moment but for the lock.
 """
@@ -32,15 +35,19 @@ WORKING_SUFFIX = ".packed"
 
 
 def file_of_shard(array: StoredArray, key: str) -> Path:
-    """The file that holds a shard's bytes: the shard itself, or the one that the store's symbolic link leads to.
+    """The file that holds a shard's bytes: the shard itself, or the one that the store's symbolic link leads
+    to.
 
-    Raises ``ShardFormatError`` for a link to something that is no shard of that key, since others may own it, and ``StorageError``.
+    Raises ``ShardFormatError`` for a link to something that is no shard of that key, since others may own it,
+    and ``StorageError``.
     """
     with storage_errors("look at", array.path / key):
         file = (array.path / key).resolve(strict=True)
     if file.parts[-len(Path(key).parts) :] != Path(key).parts:
         raise ShardFormatError(
-            f"{array.path / key} is a link to a file that is not named as a shard", expected=f"a path that ends in {key}", got=file
+            f"{array.path / key} is a link to a file that is not named as a shard",
+            expected=f"a path that ends in {key}",
+            got=file,
         )
     return file
 
@@ -51,7 +58,8 @@ def side_of(file: Path, key: str) -> Path:
 
 
 def working_path(file: Path, key: str) -> Path:
-    """A new name for the working file that is to replace ``file``, on the same filesystem; its folder is made. Raises ``StorageError``."""
+    """A new name for the working file that is to replace ``file``, on the same filesystem; its folder is
+    made. Raises ``StorageError``."""
     folder = side_of(file, key) / WORK_FOLDER
     make_directories(folder)
     return folder / f"{key.replace('/', '.')}.{secrets.token_hex(8)}{WORKING_SUFFIX}"
@@ -59,7 +67,8 @@ def working_path(file: Path, key: str) -> Path:
 
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """A lock in the work folder of a store or an array, and that folder gone at the end if nothing else is in it."""
+    """A lock in the work folder of a store or an array, and that folder gone at the end if nothing else is in
+    it."""
     if not folder.is_dir():
         raise StorageError(f"no such store: {folder}")
     make_directories(folder / WORK_FOLDER)
@@ -89,7 +98,8 @@ class WorkFolder:
             try:
                 return cls(array_folder, StoreLock.take(path / LOCK_NAME))
             except StorageError as error:
-                if not isinstance(error.__cause__, FileNotFoundError):  # the job before us has just removed it
+                # the job before us has just removed it
+                if not isinstance(error.__cause__, FileNotFoundError):
                     raise
 
     @property
@@ -126,12 +136,15 @@ class WorkFolder:
         sides = []
         for key, coordinates in array.shard_files():
             if coordinates is not None and (array.path / key).is_symlink():
-                with suppress(ShardFormatError, StorageError):  # a link that leads nowhere: nothing of ours is there
+                # a link that leads nowhere: nothing of ours is there
+                with suppress(ShardFormatError, StorageError):
                     sides.append(side_of(file_of_shard(array, key), key) / WORK_FOLDER)
         return list(dict.fromkeys([self.path, *sides]))
 
     def __enter__(self) -> WorkFolder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()

@@ -1,8 +1,10 @@
-"""The first page of a journal and of a staging area: whose file it is and how its tables are cut. And the seed that every checksum in it starts from.
+"""The first page of a journal and of a staging area: whose file it is and how its tables are cut. And the
+seed that every checksum in it starts from.
 
     page    fields, little-endian | zeros | u32 crc32c of the 4092 bytes before it
 
-A reader knows what must stand there (from the manifest) and takes nothing from the file that it did not expect, sizes least of all.
+A reader knows what must stand there (from the manifest) and takes nothing from the file that it did not
+expect, sizes least of all.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ def encode_header(form: struct.Struct, values: tuple[int | bytes, ...]) -> bytes
 
 
 def version_of(page: bytes, magic: bytes, seed: int = 0) -> int | None:
-    """The version in an undamaged first page of this kind of file, None for any other. Magic, version and checksum (started from ``seed``) keep
-    their places in every later version, so that any two releases can tell each other's files from damaged ones."""
+    """The version in an undamaged first page of this kind of file, None for any other. Magic, version and
+    checksum (started from ``seed``) keep their places in every later version, so that any two releases can
+    tell each other's files from damaged ones."""
     if len(page) != PAGE_BYTES or not page.startswith(magic):
         return None
     if crc32c.crc32c(page[:-_CHECKSUM_BYTES], seed) != int.from_bytes(page[-_CHECKSUM_BYTES:], "little"):
@@ -56,7 +59,9 @@ def decode_header(page: bytes, form: struct.Struct, magic: bytes, path: Path) ->
     recorded = int.from_bytes(page[-_CHECKSUM_BYTES:], "little")
     computed = crc32c.crc32c(page[:-_CHECKSUM_BYTES])
     if computed != recorded:
-        raise ShardFormatError(f"the header of {path} fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}")
+        raise ShardFormatError(
+            f"the header of {path} fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}"
+        )
     return form.unpack_from(page)
 
 

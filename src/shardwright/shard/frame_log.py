@@ -1,7 +1,10 @@
-"""The frame log: the frame records of an unfinished acquisition that no open journal holds. ``.shardwright/frames.log``, appended block by block.
+"""The frame log: the frame records of an unfinished acquisition that no open journal holds.
+``.shardwright/frames.log``, appended block by block.
 
-    0       header page, 4096 bytes: magic, format u32, record_bytes u32, identity 16 bytes, zeros, header_crc u32
-    4096    block, block, ...                      up to the first one that does not check; zeros after it, preallocated
+    0       header page, 4096 bytes: magic, format u32, record_bytes u32, identity 16 bytes, zeros, header_crc
+            u32
+    4096    block, block, ...                      up to the first one that does not check; zeros after it,
+            preallocated
 
     block   offset  size  field
                  0     8  magic
@@ -14,8 +17,9 @@
                 60     4  header_crc    u32, crc32c of the 60 bytes before it, started from the file's seed
                 64        the records
 
-All little-endian; the seed is the crc32c of the identity. Appending never syncs: a kill leaves whole blocks and perhaps a torn one at the end, a
-power cut may take any block that came after the last sync, and with it those behind it. One owner, one thread.
+All little-endian; the seed is the crc32c of the identity. Appending never syncs: a kill leaves whole blocks
+and perhaps a torn one at the end, a power cut may take any block that came after the last sync, and with it
+those behind it. One owner, one thread.
 """
 
 from __future__ import annotations
@@ -45,7 +49,14 @@ FORMAT = 1
 FILE_MAGIC, _BLOCK_MAGIC = b"SWFRMLOG", b"SWFRMBLK"
 
 _FILE_HEADER = np.dtype(
-    [("magic", "S8"), ("format", "<u4"), ("record_bytes", "<u4"), ("identity", "V16"), ("zeros", "V4060"), ("header_crc", "<u4")],
+    [
+        ("magic", "S8"),
+        ("format", "<u4"),
+        ("record_bytes", "<u4"),
+        ("identity", "V16"),
+        ("zeros", "V4060"),
+        ("header_crc", "<u4"),
+    ],
 )
 _BLOCK_HEADER = np.dtype(
     [
@@ -71,9 +82,11 @@ class BlockKind(IntEnum):
 class FrameLog:
     """Made by ``create`` or ``open``. Owns the descriptor and the end of the log.
 
-    ``rows`` counts the records of all blocks, ``groups`` are the groups that have a block. Of a group that was sealed more than once (it was opened
-    again) the last block counts, which has all records of those before it. ``torn_bytes``: what ``open`` found behind the last whole
-    block; it is overwritten with zeros before the next ``append``. After a write or sync that failed nothing more is written, but for a full disk.
+    ``rows`` counts the records of all blocks, ``groups`` are the groups that have a block. Of a group that
+    was sealed more than once (it was opened again) the last block counts, which has all records of those
+    before it. ``torn_bytes``: what ``open`` found behind the last whole block; it is overwritten with zeros
+    before the next ``append``. After a write or sync that failed nothing more is written, but for a full
+    disk.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[np.void], identity: bytes, descriptor: int) -> None:
@@ -93,10 +106,13 @@ class FrameLog:
 
     @classmethod
     def create(cls, path: Path, dtype: np.dtype[np.void], identity: bytes) -> FrameLog:
-        """A log of records of ``dtype``; header and name are durable. Raises ``StorageError`` (``StorageFullError`` when there is no room)."""
+        """A log of records of ``dtype``; header and name are durable. Raises ``StorageError``
+        (``StorageFullError`` when there is no room)."""
         with storage_errors("create", path):
             reach("log.before_create")
-            log = cls(path, dtype, identity, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            log = cls(
+                path, dtype, identity, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            )
             try:
                 log.reserve(EXTENT_BYTES)
                 reach("log.before_header")
@@ -110,12 +126,16 @@ class FrameLog:
         return log
 
     @classmethod
-    def open(cls, path: Path, dtype: np.dtype[np.void], identity: bytes, *, read_only: bool = False) -> FrameLog:
+    def open(
+        cls, path: Path, dtype: np.dtype[np.void], identity: bytes, *, read_only: bool = False
+    ) -> FrameLog:
         """Go on with a log, from behind its last whole block. Writes nothing yet.
 
-        Raises ``ShardFormatError`` when the header is damaged or names another record size or acquisition, ``StorageError``.
+        Raises ``ShardFormatError`` when the header is damaged or names another record size or acquisition,
+        ``StorageError``.
         """
-        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not wait for a writer
+        # a named pipe must not wait for a writer
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with storage_errors("open", path):
             log = cls(path, dtype, identity, os.open(path, flags))
         try:
@@ -126,7 +146,8 @@ class FrameLog:
         return log
 
     def append(self, kind: BlockKind, group: int, records: np.ndarray) -> None:
-        """One block: records (dtype[n]), ``group`` -1 for events. Raises ``StorageFullError`` (no block then) or ``StorageError``."""
+        """One block: records (dtype[n]), ``group`` -1 for events. Raises ``StorageFullError`` (no block then)
+        or ``StorageError``."""
         assert records.dtype == self._dtype, "this log's records"
         assert records.size <= MAX_BLOCK_ROWS, "no group has so many frames"
         payload = np.ascontiguousarray(records).view(np.uint8).data
@@ -140,7 +161,9 @@ class FrameLog:
                 self._write(memoryview(self._block_header(kind, group, records.size, payload)), self._end)
                 reach("log.before_payload")
                 self._write(payload, self._end + BLOCK_HEADER_BYTES)
-        except StorageFullError:  # a copy-on-write filesystem may need room even here; nothing was synced, so the place can be written again
+        # a copy-on-write filesystem may need room even here; nothing was synced, so the place can be written
+        # again
+        except StorageFullError:
             self._torn_end = max(self._torn_end, self._end + nbytes)
             raise
         except StorageError as error:
@@ -150,9 +173,11 @@ class FrameLog:
         self._end += nbytes
 
     def reserve(self, nbytes: int) -> None:
-        """Make sure that blocks of so many bytes can be appended whatever happens to the disk. Raises ``StorageFullError`` or ``StorageError``.
+        """Make sure that blocks of so many bytes can be appended whatever happens to the disk. Raises
+        ``StorageFullError`` or ``StorageError``.
 
-        Extents are taken ahead while there is room, so that the log goes on for a while after the disk is full.
+        Extents are taken ahead while there is room, so that the log goes on for a while after the disk is
+        full.
         """
         needed = self._end + nbytes
         if self.preallocated_bytes >= needed + EXTENT_BYTES:
@@ -177,7 +202,9 @@ class FrameLog:
         while place < self._end:
             header = self._read_header(place)
             if header is None:
-                raise ShardFormatError(f"{self.path} has changed since it was opened", got=f"no block at {place}")
+                raise ShardFormatError(
+                    f"{self.path} has changed since it was opened", got=f"no block at {place}"
+                )
             kind, group, count, payload_crc = header
             superseded = kind is BlockKind.GROUP and self._group_places[group] != place
             place += BLOCK_HEADER_BYTES
@@ -191,19 +218,30 @@ class FrameLog:
                 place += len(data)
                 yield kind, group, np.frombuffer(data, self._dtype)
             if checksum != payload_crc:
-                raise ShardFormatError(f"{self.path}: a block fails its crc32c", expected=f"{payload_crc:#010x}", got=f"{checksum:#010x}")
+                raise ShardFormatError(
+                    f"{self.path}: a block fails its crc32c",
+                    expected=f"{payload_crc:#010x}",
+                    got=f"{checksum:#010x}",
+                )
 
     @property
     def groups(self) -> set[int]:
         return set(self._group_places)
 
     def group_records(self, group: int) -> np.ndarray:
-        """All records of a group that has a block. Raises ``ShardFormatError`` when the block does not check (any more), ``StorageError``."""
+        """All records of a group that has a block. Raises ``ShardFormatError`` when the block does not check
+        (any more), ``StorageError``."""
         place = self._group_places[group]
         header = self._read_header(place)
-        data = b"" if header is None else self._read(place + BLOCK_HEADER_BYTES, header[2] * self._dtype.itemsize)
+        data = (
+            b""
+            if header is None
+            else self._read(place + BLOCK_HEADER_BYTES, header[2] * self._dtype.itemsize)
+        )
         if header is None or crc32c.crc32c(data, self._seed) != header[3]:
-            raise ShardFormatError(f"{self.path} has changed since it was opened", got=f"no block of group {group} at {place}")
+            raise ShardFormatError(
+                f"{self.path} has changed since it was opened", got=f"no block of group {group} at {place}"
+            )
         return np.frombuffer(data, self._dtype)
 
     def close(self) -> None:
@@ -265,7 +303,8 @@ class FrameLog:
         return header.tobytes()
 
     def _read_header(self, place: int) -> tuple[BlockKind, int, int, int] | None:
-        """(kind, group, count, payload_crc) of the block at ``place``, None when there is none. The payload is not checked, nor whether it fits."""
+        """(kind, group, count, payload_crc) of the block at ``place``, None when there is none. The payload
+        is not checked, nor whether it fits."""
         data = self._read(place, BLOCK_HEADER_BYTES)
         if len(data) < BLOCK_HEADER_BYTES:
             return None
@@ -274,7 +313,12 @@ class FrameLog:
             return None
         if header["record_bytes"] != self._dtype.itemsize or header["kind"] not in tuple(BlockKind):
             return None
-        return BlockKind(int(header["kind"])), int(header["group"]), int(header["count"]), int(header["payload_crc"])
+        return (
+            BlockKind(int(header["kind"])),
+            int(header["group"]),
+            int(header["count"]),
+            int(header["payload_crc"]),
+        )
 
     def _scan(self) -> None:
         """Check the header page, find the end of the log and what lies behind it."""
@@ -284,7 +328,10 @@ class FrameLog:
         size = status.st_size
         while (header := self._read_header(self._end)) is not None:
             kind, group, count, payload_crc = header
-            payload, end = self._end + BLOCK_HEADER_BYTES, self._end + BLOCK_HEADER_BYTES + count * self._dtype.itemsize
+            payload, end = (
+                self._end + BLOCK_HEADER_BYTES,
+                self._end + BLOCK_HEADER_BYTES + count * self._dtype.itemsize,
+            )
             if count > MAX_BLOCK_ROWS or end > size or self._checksum(payload, end) != payload_crc:
                 break
             self._count(kind, group, count)
@@ -297,7 +344,8 @@ class FrameLog:
         self.torn_bytes = self._torn_end - self._end
 
     def _written_pieces(self, start: int, stop: int) -> Iterator[int]:
-        """Where pieces of an extent begin that cover everything in [start, stop) but what the filesystem knows to be a hole or never written."""
+        """Where pieces of an extent begin that cover everything in [start, stop) but what the filesystem
+        knows to be a hole or never written."""
         while start < stop:
             try:
                 start = max(start, os.lseek(self._descriptor, start, os.SEEK_DATA))
@@ -316,7 +364,8 @@ class FrameLog:
         return checksum
 
     def _clear_torn_tail(self) -> None:
-        """Synced, so that no power cut brings a block back that lay behind the torn one: its records may be appended again."""
+        """Synced, so that no power cut brings a block back that lay behind the torn one: its records may be
+        appended again."""
         if self._torn_end > self._end:
             reach("log.before_clear")
             for place in range(self._end, self._torn_end, EXTENT_BYTES):

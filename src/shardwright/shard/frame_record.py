@@ -1,4 +1,5 @@
-"""The frame record: what is kept of every frame, in the journal, in the staging area and in the frame log. One fixed, self-checking record each.
+"""The frame record: what is kept of every frame, in the journal, in the staging area and in the frame log.
+One fixed, self-checking record each.
 
     offset      size  field
          0   96 + 8k  the descriptor as it came (``wire.descriptor``), ``slot`` set to 0; ``flags``: see below
@@ -7,14 +8,16 @@
    112 + 8k        4  client_epoch          u32, which client of the acquisition sent it, counted from 1
    116 + 8k        1  fate                  u8, ``model.fates.Fate``
    117 + 8k        1  reason                u8, ``model.fates.Reason``
-   118 + 8k        2  slab_frames           u16, frames of the slab that this one was written with, modulo 2^16; 0 outside a journal
+   118 + 8k        2  slab_frames           u16, frames of the slab that this one was written with, modulo
+   2^16; 0 outside a journal
    120 + 8k        4  pixels_crc            u32, crc32c of the raw pixels; 0 except in the staging area
    124 + 8k        4  record_crc            u32, crc32c of everything before it, started from the file's seed
 
 All little-endian, always a multiple of 8 bytes. A record of zeros is none.
 
-``flags`` is 0, or ``PASSED_OVER`` in a journal and behind it: the frame's slab was closed with places empty because newer frames had passed it by.
-A slab with empty places and without that flag was closed by an end that came early; it takes frames again when the acquisition goes on.
+``flags`` is 0, or ``PASSED_OVER`` in a journal and behind it: the frame's slab was closed with places empty
+because newer frames had passed it by. A slab with empty places and without that flag was closed by an end
+that came early; it takes frames again when the acquisition goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The shard index of the Zarr v3 sharding codec: (offset, nbytes) as little-endian u64 for each inner chunk, then a crc32c of these bytes."""
+"""The shard index of the Zarr v3 sharding codec: (offset, nbytes) as little-endian u64 for each inner chunk,
+then a crc32c of these bytes."""
 
 from __future__ import annotations
 
@@ -34,9 +35,15 @@ def encode_index(entries: np.ndarray) -> bytes:
 def decode_index(data: bytes, chunks: int) -> np.ndarray:
     """INDEX_ENTRY[chunks]. Raises ``ShardFormatError`` when the size or the checksum is wrong."""
     if len(data) != index_bytes(chunks):
-        raise ShardFormatError("shard index has the wrong size", expected=f"{index_bytes(chunks)} bytes", got=f"{len(data)} bytes")
+        raise ShardFormatError(
+            "shard index has the wrong size",
+            expected=f"{index_bytes(chunks)} bytes",
+            got=f"{len(data)} bytes",
+        )
     body, recorded = data[:-CHECKSUM_BYTES], int.from_bytes(data[-CHECKSUM_BYTES:], "little")
     computed = crc32c.crc32c(body)
     if computed != recorded:
-        raise ShardFormatError("shard index fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}")
+        raise ShardFormatError(
+            "shard index fails its crc32c", expected=f"{recorded:#010x}", got=f"{computed:#010x}"
+        )
     return np.frombuffer(body, INDEX_ENTRY)

@@ -1,12 +1,16 @@
-"""The journal of a group: what was stored in its shards, so that a crash costs nothing that was stored. FORMAT.md, "The journal".
+"""The journal of a group: what was stored in its shards, so that a crash costs nothing that was stored.
+FORMAT.md, "The journal".
 
-    | header, one page | frame records: slabs x frames_per_slab, to a page edge | chunk entries of file 0, to a page edge | of file 1 | ... |
+    | header, one page | frame records: slabs x frames_per_slab, to a page edge | chunk entries of file 0, to
+    a page edge | of file 1 | ... |
 
-One self-checking record for each frame and one entry for each slot, at places known before any pixel arrives; preallocated, zeros where nothing was
-written. Workers write them (``kernels.journal``), through ``descriptor``; the owner thread does everything else.
+One self-checking record for each frame and one entry for each slot, at places known before any pixel arrives;
+preallocated, zeros where nothing was written. Workers write them (``kernels.journal``), through
+``descriptor``; the owner thread does everything else.
 
-The version says where the chunks of the group's shards lie: 1, each in its own slot; 2, packed, in runs of what one task encoded. 3 and 4 are the
-same for a group that was sealed before it was full and takes frames again: its new shards replace those that have the final names.
+The version says where the chunks of the group's shards lie: 1, each in its own slot; 2, packed, in runs of
+what one task encoded. 3 and 4 are the same for a group that was sealed before it was full and takes frames
+again: its new shards replace those that have the final names.
 """
 
 from __future__ import annotations
@@ -33,9 +37,19 @@ if TYPE_CHECKING:
 
     from .layout import ArrayLayout
 
-CHUNK_ENTRY = np.dtype([("offset", "<u8"), ("nbytes", "<u8"), ("data_crc", "<u4"), ("writer_epoch", "<u4"), ("zeros", "<u4"), ("entry_crc", "<u4")])
+CHUNK_ENTRY = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("nbytes", "<u8"),
+        ("data_crc", "<u4"),
+        ("writer_epoch", "<u4"),
+        ("zeros", "<u4"),
+        ("entry_crc", "<u4"),
+    ]
+)
 MOST_FILE_BYTES = np.uint64(1 << 62)  # no offset beyond it is one
-EMPTY, VALID, TORN = 0, 1, 2  # states of a chunk entry: nothing written, to be believed, damaged or not of this file
+# states of a chunk entry: nothing written, to be believed, damaged or not of this file
+EMPTY, VALID, TORN = 0, 1, 2
 
 MAGIC, SLOTTED, PACKED = b"SWJOURNL", 1, 2
 REOPENED = 2  # added to either
@@ -63,7 +77,8 @@ class JournalHeader(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalLayout:
-    """Where everything lies in one group's journal. ``slots`` counts the slots of each of its shard files, ``slabs`` the slot layers."""
+    """Where everything lies in one group's journal. ``slots`` counts the slots of each of its shard files,
+    ``slabs`` the slot layers."""
 
     slabs: int
     frames_per_slab: int
@@ -77,7 +92,9 @@ class JournalLayout:
         shards = [layout.shard(group, file) for file in range(layout.files_per_group)]
         slabs = shards[0].slots // int(layout.plane.layer_slots[0])
         slots = tuple(shard.slots for shard in shards)
-        return cls(slabs, layout.grid.frames_per_slab, record_bytes, slots, shards[0].data_start, layout.slot_bytes)
+        return cls(
+            slabs, layout.grid.frames_per_slab, record_bytes, slots, shards[0].data_start, layout.slot_bytes
+        )
 
     @property
     def files(self) -> int:
@@ -91,7 +108,9 @@ class JournalLayout:
     def _table_edges(self) -> list[int]:
         """Where the chunk entries of each file start, and where the last ones end."""
         start = PAGE_BYTES + page_aligned(self.slabs * self.slab_record_bytes)
-        return list(accumulate((page_aligned(slots * CHUNK_ENTRY.itemsize) for slots in self.slots), initial=start))
+        return list(
+            accumulate((page_aligned(slots * CHUNK_ENTRY.itemsize) for slots in self.slots), initial=start)
+        )
 
     @property
     def file_bytes(self) -> int:
@@ -114,16 +133,26 @@ class JournalLayout:
 
 
 def was_never_begun(path: Path) -> bool:
-    """Whether the writer died while it made this journal: without a header nothing was stored. Raises ``StorageError``."""
+    """Whether the writer died while it made this journal: without a header nothing was stored. Raises
+    ``StorageError``."""
     return not read_range(path, 0, PAGE_BYTES).strip(b"\0")
 
 
 class GroupJournal:
-    """One open journal. ``seed`` is where its checksums start; ``writer_epoch`` is that of the writer that created it. ``packed``: chunks lie
-    anywhere in their shard's data, not in slots. ``reopened``: the group was sealed once, before it was full."""
+    """One open journal. ``seed`` is where its checksums start; ``writer_epoch`` is that of the writer that
+    created it. ``packed``: chunks lie anywhere in their shard's data, not in slots. ``reopened``: the group
+    was sealed once, before it was full."""
 
     def __init__(
-        self, file: TableFile, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool, reopened: bool = False
+        self,
+        file: TableFile,
+        layout: JournalLayout,
+        identity: bytes,
+        group: int,
+        writer_epoch: int,
+        *,
+        packed: bool,
+        reopened: bool = False,
     ) -> None:
         self.layout = layout
         self.packed = packed
@@ -132,27 +161,48 @@ class GroupJournal:
         self.seed = file_seed(identity, group)
         self._file = file
         self._record = record_dtype((layout.record_bytes - record_dtype(0).itemsize) // 8)
-        assert self._record.itemsize == layout.record_bytes, "the manifest's frame fields and the layout agree"
+        assert self._record.itemsize == layout.record_bytes, (
+            "the manifest's frame fields and the layout agree"
+        )
 
     @classmethod
     def create(
-        cls, path: Path, layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, *, packed: bool, reopened: bool = False
+        cls,
+        path: Path,
+        layout: JournalLayout,
+        identity: bytes,
+        group: int,
+        writer_epoch: int,
+        *,
+        packed: bool,
+        reopened: bool = False,
     ) -> GroupJournal:
         """An empty journal, durable with its name. Raises ``StorageError``; a failure leaves no file."""
         version = (PACKED if packed else SLOTTED) + (REOPENED if reopened else 0)
-        file = TableFile.create(path, "journal", layout.file_bytes, encode_header(_HEADER, _header(layout, identity, group, writer_epoch, version)))
+        file = TableFile.create(
+            path,
+            "journal",
+            layout.file_bytes,
+            encode_header(_HEADER, _header(layout, identity, group, writer_epoch, version)),
+        )
         return cls(file, layout, identity, group, writer_epoch, packed=packed, reopened=reopened)
 
     @classmethod
     def open(cls, path: Path, layout: JournalLayout, identity: bytes, group: int) -> GroupJournal:
-        """The journal of this very group. Raises ``ShardFormatError`` when its size or header does not fit or is damaged, ``StorageError``."""
+        """The journal of this very group. Raises ``ShardFormatError`` when its size or header does not fit or
+        is damaged, ``StorageError``."""
         file = TableFile.open(path, "journal", layout.file_bytes)
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
             found = JournalHeader._make(decode_header(page.tobytes(), _HEADER, MAGIC, path))
             version = found.version if SLOTTED <= found.version <= VERSION else SLOTTED
-            expect_header(found, _header(layout, identity, group, found.writer_epoch, version), JournalHeader._fields, path)
+            expect_header(
+                found,
+                _header(layout, identity, group, found.writer_epoch, version),
+                JournalHeader._fields,
+                path,
+            )
         except BaseException:
             file.close()
             raise
@@ -168,16 +218,19 @@ class GroupJournal:
         return self._file.descriptor
 
     def read_frames(self) -> tuple[np.ndarray, np.ndarray]:
-        """(frame records [slabs, frames_per_slab], bool of the same shape: written and undamaged). Raises ``StorageError``."""
+        """(frame records [slabs, frames_per_slab], bool of the same shape: written and undamaged). Raises
+        ``StorageError``."""
         shape = self.layout.slabs, self.layout.frames_per_slab
         records = self._file.read_table(PAGE_BYTES, shape[0] * shape[1], self._record)
         return records.reshape(shape), checked_rows(records, self.seed).reshape(shape)
 
     def read_chunks(self, file: int) -> tuple[np.ndarray, np.ndarray]:
-        """(CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises ``StorageError``.
+        """(CHUNK_ENTRY[slots], uint8[slots] of EMPTY, VALID or TORN) of one shard file. Raises
+        ``StorageError``.
 
-        VALID: the entry was written for this slot and names a chunk at the slot's offset (packed: among the shard's data) that fits it, or none.
-        Whether the chunk's bytes hold is another question (``data_crc``).
+        VALID: the entry was written for this slot and names a chunk at the slot's offset (packed: among the
+        shard's data) that fits it, or none. Whether the chunk's bytes hold is another question
+        (``data_crc``).
         """
         slots = self.layout.slots[file]
         entries = self._file.read_table(self.layout.chunk_place(file, 0), slots, CHUNK_ENTRY)
@@ -192,26 +245,33 @@ class GroupJournal:
         return entries, states
 
     def clear_slabs(self, slot_layers: Iterable[int]) -> None:
-        """Forget slabs: zeros over their frame records, then over their chunk entries. Raises ``StorageError``."""
+        """Forget slabs: zeros over their frame records, then over their chunk entries. Raises
+        ``StorageError``."""
         for slot_layer in slot_layers:
-            self._file.write(self.layout.frames_place(slot_layer), bytes(self.layout.slab_record_bytes), "clear")
+            self._file.write(
+                self.layout.frames_place(slot_layer), bytes(self.layout.slab_record_bytes), "clear"
+            )
             for file, slots in enumerate(self.layout.slots):
                 layer_slots = slots // self.layout.slabs
                 place = self.layout.chunk_place(file, slot_layer * layer_slots)
                 self._file.write(place, bytes(layer_slots * CHUNK_ENTRY.itemsize), "clear")
 
     def copy_slab(self, slot_layer: int, records: np.ndarray, entries: list[np.ndarray]) -> None:
-        """Note a slab as another journal of this very group has it: its frame records, then for each file its CHUNK_ENTRY in the order of slots.
+        """Note a slab as another journal of this very group has it: its frame records, then for each file its
+        CHUNK_ENTRY in the order of slots.
 
         Raises ``StorageError``.
         """
         self._file.write(self.layout.frames_place(slot_layer), records.tobytes(), "copy")
         for file, table in enumerate(entries):
             if table.size:
-                self._file.write(self.layout.chunk_place(file, slot_layer * table.size), table.tobytes(), "copy")
+                self._file.write(
+                    self.layout.chunk_place(file, slot_layer * table.size), table.tobytes(), "copy"
+                )
 
     def rename(self, path: Path) -> None:
-        """Take the name of a journal that this one replaces; the folder is not synced. Raises ``StorageError``."""
+        """Take the name of a journal that this one replaces; the folder is not synced. Raises
+        ``StorageError``."""
         self._file.rename(path)
 
     def sync(self) -> None:
@@ -226,7 +286,9 @@ class GroupJournal:
         self._file.delete()
 
 
-def _header(layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, version: int) -> JournalHeader:
+def _header(
+    layout: JournalLayout, identity: bytes, group: int, writer_epoch: int, version: int
+) -> JournalHeader:
     return JournalHeader(
         magic=MAGIC,
         version=version,
@@ -257,7 +319,8 @@ def written_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def checked_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """bool[n]: which rows of a table were written and end in the right crc32c (u32) of the bytes before it, started from ``seed``."""
+    """bool[n]: which rows of a table were written and end in the right crc32c (u32) of the bytes before it,
+    started from ``seed``."""
     table = rows.view(np.uint8).reshape(len(rows), -1)
     recorded = table[:, -4:].copy().view("<u4").ravel()
     checked: np.ndarray = written_rows(rows) & (crc32c_of_rows(table[:, :-4], seed) == recorded)

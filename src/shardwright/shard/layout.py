@@ -1,10 +1,13 @@
-"""Where everything lies in a shard file: pure arithmetic from the chunk grid and the codec's worst case, known before any pixel arrives.
+"""Where everything lies in a shard file: pure arithmetic from the chunk grid and the codec's worst case,
+known before any pixel arrives.
 
-    index at the end:    | slot 0 | slot 1 | ... | slot n-1 | room for the index |      sealed: the index follows the last chunk, the tail is cut
-    index at the start:  | index, to a page edge | slot 0 | slot 1 | ... | slot n-1 |
+    index at the end:    | slot 0 | slot 1 | ... | slot n-1 | room for the index |      sealed: the index
+    follows the last chunk, the tail is cut index at the start:  | index, to a page edge | slot 0 | slot 1 |
+    ... | slot n-1 |
 
-A *layer* is what one slab puts into one shard file: its chunks are neighbours in slot order, so that a slab is written as one run. Slots exist
-only for chunks that touch the array; chunks past its edge have an index entry (absent) but no slot.
+A *layer* is what one slab puts into one shard file: its chunks are neighbours in slot order, so that a slab
+is written as one run. Slots exist only for chunks that touch the array; chunks past its edge have an index
+entry (absent) but no slot.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ def page_aligned(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """Layout of one shard file. ``chunks`` counts index entries (the whole shard), ``slots`` the chunks that touch the array."""
+    """Layout of one shard file. ``chunks`` counts index entries (the whole shard), ``slots`` the chunks that
+    touch the array."""
 
     chunks: int
     slots: int
@@ -53,9 +57,16 @@ class ShardLayout:
 
 def largest_shard(grid: Grid, max_encoded_bytes: int, index_at_start: bool) -> ShardLayout:
     """The largest shard file of an array, without building any table."""
-    slots_of_layer = math.prod(min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True))
+    slots_of_layer = math.prod(
+        min(s, n) for s, n in zip(grid.plane_shard_chunks, grid.plane_chunks, strict=True)
+    )
     layers = math.prod(grid.shard_chunks)
-    return ShardLayout(layers * math.prod(grid.plane_shard_chunks), layers * slots_of_layer, page_aligned(max_encoded_bytes), index_at_start)
+    return ShardLayout(
+        layers * math.prod(grid.plane_shard_chunks),
+        layers * slots_of_layer,
+        page_aligned(max_encoded_bytes),
+        index_at_start,
+    )
 
 
 def plane_table_bytes(grid: Grid) -> int:
@@ -65,16 +76,18 @@ def plane_table_bytes(grid: Grid) -> int:
 
 @dataclass(frozen=True)
 class PlaneChunks:
-    """The inner chunks that cover one frame as tables, file by file, row-major within a file. Equal for every slab of an array.
+    """The inner chunks that cover one frame as tables, file by file, row-major within a file. Equal for every
+    slab of an array.
 
     Those of one file are neighbours, so that what a task encodes for it can be written as one run.
 
-    geometry    int64[n,4]  where each chunk lies in the frame, as ``kernels.gather`` reads it: top row, left byte, rows, width in bytes
+    geometry    int64[n,4]  where each chunk lies in the frame, as ``kernels.gather`` reads it: top row, left
+                byte, rows, width in bytes
     file        int64[n]    which shard file of the group holds the chunk
     entry       int64[n]    its index entry within a layer of that file
     slot        int64[n]    its slot within a layer of that file
-    layer_slots int64[files]  slots of one layer in each file
-    chunk_rows, row_bytes, frame_row_bytes: the row length in which the kernels copy. A chunk as wide as the frame is copied a frame at a time.
+    layer_slots int64[files]  slots of one layer in each file chunk_rows, row_bytes, frame_row_bytes: the row
+    length in which the kernels copy. A chunk as wide as the frame is copied a frame at a time.
     """
 
     geometry: np.ndarray
@@ -98,7 +111,13 @@ class PlaneChunks:
         live_x = np.minimum(sx, nx - np.arange(shards_x) * sx)
         itemsize = grid.itemsize
         geometry = np.stack(
-            [gy * cy, gx * cx * itemsize, np.minimum(cy, rows - gy * cy), np.minimum(cx, columns - gx * cx) * itemsize], axis=1
+            [
+                gy * cy,
+                gx * cx * itemsize,
+                np.minimum(cy, rows - gy * cy),
+                np.minimum(cx, columns - gx * cx) * itemsize,
+            ],
+            axis=1,
         ).astype(np.int64)
         chunk_rows, row_bytes, frame_row_bytes = cy, cx * itemsize, columns * itemsize
         if cx == columns and rows % cy == 0:
@@ -143,13 +162,21 @@ class ArrayLayout:
     def shard(self, group: int, file: int) -> ShardLayout:
         """The layout of one file of a group; smaller at the array's far edges."""
         layers = math.prod(self.grid.group_extent_chunks(group))
-        return ShardLayout(self.chunks_per_shard, layers * int(self.plane.layer_slots[file]), self.slot_bytes, self.index_at_start)
+        return ShardLayout(
+            self.chunks_per_shard,
+            layers * int(self.plane.layer_slots[file]),
+            self.slot_bytes,
+            self.index_at_start,
+        )
 
     def layer_of_slab(self, slab: int) -> tuple[int, int]:
-        """(rank among index layers, rank among slot layers) of a slab within its group, both in storage order."""
+        """(rank among index layers, rank among slot layers) of a slab within its group, both in storage
+        order."""
         grid = self.grid
         group = grid.group_of_slab(slab)
-        place = grid.stored(tuple(g % s for g, s in zip(grid.slab_coordinates(slab), grid.shard_chunks, strict=True)))
+        place = grid.stored(
+            tuple(g % s for g, s in zip(grid.slab_coordinates(slab), grid.shard_chunks, strict=True))
+        )
         whole, live = grid.stored(grid.shard_chunks), grid.stored(grid.group_extent_chunks(group))
         index_layer = slot_layer = 0
         for i, all_of_axis, live_of_axis in zip(place, whole, live, strict=True):
@@ -160,5 +187,9 @@ class ArrayLayout:
     def shard_key(self, group: int, file: int) -> str:
         """The Zarr chunk key of one file, e.g. ``c/0/0/1``."""
         shards_x = self.grid.plane_shards[1]
-        coordinates = (*self.grid.stored(self.grid.group_coordinates(group)), file // shards_x, file % shards_x)
+        coordinates = (
+            *self.grid.stored(self.grid.group_coordinates(group)),
+            file // shards_x,
+            file % shards_x,
+        )
         return "/".join(["c", *map(str, coordinates)])

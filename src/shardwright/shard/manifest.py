@@ -1,8 +1,10 @@
-"""The manifest of an unfinished acquisition: what recovery must know before it can read anything else. ``.shardwright/acquisition.EPOCH.json``.
+"""The manifest of an unfinished acquisition: what recovery must know before it can read anything else.
+``.shardwright/acquisition.EPOCH.json``.
 
-Each writer has a file of its own, named by its epoch, and the highest epoch counts: whatever a writer that was taken over still does to its manifest,
-late as it may be, it does not do to its successor's. Replaced as a whole, atomically and synced. A JSON object with the fields of ``Manifest``,
-``format`` and ``crc32c``, which covers all the others: sorted keys, no spaces, ASCII.
+Each writer has a file of its own, named by its epoch, and the highest epoch counts: whatever a writer that
+was taken over still does to its manifest, late as it may be, it does not do to its successor's. Replaced as a
+whole, atomically and synced. A JSON object with the fields of ``Manifest``, ``format`` and ``crc32c``, which
+covers all the others: sorted keys, no spaces, ASCII.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ _MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Manifest:
-    """``identity``: 32 hex digits, one for each acquisition ever made. ``writer_epoch`` counts the writers that opened it, ``client_epoch`` the
-    clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as JSON values. ``io``: how its shards are filled. ``created_ns``: UTC
-    nanoseconds. ``spill_root``: the second root, None unless there is one. ``seen_stop``, ``seen_extent``: frames below this
-    sequence, and places below this index of the first axis, are known to have come once, although recovery has cleared what told of them.
-    ``files_epoch``: of the writer that took the store over last, 0 if none did; its groups are in a folder of that number.
+    """``identity``: 32 hex digits, one for each acquisition ever made. ``writer_epoch`` counts the writers
+    that opened it, ``client_epoch`` the clients that sent to it, both from 1. ``spec``: the ``ArraySpec`` as
+    JSON values. ``io``: how its shards are filled. ``created_ns``: UTC nanoseconds. ``spill_root``: the
+    second root, None unless there is one. ``seen_stop``, ``seen_extent``: frames below this sequence, and
+    places below this index of the first axis, are known to have come once, although recovery has cleared what
+    told of them. ``files_epoch``: of the writer that took the store over last, 0 if none did; its groups are
+    in a folder of that number.
     """
 
     identity: str
@@ -82,7 +86,8 @@ def has_manifest(workspace: Path) -> bool:
 
 
 def delete_manifests(workspace: Path, *, up_to_epoch: int) -> None:
-    """Those of this writer and of older ones, the oldest first, durably: none may count again when the highest is gone. Raises ``StorageError``."""
+    """Those of this writer and of older ones, the oldest first, durably: none may count again when the
+    highest is gone. Raises ``StorageError``."""
     for epoch in _epochs(workspace):
         if epoch <= up_to_epoch:
             with storage_errors("remove", workspace):
@@ -97,9 +102,13 @@ def _epochs(workspace: Path) -> list[int]:
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
-def write_manifest(workspace: Path, manifest: Manifest, may_replace: Callable[[], None] = lambda: None) -> None:
-    """Raises ``StorageError``, or what ``may_replace`` does, which is asked last; the old manifest is then still there."""
-    facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))  # as it will be read: the checksum covers that
+def write_manifest(
+    workspace: Path, manifest: Manifest, may_replace: Callable[[], None] = lambda: None
+) -> None:
+    """Raises ``StorageError``, or what ``may_replace`` does, which is asked last; the old manifest is then
+    still there."""
+    # as it will be read: the checksum covers that
+    facts = json.loads(json.dumps({"format": FORMAT, **asdict(manifest)}))
     if not manifest.files_epoch:
         del facts["files_epoch"]
         facts["format"] = FORMAT - 1
@@ -107,8 +116,8 @@ def write_manifest(workspace: Path, manifest: Manifest, may_replace: Callable[[]
 
 
 def read_manifest(workspace: Path) -> Manifest:
-    """The newest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError`` when it is of another version, ``StorageError`` when it
-    cannot be read or there is none."""
+    """The newest. Raises ``ShardFormatError`` when it is damaged, ``FormatVersionError`` when it is of
+    another version, ``StorageError`` when it cannot be read or there is none."""
     path = manifest_path(workspace, max(_epochs(workspace), default=1))
     text = read_range(path, 0, _MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
@@ -121,25 +130,35 @@ def read_manifest(workspace: Path) -> Manifest:
         raise ShardFormatError(f"{path} is damaged", expected="a JSON object", got=type(facts).__name__)
     recorded = facts.pop("crc32c", None)
     if _encode(facts) != text:
-        raise ShardFormatError(f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40])
+        raise ShardFormatError(
+            f"{path} is damaged: its crc32c does not hold", expected=_checksum(facts), got=repr(recorded)[:40]
+        )
     manifest = _parse(path, facts)
     if path != manifest_path(workspace, manifest.writer_epoch):
-        raise ShardFormatError(f"{path} is not what its name says", expected=f"writer epoch {manifest.writer_epoch}", got=path.name)
+        raise ShardFormatError(
+            f"{path} is not what its name says",
+            expected=f"writer epoch {manifest.writer_epoch}",
+            got=path.name,
+        )
     return manifest
 
 
 def check_writer_epoch(workspace: Path, epoch: int) -> None:
-    """Called before every rename to a final name. Raises ``FencedError`` when another writer has taken the acquisition over, or finished it."""
+    """Called before every rename to a final name. Raises ``FencedError`` when another writer has taken the
+    acquisition over, or finished it."""
     try:
         current = read_manifest(workspace).writer_epoch
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise FencedError(
-                f"the acquisition of {workspace.parent} was taken over and finished by another writer", expected=f"writer epoch {epoch}"
+                f"the acquisition of {workspace.parent} was taken over and finished by another writer",
+                expected=f"writer epoch {epoch}",
             ) from error
         raise
     if current != epoch:
-        raise FencedError(f"another writer has taken {workspace.parent} over", expected=f"writer epoch {epoch}", got=current)
+        raise FencedError(
+            f"another writer has taken {workspace.parent} over", expected=f"writer epoch {epoch}", got=current
+        )
 
 
 def _encode(facts: dict[str, Any]) -> bytes:
@@ -157,7 +176,9 @@ def _parse(path: Path, facts: dict[str, Any]) -> Manifest:
         facts = {**facts, "files_epoch": 0}
     for name, kind in _FIELD_TYPES.items():
         if name not in facts or not isinstance(facts[name], kind) or isinstance(facts[name], bool):
-            raise ShardFormatError(f"{path}: field {name!r} is missing or of the wrong type", got=repr(facts.get(name))[:80])
+            raise ShardFormatError(
+                f"{path}: field {name!r} is missing or of the wrong type", got=repr(facts.get(name))[:80]
+            )
     if facts.keys() != _FIELD_TYPES.keys():
         raise ShardFormatError(f"{path}: unknown fields", got=sorted(facts.keys() - _FIELD_TYPES.keys()))
     manifest = Manifest(**facts)

@@ -1,9 +1,9 @@
 """One shard file between its preallocation and its final name.
 
-Workers write chunks, into slots or packed, and their (offset, nbytes) into ``entries``; no two workers ever touch the same element or byte, so
-nothing is locked.
-The keeper thread creates and seals it: index -> end filling (unmap) -> gaps back -> cut -> sync -> rename without replacing -> folder sync.
-Only a complete shard carries a final name; a shard whose seal failed keeps its working name and is never retried in place.
+Workers write chunks, into slots or packed, and their (offset, nbytes) into ``entries``; no two workers ever
+touch the same element or byte, so nothing is locked. The keeper thread creates and seals it: index -> end
+filling (unmap) -> gaps back -> cut -> sync -> rename without replacing -> folder sync. Only a complete shard
+carries a final name; a shard whose seal failed keeps its working name and is never retried in place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ import numpy as np
 
 from shardwright.model.errors import StorageFullError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, rename_without_replacing, replace_by_rename, storage_errors, sync_directory
+from shardwright.storage.files import (
+    make_directories,
+    rename_without_replacing,
+    replace_by_rename,
+    storage_errors,
+    sync_directory,
+)
 from shardwright.storage.slot_file import IoMode, SlotFile
 
 from .index import EMPTY, empty_index, encode_index
@@ -31,7 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SealedShard:
-    """What a seal made: ``stored_bytes`` counts live chunk bytes and the index; ``path`` is None when every chunk was all fill."""
+    """What a seal made: ``stored_bytes`` counts live chunk bytes and the index; ``path`` is None when every
+    chunk was all fill."""
 
     path: Path | None
     stored_bytes: int
@@ -39,8 +46,9 @@ class SealedShard:
 
 
 class OpenShard:
-    """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one filesystem. ``replaces``: an
-    older shard, all of whose frames this one has, keeps the final name until this one takes it, while that array's record is held."""
+    """``working_path`` is a name no reader takes for a chunk, ``final_path`` the chunk's own; both on one
+    filesystem. ``replaces``: an older shard, all of whose frames this one has, keeps the final name until
+    this one takes it, while that array's record is held."""
 
     def __init__(
         self,
@@ -85,7 +93,8 @@ class OpenShard:
         self._file.rename(path)
 
     def record(self, entries: np.ndarray, offsets: np.ndarray, nbytes: np.ndarray) -> None:
-        """Note what was encoded: int64 arrays of equal length; chunks of 0 bytes stay absent. Called by workers for chunks of their own."""
+        """Note what was encoded: int64 arrays of equal length; chunks of 0 bytes stay absent. Called by
+        workers for chunks of their own."""
         here = nbytes > 0
         self.entries["offset"][entries[here]] = offsets[here]
         self.entries["nbytes"][entries[here]] = nbytes[here]
@@ -95,11 +104,13 @@ class OpenShard:
         return self._file.read(offset, nbytes)
 
     def copy_in(self, offset: int, data: bytes) -> None:
-        """Put a chunk that was encoded before where it was in another file; only the owner, while no worker writes."""
+        """Put a chunk that was encoded before where it was in another file; only the owner, while no worker
+        writes."""
         self._file.write(offset, data)
 
     def first_free(self) -> int:
-        """Where the next run of a packed shard goes: the first page behind all chunks. Only the owner, while no worker writes."""
+        """Where the next run of a packed shard goes: the first page behind all chunks. Only the owner, while
+        no worker writes."""
         return page_aligned(self._data_end())
 
     def _data_end(self) -> int:
@@ -107,29 +118,38 @@ class OpenShard:
         return int((live["offset"] + live["nbytes"]).max(initial=self.layout.data_start))
 
     def reserve_behind(self, start: int) -> None:
-        """Hold room back for every chunk of a packed shard that is still to come, from ``start`` on: what a crash left of dropped chunks lies before.
-        Where the disk has no room, the writes that come will say so. What is left of that page becomes zeros: an index that was written before the
-        crash may have begun there, and compaction keeps what it does not know.
+        """Hold room back for every chunk of a packed shard that is still to come, from ``start`` on: what a
+        crash left of dropped chunks lies before. Where the disk has no room, the writes that come will say
+        so. What is left of that page becomes zeros: an index that was written before the crash may have begun
+        there, and compaction keeps what it does not know.
         """
         live = int((self.entries["offset"] != EMPTY).sum())
         end = self._data_end()
         if end < start and not self._file.punch(end, start - end):
             self._file.write(end, bytes(start - end))
         with suppress(StorageFullError):
-            self._file.reserve(start + (self.layout.slots - live) * self.layout.slot_bytes + page_aligned(self.layout.index_bytes))
+            self._file.reserve(
+                start
+                + (self.layout.slots - live) * self.layout.slot_bytes
+                + page_aligned(self.layout.index_bytes)
+            )
 
     def sync(self) -> None:
-        """What was written before this call is durable after it. Raises ``StorageError``: the shard has then failed, whatever a later sync says."""
+        """What was written before this call is durable after it. Raises ``StorageError``: the shard has then
+        failed, whatever a later sync says."""
         self._file.sync()
 
     def seal(self, may_rename: Callable[[], None] = lambda: None) -> SealedShard:
-        """Finish the file under its final name. Raises ``StorageError`` (it has then failed), ``OutputExistsError`` or what ``may_rename`` does.
+        """Finish the file under its final name. Raises ``StorageError`` (it has then failed),
+        ``OutputExistsError`` or what ``may_rename`` does.
 
         After a ``StorageFullError``, once there is room, it may be called again and goes on where it was.
         """
         sealed = self.complete()
         if sealed.path is None:
-            if not self.renamed:  # only now: a missing file says that sealing has begun, which the journal must know all of the frames by then
+            # only now: a missing file says that sealing has begun, which the journal must know all of the
+            # frames by then
+            if not self.renamed:
                 may_rename()
                 self._file.discard()
                 self.renamed = True
@@ -181,7 +201,8 @@ class OpenShard:
             reach(point)
 
     def _give_gaps_back(self, starts: np.ndarray, ends: np.ndarray) -> int:
-        """Punch the whole pages between one chunk's end and the next one's start; returns the bytes of all gaps."""
+        """Punch the whole pages between one chunk's end and the next one's start; returns the bytes of all
+        gaps."""
         previous_end = self.layout.index_bytes if self.layout.index_at_start else 0
         gap_bytes = 0
         supported = True

@@ -1,7 +1,9 @@
-"""What a journal says was stored, held against the bytes that are there: which slabs of a group are whole. For recovery, and for rewriting a shard.
+"""What a journal says was stored, held against the bytes that are there: which slabs of a group are whole.
+For recovery, and for rewriting a shard.
 
-A slab is whole when every chunk of it is journaled, the bytes of every chunk fit their crc32c, and all its frame records are there. Everything else
-counts as not stored. Reads each chunk once, in several threads; the checksum releases the GIL.
+A slab is whole when every chunk of it is journaled, the bytes of every chunk fit their crc32c, and all its
+frame records are there. Everything else counts as not stored. Reads each chunk once, in several threads; the
+checksum releases the GIL.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class ReadBack:
 
     def was_stored(self, places: SlabPlaces) -> bool:
         """Whether every chunk of a slab was journaled, so that its frames may have been acknowledged."""
-        return all(bool(written[places.slot[places.file == f]].all()) for f, written in enumerate(self.written))
+        return all(
+            bool(written[places.slot[places.file == f]].all()) for f, written in enumerate(self.written)
+        )
 
     def tells_frames(self, places: SlabPlaces) -> bool:
         """Whether every frame of a stored slab is known."""
@@ -68,7 +72,8 @@ class ReadBack:
 
     @property
     def chunks_dropped(self) -> int:
-        """Chunks whose slab is not whole, or whose bytes do not hold; their frames were never acknowledged, or are in the staging area, or lost."""
+        """Chunks whose slab is not whole, or whose bytes do not hold; their frames were never acknowledged,
+        or are in the staging area, or lost."""
         return sum(places.slot.size for places in self.torn)
 
 
@@ -82,7 +87,8 @@ def read_back(
     threads: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> ReadBack:
-    """``shards[f]`` None: file f has its final name, so that all it holds is good, or it is one of the ``lost``.
+    """``shards[f]`` None: file f has its final name, so that all it holds is good, or it is one of the
+    ``lost``.
 
     Raises ``StorageError`` when the journal cannot be read; chunks that cannot be read are not believed.
     ``progress`` hears of bytes as they are checked.
@@ -113,10 +119,14 @@ def read_back(
 
 
 def fits_checksum(chunk: memoryview, data_crc: int) -> bool:
-    """Whether the encoded bytes are those that the journal names; a chunk may end in an inner crc32c, which then equals ``data_crc``."""
+    """Whether the encoded bytes are those that the journal names; a chunk may end in an inner crc32c, which
+    then equals ``data_crc``."""
     body = crc32c.crc32c(chunk[:-INNER_CHECKSUM_BYTES])
     inner = bytes(chunk[-INNER_CHECKSUM_BYTES:])
-    return bool(crc32c.crc32c(inner, body) == data_crc or (body == data_crc and int.from_bytes(inner, "little") == body))
+    return bool(
+        crc32c.crc32c(inner, body) == data_crc
+        or (body == data_crc and int.from_bytes(inner, "little") == body)
+    )
 
 
 def _frames_complete(records: np.ndarray) -> bool:
@@ -124,8 +134,15 @@ def _frames_complete(records: np.ndarray) -> bool:
     return records.size > 0 and bool((records["slab_frames"] == records.size % (1 << 16)).all())
 
 
-def _check_chunks(pool: ThreadPoolExecutor, shard: Readable, table: np.ndarray, believed: np.ndarray, progress: Callable[[int], None] | None) -> int:
-    """Clear ``believed`` where a chunk's bytes do not fit; returns the bytes read. A piece that cannot be read is not believed."""
+def _check_chunks(
+    pool: ThreadPoolExecutor,
+    shard: Readable,
+    table: np.ndarray,
+    believed: np.ndarray,
+    progress: Callable[[int], None] | None,
+) -> int:
+    """Clear ``believed`` where a chunk's bytes do not fit; returns the bytes read. A piece that cannot be
+    read is not believed."""
     present = np.flatnonzero(believed & (table["offset"] != ABSENT))
     pieces = _pieces(table, present)
 
@@ -148,8 +165,9 @@ def _check_chunks(pool: ThreadPoolExecutor, shard: Readable, table: np.ndarray, 
 
 
 def _pieces(table: np.ndarray, slots: np.ndarray) -> list[np.ndarray]:
-    """Slots, in the order of their chunks in the file (packed ones lie in any), in pieces of about ``READ_BYTES`` of it. A piece ends where a gap is
-    wider than a chunk, so that gaps are not read for nothing."""
+    """Slots, in the order of their chunks in the file (packed ones lie in any), in pieces of about
+    ``READ_BYTES`` of it. A piece ends where a gap is wider than a chunk, so that gaps are not read for
+    nothing."""
     slots = slots[np.argsort(table["offset"][slots], kind="stable")]
     pieces: list[np.ndarray] = []
     first = 0

@@ -1,7 +1,9 @@
-"""A group whose files met an I/O error goes to new files: what can be read back and holds is copied, chunk by chunk to the same places.
+"""A group whose files met an I/O error goes to new files: what can be read back and holds is copied, chunk by
+chunk to the same places.
 
-Never retried in place: after a failed sync the next one says that all is well. The copy is synced before it takes the old files' names, so that
-nothing that was durable stops being so. Slabs that were at the workers are not copied: their frames are still held and are encoded again.
+Never retried in place: after a failed sync the next one says that all is well. The copy is synced before it
+takes the old files' names, so that nothing that was durable stops being so. Slabs that were at the workers
+are not copied: their frames are still held and are encoded again.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ def rewrite_group(
     create: Callable[[], GroupFiles],
     may_rename: Callable[[], None] = lambda: None,
 ) -> tuple[GroupFiles, set[int], np.ndarray]:
-    """(the new files, slabs saved in them and durable there, records of the frames that could not be saved). ``stored_slabs`` were acknowledged; of
-    these, frames of ``held_slabs`` are still in memory and not lost, even if they cannot be read back.
+    """(the new files, slabs saved in them and durable there, records of the frames that could not be saved).
+    ``stored_slabs`` were acknowledged; of these, frames of ``held_slabs`` are still in memory and not lost,
+    even if they cannot be read back.
 
-    ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; whatever the old files held can then still be recovered.
+    ``create`` makes new files with ``REWRITE_SUFFIX``. Raises ``StorageError``; whatever the old files held
+    can then still be recovered.
     """
     found = read_back(layout, old.group, old.journal, old.shards)
     new = create()
@@ -68,5 +72,9 @@ def _copy_slab(old: GroupFiles, new: GroupFiles, found: ReadBack, places: SlabPl
         target.entries["offset"][places.entry[mine]] = entries["offset"]
         target.entries["nbytes"][places.entry[mine]] = entries["nbytes"]
         tables.append(entries[np.argsort(places.slot[mine])])
-    records = np.where(found.record_valid[places.slot_layer], found.records[places.slot_layer], np.zeros(1, found.records.dtype))
+    records = np.where(
+        found.record_valid[places.slot_layer],
+        found.records[places.slot_layer],
+        np.zeros(1, found.records.dtype),
+    )
     new.journal.copy_slab(places.slot_layer, records, tables)

@@ -1,4 +1,5 @@
-"""crc32c of every row of a table at once: all rows go through the same byte columns together, no Python for each."""
+"""crc32c of every row of a table at once: all rows go through the same byte columns together, no Python for
+each."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _TABLE = _word_table()
 
 
 def crc32c_of_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """uint32[n]: of each row of uint8[n, bytes], whose number is even, the crc32c that goes on from ``seed``."""
+    """uint32[n]: of each row of uint8[n, bytes], whose number is even, the crc32c that goes on from
+    ``seed``."""
     assert rows.shape[1] % 2 == 0, "every record is made of whole words"
     crcs = np.full(len(rows), seed ^ 0xFFFFFFFF, np.uint32)
     for start in range(0, len(rows), _BLOCK_ROWS):

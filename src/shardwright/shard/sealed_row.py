@@ -1,6 +1,8 @@
-"""The sealed shards of a group that takes frames again: their chunks are read, and copied as they are into files in progress.
+"""The sealed shards of a group that takes frames again: their chunks are read, and copied as they are into
+files in progress.
 
-The shards keep their final names, so that readers miss nothing, until the new ones, which then have all of their chunks, take these names.
+The shards keep their final names, so that readers miss nothing, until the new ones, which then have all of
+their chunks, take these names.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _old(path: Path) -> Iterator[None]:
-    """Whatever keeps an old file from being read costs its row, and not the acquisition: a ``StorageError`` is one of the disk that is written."""
+    """Whatever keeps an old file from being read costs its row, and not the acquisition: a ``StorageError``
+    is one of the disk that is written."""
     try:
         with storage_errors("read", path):
             yield
@@ -46,8 +49,9 @@ def _old(path: Path) -> Iterator[None]:
 
 
 class _FinalShard:
-    """One shard under its final name. ``data_crcs``: of the chunks that were read, as a worker would journal them; of one whose own crc32c does not
-    hold, that of all its bytes, so that it stays what it is. Raises ``ShardFormatError`` for whatever cannot be read."""
+    """One shard under its final name. ``data_crcs``: of the chunks that were read, as a worker would journal
+    them; of one whose own crc32c does not hold, that of all its bytes, so that it stays what it is. Raises
+    ``ShardFormatError`` for whatever cannot be read."""
 
     def __init__(self, layout: ShardLayout, path: Path, *, inner_checksum: bool) -> None:
         self._path = path
@@ -67,7 +71,8 @@ class _FinalShard:
             raise
         self._was_read = np.zeros(layout.chunks, np.bool_)
         self.data_crcs = np.zeros(layout.chunks, np.uint32)
-        self._own_crcs = np.zeros(layout.chunks, np.uint32)  # what a chunk says of itself, where it says anything
+        # what a chunk says of itself, where it says anything
+        self._own_crcs = np.zeros(layout.chunks, np.uint32)
 
     def chunk(self, entry: int) -> bytes | None:
         """The encoded bytes of one chunk; None when it is absent. Raises ``ShardFormatError``."""
@@ -75,7 +80,9 @@ class _FinalShard:
         if offset == ABSENT:
             return None
         if nbytes > self._slot_bytes:
-            raise ShardFormatError("a chunk is longer than its slot", expected=f"at most {self._slot_bytes} bytes", got=nbytes)
+            raise ShardFormatError(
+                "a chunk is longer than its slot", expected=f"at most {self._slot_bytes} bytes", got=nbytes
+            )
         data = self._read(offset, nbytes)
         if not self._was_read[entry]:
             self._note_crcs(entry, data)
@@ -90,23 +97,30 @@ class _FinalShard:
         self._own_crcs[entry] = own if self._inner_checksum else crc
 
     def sums(self) -> set[Sum]:
-        """By which the array's record may know this shard: as its chunks are, and as they say they are. The latter tells that chunks which were
-        damaged since are these very ones. Raises ``ShardFormatError``."""
+        """By which the array's record may know this shard: as its chunks are, and as they say they are. The
+        latter tells that chunks which were damaged since are these very ones. Raises ``ShardFormatError``."""
         there = np.flatnonzero(self._entries["offset"] != ABSENT)
         for entry in there[~self._was_read[there]].tolist():
             self.chunk(entry)
         if not there.size:
             return {None}
-        return {shard_sum(there, self._entries["nbytes"][there], crcs[there]) for crcs in (self.data_crcs, self._own_crcs)}
+        return {
+            shard_sum(there, self._entries["nbytes"][there], crcs[there])
+            for crcs in (self.data_crcs, self._own_crcs)
+        }
 
     def _read(self, offset: int, nbytes: int) -> bytes:
         pieces, done = [], 0
         with _old(self._path), suppress(OverflowError):  # no file has such an offset
-            while done < nbytes and (piece := os.pread(self._file.fileno(), min(nbytes - done, 1 << 30), offset + done)):
+            while done < nbytes and (
+                piece := os.pread(self._file.fileno(), min(nbytes - done, 1 << 30), offset + done)
+            ):
                 pieces.append(piece)
                 done += len(piece)
         if done < nbytes:
-            raise ShardFormatError(f"{self._path} ends too early", expected=f"{nbytes} bytes at {offset}", got=done)
+            raise ShardFormatError(
+                f"{self._path} ends too early", expected=f"{nbytes} bytes at {offset}", got=done
+            )
         return b"".join(pieces)
 
     def close(self) -> None:
@@ -114,11 +128,15 @@ class _FinalShard:
 
 
 class SealedRow:
-    """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None where all of file f is fill value.
+    """The shards of one sealed group, open for reading; a context manager. ``shards[f]`` is None where all of
+    file f is fill value.
 
-    Raises ``ShardFormatError`` when a shard cannot be read, or is not there and the array's record tells of it."""
+    Raises ``ShardFormatError`` when a shard cannot be read, or is not there and the array's record tells of
+    it."""
 
-    def __init__(self, layout: ArrayLayout, group: int, placements: Iterable[Placement], *, inner_checksum: bool) -> None:
+    def __init__(
+        self, layout: ArrayLayout, group: int, placements: Iterable[Placement], *, inner_checksum: bool
+    ) -> None:
         self.group = group
         self._layout = layout
         self._files = ExitStack()
@@ -132,7 +150,11 @@ class SealedRow:
             for file, key in enumerate(self._keys):
                 path = self.placement.final(key)
                 there = os.path.lexists(path)
-                shard = _FinalShard(layout.shard(group, file), path, inner_checksum=inner_checksum) if there else None
+                shard = (
+                    _FinalShard(layout.shard(group, file), path, inner_checksum=inner_checksum)
+                    if there
+                    else None
+                )
                 if shard is not None:
                     opened.callback(shard.close)
                 elif self._known[key] and None not in self._known[key]:
@@ -141,11 +163,13 @@ class SealedRow:
             self._files = opened.pop_all()
 
     def check(self) -> None:
-        """Whether these are the shards that were sealed: what others put in their place must not get a sum of its own. Reads what was not read yet.
-        Raises ``ShardFormatError``."""
+        """Whether these are the shards that were sealed: what others put in their place must not get a sum of
+        its own. Reads what was not read yet. Raises ``ShardFormatError``."""
         for key, shard in zip(self._keys, self._shards, strict=True):
             if shard is not None and self._known[key] and self._known[key].isdisjoint(shard.sums()):
-                raise ShardFormatError(f"{self.placement.final(key)} is not what was sealed (record: {SUMS_NAME})")
+                raise ShardFormatError(
+                    f"{self.placement.final(key)} is not what was sealed (record: {SUMS_NAME})"
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -164,11 +188,15 @@ class SealedRow:
     def chunks(self, places: SlabPlaces) -> list[bytes | None]:
         """Of one slab, in the order of ``places``; None for a chunk that is all fill."""
         shards = [self._shards[file] for file in places.file.tolist()]
-        return [None if shard is None else shard.chunk(entry) for shard, entry in zip(shards, places.entry.tolist(), strict=True)]
+        return [
+            None if shard is None else shard.chunk(entry)
+            for shard, entry in zip(shards, places.entry.tolist(), strict=True)
+        ]
 
     def copy_slab(self, slab: int, records: np.ndarray, new: GroupFiles) -> int:
-        """One slab as it is, damage included, into files in progress; ``records`` [frames_per_slab] are its frames', zeros where none came.
-        Returns the bytes copied. Raises ``ShardFormatError``, ``StorageError``."""
+        """One slab as it is, damage included, into files in progress; ``records`` [frames_per_slab] are its
+        frames', zeros where none came. Returns the bytes copied. Raises ``ShardFormatError``,
+        ``StorageError``."""
         layout, places = self._layout, slab_places(self._layout, slab)
         entries = np.zeros(places.slot.size, CHUNK_ENTRY)
         entries["offset"] = entries["nbytes"] = ABSENT
@@ -179,7 +207,11 @@ class SealedRow:
             file, entry = int(places.file[i]), int(places.entry[i])
             old, target = self._shards[file], new.slots[file]
             assert old is not None, "it has this chunk"
-            offset = int(new.cursors[file]) if new.journal.packed else target.layout.data_start + int(places.slot[i]) * layout.slot_bytes
+            offset = (
+                int(new.cursors[file])
+                if new.journal.packed
+                else target.layout.data_start + int(places.slot[i]) * layout.slot_bytes
+            )
             new.cursors[file] += len(chunk)
             target.copy_in(offset, chunk)
             entries["offset"][i], entries["nbytes"][i] = offset, len(chunk)

@@ -1,13 +1,17 @@
-"""What each shard of an array held when it was made: ARRAY/shards.crc32c, JSON lines, so that one which was altered, swapped or deleted is told.
+"""What each shard of an array held when it was made: ARRAY/shards.crc32c, JSON lines, so that one which was
+altered, swapped or deleted is told.
 
     {"version": 1, "key": "c/0/0/0", "crc32c": 439041101, "check": 2779187741}
 
-``crc32c`` is over 16 bytes for each chunk that is there, in the order of their numbers: the number (u32), the crc32c of the encoded bytes without an
-inner crc32c at their end (u32), the bytes in the index (u64), little-endian. Where chunks lie is no part of it, so that packing and moving keep it.
-null: the shard was all fill value and has no file. ``check``: crc32c of ``KEY CRC32C`` as text; a line that it does not fit says nothing.
+``crc32c`` is over 16 bytes for each chunk that is there, in the order of their numbers: the number (u32), the
+crc32c of the encoded bytes without an inner crc32c at their end (u32), the bytes in the index (u64),
+little-endian. Where chunks lie is no part of it, so that packing and moving keep it. null: the shard was all
+fill value and has no file. ``check``: crc32c of ``KEY CRC32C`` as text; a line that it does not fit says
+nothing.
 
-A line is durable before its shard gets its name, and none is ever taken back: what a crash leaves is one too many. So a key may have several lines,
-and a shard must fit one of them. A key without a line is of a shard that was made by an earlier release, or by another program.
+A line is durable before its shard gets its name, and none is ever taken back: what a crash leaves is one too
+many. So a key may have several lines, and a shard must fit one of them. A key without a line is of a shard
+that was made by an earlier release, or by another program.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ def shard_sum(numbers: npt.NDArray[Any], nbytes: npt.NDArray[Any], data_crcs: np
 
 
 def sum_of_journaled(entries: npt.NDArray[np.void], journal: GroupJournal, file: int) -> Sum:
-    """Of a shard in progress, by the index that it will have and the checksums in its group's journal. None when all of it is fill value.
+    """Of a shard in progress, by the index that it will have and the checksums in its group's journal. None
+    when all of it is fill value.
 
     Raises ``StorageError``, and ``ShardFormatError`` when the journal does not tell of every chunk.
     """
@@ -60,7 +65,9 @@ def sum_of_journaled(entries: npt.NDArray[np.void], journal: GroupJournal, file:
     told = np.sort(told[(states == VALID) & (told["offset"] != EMPTY)], order="offset")
     live = entries[numbers]
     places = np.searchsorted(told["offset"], live["offset"])
-    if not told.size or not np.array_equal(told[np.minimum(places, told.size - 1)][["offset", "nbytes"]], live[["offset", "nbytes"]]):
+    if not told.size or not np.array_equal(
+        told[np.minimum(places, told.size - 1)][["offset", "nbytes"]], live[["offset", "nbytes"]]
+    ):
         raise ShardFormatError(f"{journal.path} does not tell of every chunk of its shards")
     return shard_sum(numbers, live["nbytes"], told["data_crc"][places])
 
@@ -77,21 +84,25 @@ class ShardSums:
     def append(self, sums: Mapping[str, Sum]) -> None:
         """Durable when it returns. Raises ``StorageError`` (``StorageFullError``)."""
         lines = "".join(
-            f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)})}\n" for key, value in sums.items()
+            f"{json.dumps({'version': VERSION, 'key': key, 'crc32c': value, 'check': _check(key, value)})}\n"
+            for key, value in sums.items()
         )
         if lines:
-            append_file(self.path, f"\n{lines}".encode(), "sums")  # in front too: a line that a crash cut short ends there
+            # in front too: a line that a crash cut short ends there
+            append_file(self.path, f"\n{lines}".encode(), "sums")
 
     def held(self, *, create: bool = True) -> AbstractContextManager[None]:
-        """The right to replace or delete a shard that has its final name; what it replaces is looked at inside. A compaction and an acquisition that
-        took up a sealed row again may both be about to. For a rename only. Raises ``StorageError``.
+        """The right to replace or delete a shard that has its final name; what it replaces is looked at
+        inside. A compaction and an acquisition that took up a sealed row again may both be about to. For a
+        rename only. Raises ``StorageError``.
 
         ``create``: also in an array without a record, where an acquisition may be at work.
         """
         return file_held(self.path, "sums", create=create)
 
     def read(self, on_damaged: Callable[[int], None] = lambda line: None) -> dict[str, set[Sum]]:
-        """All sums by key. ``on_damaged`` is told the number of each line that says nothing, but of those that a crash has cut short.
+        """All sums by key. ``on_damaged`` is told the number of each line that says nothing, but of those
+        that a crash has cut short.
 
         Raises ``ShardFormatError``, ``FormatVersionError``, ``StorageError``.
         """
@@ -141,5 +152,9 @@ def _parsed(line: bytes, path: Path) -> Iterator[tuple[str, Sum]]:
     if isinstance(facts, dict) and {"version", "key", "crc32c", "check"} <= facts.keys():
         check_version(facts["version"], VERSION, path)
         key, value = facts["key"], facts["crc32c"]
-        if isinstance(key, str) and (value is None or type(value) is int) and facts["check"] == _check(key, value):
+        if (
+            isinstance(key, str)
+            and (value is None or type(value) is int)
+            and facts["check"] == _check(key, value)
+        ):
             yield key, value

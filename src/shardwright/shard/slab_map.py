@@ -1,6 +1,8 @@
-"""Which index entries and slots of a group's shard files belong to which slab: what turns a journal back into shards in progress.
+"""Which index entries and slots of a group's shard files belong to which slab: what turns a journal back into
+shards in progress.
 
-Pure arithmetic over ``ArrayLayout``; numbers of slabs are the grid's, slot layers count the slabs of one group in the order their chunks are stored.
+Pure arithmetic over ``ArrayLayout``; numbers of slabs are the grid's, slot layers count the slabs of one
+group in the order their chunks are stored.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class SlabPlaces:
 
     def only(self, chunks: np.ndarray) -> SlabPlaces:
         """Some of its chunks, by their numbers."""
-        return SlabPlaces(self.slab, self.slot_layer, self.file[chunks], self.slot[chunks], self.entry[chunks])
+        return SlabPlaces(
+            self.slab, self.slot_layer, self.file[chunks], self.slot[chunks], self.entry[chunks]
+        )
 
 
 def slabs_of_group(layout: ArrayLayout, group: int) -> list[int]:

@@ -1,9 +1,12 @@
-"""The staging area: whole frames of slabs that are still incomplete, so that a slow camera's frames survive a crash. FORMAT.md, "The staging area".
+"""The staging area: whole frames of slabs that are still incomplete, so that a slow camera's frames survive a
+crash. FORMAT.md, "The staging area".
 
-    | header, one page | frame records: one a slot, to a page edge | pixels of slot 0, to a page edge | of slot 1 | ... |
+    | header, one page | frame records: one a slot, to a page edge | pixels of slot 0, to a page edge | of
+    slot 1 | ... |
 
-A slot is free again when its frame's slab is stored in a shard; the owner keeps count of that, not the file. A frame written over another one leaves,
-until its record follows, a record that its pixels do not fit: it counts as none.
+A slot is free again when its frame's slab is stored in a shard; the owner keeps count of that, not the file.
+A frame written over another one leaves, until its record follows, a record that its pixels do not fit: it
+counts as none.
 """
 
 from __future__ import annotations
@@ -44,9 +47,12 @@ class StagingHeader(NamedTuple):
 
 
 class StagingArea:
-    """One open staging area of ``slots`` frames. Workers write into it (``kernels.journal``), through ``descriptor``; each slot has one writer."""
+    """One open staging area of ``slots`` frames. Workers write into it (``kernels.journal``), through
+    ``descriptor``; each slot has one writer."""
 
-    def __init__(self, file: TableFile, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> None:
+    def __init__(
+        self, file: TableFile, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
+    ) -> None:
         self.slots = slots
         self.frame_bytes = frame_bytes
         self.seed = file_seed(identity, _NO_GROUP)
@@ -55,21 +61,28 @@ class StagingArea:
         self._data_start = _data_start(slots, record)
 
     @classmethod
-    def create(cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> StagingArea:
+    def create(
+        cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
+    ) -> StagingArea:
         """An empty staging area, durable with its name. Raises ``StorageError``; a failure leaves no file."""
         header = _header(slots, frame_bytes, record, identity)
         file = TableFile.create(path, "staging", header.file_bytes, encode_header(_HEADER, header))
         return cls(file, slots, frame_bytes, record, identity)
 
     @classmethod
-    def open(cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes) -> StagingArea:
-        """That of this very acquisition. Raises ``ShardFormatError`` when its size or header does not fit or is damaged, ``StorageError``."""
+    def open(
+        cls, path: Path, slots: int, frame_bytes: int, record: np.dtype[np.void], identity: bytes
+    ) -> StagingArea:
+        """That of this very acquisition. Raises ``ShardFormatError`` when its size or header does not fit or
+        is damaged, ``StorageError``."""
         expected = _header(slots, frame_bytes, record, identity)
         file = TableFile.open(path, "staging", expected.file_bytes)
         try:
             page = np.empty(PAGE_BYTES, np.uint8)
             file.read_into(0, page)
-            expect_header(decode_header(page.tobytes(), _HEADER, MAGIC, path), expected, StagingHeader._fields, path)
+            expect_header(
+                decode_header(page.tobytes(), _HEADER, MAGIC, path), expected, StagingHeader._fields, path
+            )
         except BaseException:
             file.close()
             raise
@@ -97,7 +110,8 @@ class StagingArea:
         return PAGE_BYTES + slot * self._record.itemsize
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """(frame records [slots], bool[slots]: written, readable, and both checksums hold). Reads every staged frame. Raises ``StorageError``."""
+        """(frame records [slots], bool[slots]: written, readable, and both checksums hold). Reads every
+        staged frame. Raises ``StorageError``."""
         records = self._file.read_table(PAGE_BYTES, self.slots, self._record)
         valid = checked_rows(records, self.seed)
         pixels = np.empty(self.frame_bytes, np.uint8)
@@ -110,21 +124,25 @@ class StagingArea:
         return records, valid
 
     def spoiled(self, records: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Of what ``read`` has returned: the records of frames whose pixels do not fit, and whether there are records that cannot be read either. A
-        frame that was being written over such a one is not meant: that one's slab is stored."""
+        """Of what ``read`` has returned: the records of frames whose pixels do not fit, and whether there are
+        records that cannot be read either. A frame that was being written over such a one is not meant: that
+        one's slab is stored."""
         readable = checked_rows(records, self.seed)
         return records[readable & ~valid], bool((written_rows(records) & ~readable).any())
 
     def map(self) -> int:
-        """Address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's are ``k * slot_bytes`` further."""
+        """Address of slot 0's pixels in a read-only mapping that lasts until ``close``; slot k's are ``k *
+        slot_bytes`` further."""
         return self._file.map() + self._data_start
 
     def address_of(self, slots: np.ndarray) -> np.ndarray:
-        """int64[n]: where the pixels of the frames in ``slots`` (int64[n]) are mapped, until ``close``. Raises ``StorageError``."""
+        """int64[n]: where the pixels of the frames in ``slots`` (int64[n]) are mapped, until ``close``.
+        Raises ``StorageError``."""
         return self.map() + self.slot_bytes * slots.astype(np.int64)
 
     def put_pixels(self, slot: int, offset: int, pixels: bytes) -> None:
-        """Bytes of the frame in a free slot, from byte ``offset`` of the frame on; its record comes last. Raises ``StorageError``."""
+        """Bytes of the frame in a free slot, from byte ``offset`` of the frame on; its record comes last.
+        Raises ``StorageError``."""
         self._file.write(self.data_place(slot) + offset, pixels, "write")
 
     def put_record(self, slot: int, record: np.ndarray, pixels_crc: int) -> None:

@@ -1,5 +1,6 @@
-"""Whether the files of an unfinished store are of versions that this release reads. Asked before anything is changed there: what a newer release
-wrote would look damaged otherwise, and be set aside, cleared or sealed without its frames.
+"""Whether the files of an unfinished store are of versions that this release reads. Asked before anything is
+changed there: what a newer release wrote would look damaged otherwise, and be set aside, cleared or sealed
+without its frames.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def refuse_other_versions(workspace: Path, identity: bytes) -> None:
-    """Raises ``FormatVersionError`` for the first journal, staging area or frame log of another version, ``StorageError``. Damaged ones pass."""
+    """Raises ``FormatVersionError`` for the first journal, staging area or frame log of another version,
+    ``StorageError``. Damaged ones pass."""
     with storage_errors("look into", workspace):
         names = sorted(entry.name for entry in workspace.iterdir())
     for name in names:
@@ -37,7 +39,8 @@ def refuse_other_versions(workspace: Path, identity: bytes) -> None:
 def _check(path: Path, magic: bytes, known: int, seed: int = 0) -> None:
     with storage_errors("read", path):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # a named pipe must not wait for a writer
+            # a named pipe must not wait for a writer
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return  # its writer is at work, and has just sealed it
         try:

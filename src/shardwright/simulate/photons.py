@@ -1,11 +1,15 @@
-"""Simulated camera frames: Poisson photon noise on a fluorescence-like background, any frame from (seed, index) alone.
+"""Simulated camera frames: Poisson photon noise on a fluorescence-like background, any frame from (seed,
+index) alone.
 
-    pool       POOL_FRAMES noisy exposures of one sample, drawn once from the seed; the sample wraps around at the frame's edges
-    frame i    exposure ``i % POOL_FRAMES``, moved cyclically by ``(start + i * STEP_PIXELS) % pixels`` pixels: the stage drifts
-    stamp      the first 64 pixels (fewer in a smaller frame) are the bits of i, lowest first, as pixels of value 0 or 1
+    pool       POOL_FRAMES noisy exposures of one sample, drawn once from the seed; the sample wraps around at
+               the frame's edges
+    frame i    exposure ``i % POOL_FRAMES``, moved cyclically by ``(start + i * STEP_PIXELS) % pixels``
+               pixels: the stage drifts
+    stamp      the first 64 pixels (fewer in a smaller frame) are the bits of i, lowest first, as pixels of
+               value 0 or 1
 
-An exposure is kept twice in a row, so that every cyclic move is one contiguous copy: a frame costs one memcpy. The stamp works for every dtype
-and tells any two frames apart that the pixels alone might not.
+An exposure is kept twice in a row, so that every cyclic move is one contiguous copy: a frame costs one
+memcpy. The stamp works for every dtype and tells any two frames apart that the pixels alone might not.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ def _as_pixels(counts: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray
 
 
 class PhotonFrames:
-    """The frames of one simulated camera. ``shape`` is (rows, columns); ``frame(i)`` depends on shape, dtype, seed and i only."""
+    """The frames of one simulated camera. ``shape`` is (rows, columns); ``frame(i)`` depends on shape, dtype,
+    seed and i only."""
 
     def __init__(self, shape: tuple[int, int], dtype: str = "uint16", seed: int = 0) -> None:
         if min(shape) < 1:
@@ -76,6 +81,7 @@ class PhotonFrames:
 
 
 def stamped_index(frame: np.ndarray[Any, Any]) -> int:
-    """The index that a frame of ``PhotonFrames`` carries (its low bits, in a frame of fewer than 64 pixels)."""
+    """The index that a frame of ``PhotonFrames`` carries (its low bits, in a frame of fewer than 64
+    pixels)."""
     bits = frame.reshape(-1)[:STAMP_PIXELS] != 0
     return sum(1 << i for i, bit in enumerate(bits) if bit)

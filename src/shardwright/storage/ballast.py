@@ -1,4 +1,5 @@
-"""The ballast: disk that is held back while there is plenty, and given up so that sealing and recovery get through when there is none."""
+"""The ballast: disk that is held back while there is plenty, and given up so that sealing and recovery get
+through when there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Ballast:
-    """One preallocated file of ``nbytes`` (0: no ballast at all). It may be there already, from a process that died."""
+    """One preallocated file of ``nbytes`` (0: no ballast at all). It may be there already, from a process
+    that died."""
 
     def __init__(self, path: Path, nbytes: int) -> None:
         assert nbytes >= 0, "a size"
@@ -22,7 +24,8 @@ class Ballast:
         self.nbytes = nbytes
 
     def fill(self) -> bool:
-        """Take the room. False when the disk does not have it, and nothing is taken then. Raises ``StorageError`` for anything but a full disk."""
+        """Take the room. False when the disk does not have it, and nothing is taken then. Raises
+        ``StorageError`` for anything but a full disk."""
         if self.nbytes == 0:
             return True
         with storage_errors("fill", self.path):
@@ -41,7 +44,8 @@ class Ballast:
         return True
 
     def release(self) -> bool:
-        """Give the room back. True when there was some. Deletes the file: on a full copy-on-write filesystem that still works."""
+        """Give the room back. True when there was some. Deletes the file: on a full copy-on-write filesystem
+        that still works."""
         with storage_errors("release", self.path):
             try:
                 held = self.path.stat().st_blocks > 0

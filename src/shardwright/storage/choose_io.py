@@ -1,13 +1,18 @@
-"""What ``auto`` means where a store lies: the filesystem says which ways of writing are safe there, a short measurement which of them is fast.
+"""What ``auto`` means where a store lies: the filesystem says which ways of writing are safe there, a short
+measurement which of them is fast.
 
-    direct   offered where an aligned O_DIRECT write works; the favourite: it costs a tenth of the processors' time and no page cache
+    direct   offered where an aligned O_DIRECT write works; the favourite: it costs a tenth of the processors'
+             time and no page cache
     pwrite   offered everywhere
-    mmap     offered where neither a full disk nor a lost server can end the process by SIGBUS; never what ``auto`` means: a process of the same
-             user that truncates a working file, or a disk that dies, ends this one, and with it every acquisition. Only who asks for it gets it
+    mmap     offered where neither a full disk nor a lost server can end the process by SIGBUS; never what
+             ``auto`` means: a process of the same
+             user that truncates a working file, or a disk that dies, ends this one, and with it every
+             acquisition. Only who asks for it gets it
 
-``auto`` means direct where it is offered, unless pwrite was ``MARGIN`` times as fast in every round, the final sync of each round counted: a tie and
-a noisy disk favour the favourite. Measured once for each filesystem in a process, with at most ``ROUND_BYTES`` for each
-way and about ``MOST_S`` in all, in files without a name, which are gone whatever happens. ``SHARDWRIGHT_MEASURE_IO=no``: the favourite, unmeasured.
+``auto`` means direct where it is offered, unless pwrite was ``MARGIN`` times as fast in every round, the
+final sync of each round counted: a tie and a noisy disk favour the favourite. Measured once for each
+filesystem in a process, with at most ``ROUND_BYTES`` for each way and about ``MOST_S`` in all, in files
+without a name, which are gone whatever happens. ``SHARDWRIGHT_MEASURE_IO=no``: the favourite, unmeasured.
 """
 
 from __future__ import annotations
@@ -52,7 +57,8 @@ Rounds = dict[IoMode, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class IoChoice:
-    """``offered``: the ways that are safe there, the favourite first; ``rates``: bytes a second of those that were measured."""
+    """``offered``: the ways that are safe there, the favourite first; ``rates``: bytes a second of those that
+    were measured."""
 
     mode: IoMode
     why: str
@@ -62,7 +68,9 @@ class IoChoice:
     @property
     def measured(self) -> str:
         """``direct 2.41, mmap 1.12, pwrite 1.93 GB/s``; nothing where nothing was measured."""
-        return ", ".join(f"{mode} {rate / 1e9:.2f}" for mode, rate in self.rates.items()) + (" GB/s" if self.rates else "")
+        return ", ".join(f"{mode} {rate / 1e9:.2f}" for mode, rate in self.rates.items()) + (
+            " GB/s" if self.rates else ""
+        )
 
 
 UNKNOWN_CHOICE = IoChoice("direct", "not measured", ("direct",), {})
@@ -71,7 +79,8 @@ UNKNOWN_CHOICE = IoChoice("direct", "not measured", ("direct",), {})
 def resolve_io(mode: IoMode, folders: Sequence[Path]) -> IoMode:
     """``mode`` itself, or what ``auto`` means where all of a store's folders lie.
 
-    Raises ``StorageError`` for ``mmap`` on a filesystem where a full disk or a lost server would end the process.
+    Raises ``StorageError`` for ``mmap`` on a filesystem where a full disk or a lost server would end the
+    process.
     """
     if mode == "auto":
         return choose_io(folders).mode
@@ -85,14 +94,17 @@ def refuse_mapping(folders: Sequence[Path]) -> None:
     for folder in folders:
         if (name := unmappable_filesystem(folder)) is not None:
             raise StorageError(
-                f"shards below {folder} cannot be mapped: on {name} a full disk or a lost server would end this process by SIGBUS",
+                f"shards below {folder} cannot be mapped: on {name} a full disk or a lost server would end "
+                f"this process by SIGBUS",
                 got="io: mmap",
-                hint="Choose io: auto, direct or pwrite: there the same failure is an error that can be handled",
+                hint="Choose io: auto, direct or pwrite: there the same failure is an error that can be "
+                "handled",
             )
 
 
 def choose_io(folders: Sequence[Path]) -> IoChoice:
-    """What ``auto`` means for a store in these folders: a way that all of them offer. Raises ``StorageError``."""
+    """What ``auto`` means for a store in these folders: a way that all of them offer. Raises
+    ``StorageError``."""
     offers = [tuple(mode for mode in offered_io(folder) if mode in FAVOURITES) for folder in folders]
     offered = tuple(mode for mode in FAVOURITES if all(mode in offer for offer in offers))
     assert offered[-1] == "pwrite", "offered everywhere"
@@ -107,11 +119,16 @@ def choose_io(folders: Sequence[Path]) -> IoChoice:
 
 
 def decide(offered: tuple[IoMode, ...], measured: Sequence[Rounds]) -> IoChoice:
-    """Of the ways that are ``offered``, the favourite first, by what was ``measured`` in each folder. Pure."""
+    """Of the ways that are ``offered``, the favourite first, by what was ``measured`` in each folder.
+    Pure."""
     favourite = offered[0]
     everywhere = [mode for mode in offered if all(mode in rounds for rounds in measured)]
     rates = {mode: min(_overall(rounds[mode]) for rounds in measured) for mode in everywhere}
-    faster = [mode for mode in everywhere if mode != favourite and all(_beats(rounds, mode, favourite) for rounds in measured)]
+    faster = [
+        mode
+        for mode in everywhere
+        if mode != favourite and all(_beats(rounds, mode, favourite) for rounds in measured)
+    ]
     if not faster:
         return IoChoice(favourite, f"nothing else is {MARGIN:g} times as fast", offered, rates)
     best = max(faster, key=lambda mode: rates[mode])
@@ -138,7 +155,10 @@ def offered_io(folder: Path) -> tuple[IoMode, ...]:
 def _takes_direct_writes(folder: Path) -> bool:
     """Tried with one write to a file without a name."""
     try:
-        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe, mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as page:
+        with (
+            tempfile.TemporaryFile(dir=folder, buffering=0) as probe,
+            mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as page,
+        ):
             set_direct(probe.fileno(), on=True)
             os.pwrite(probe.fileno(), page, 0)
     except OSError:
@@ -146,7 +166,8 @@ def _takes_direct_writes(folder: Path) -> bool:
     return True
 
 
-_found: dict[tuple[int, tuple[IoMode, ...]], tuple[Rounds, str]] = {}  # by device; for the life of the process
+# by device; for the life of the process
+_found: dict[tuple[int, tuple[IoMode, ...]], tuple[Rounds, str]] = {}
 _measuring = threading.Lock()
 
 
@@ -177,22 +198,31 @@ def _unless_pointless(folder: Path, offered: tuple[IoMode, ...]) -> tuple[Rounds
         return {}, f"not measured: {error.strerror or error}"
 
 
-def measure_io(folder: Path, modes: tuple[IoMode, ...], clock: Callable[[], float] = time.perf_counter) -> Rounds:
-    """Write into preallocated files, as workers do: rounds of growing size, every way in each, until the next round would take too long.
+def measure_io(
+    folder: Path, modes: tuple[IoMode, ...], clock: Callable[[], float] = time.perf_counter
+) -> Rounds:
+    """Write into preallocated files, as workers do: rounds of growing size, every way in each, until the next
+    round would take too long.
 
     At least one round. Raises ``OSError`` where a way does not work after all.
     """
     rates: dict[IoMode, list[float]] = {}
     with ExitStack() as stack:
         buffer = stack.enter_context(mmap.mmap(-1, _BUFFER_BYTES))  # page-aligned, as direct writes want it
-        buffer[:] = np.random.default_rng(1).bytes(_BUFFER_BYTES)  # what a filesystem that compresses cannot shrink
+        # what a filesystem that compresses cannot shrink
+        buffer[:] = np.random.default_rng(1).bytes(_BUFFER_BYTES)
         files = {mode: stack.enter_context(MeasuredFile(folder, mode, sum(ROUND_BYTES))) for mode in modes}
-        pool = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="shardwright-measure"))  # ended before what it writes to
+        # ended before what it writes to
+        pool = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="shardwright-measure"))
         begin_s = before_s = clock()
         for number, size in enumerate(ROUND_BYTES):
             for mode, file in files.items():
                 start_s, first = clock(), sum(ROUND_BYTES[:number])
-                list(pool.map(partial(_put, file, memoryview(buffer)), range(first, first + size, _PIECE_BYTES)))
+                list(
+                    pool.map(
+                        partial(_put, file, memoryview(buffer)), range(first, first + size, _PIECE_BYTES)
+                    )
+                )
                 file.sync()
                 rates.setdefault(mode, []).append(size / max(clock() - start_s, 1e-9))
             now_s = clock()

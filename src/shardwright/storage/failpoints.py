@@ -1,8 +1,10 @@
-"""Named points at which a test makes storage fail, stall or die. Every call that changes a filesystem stands behind one.
+"""Named points at which a test makes storage fail, stall or die. Every call that changes a filesystem stands
+behind one.
 
-Hooks are set in process by ``set_hook`` or, for a daemon under test, by the environment variable ``SHARDWRIGHT_FAILPOINTS`` at start, e.g.
-``shard.before_sync=kill,shard.before_rename=eio``. ``*`` is every point, and ``@N`` is only the N-th time: ``*=kill@137`` dies at the 137th storage
-call. Without hooks a point costs one look into an empty dictionary.
+Hooks are set in process by ``set_hook`` or, for a daemon under test, by the environment variable
+``SHARDWRIGHT_FAILPOINTS`` at start, e.g. ``shard.before_sync=kill,shard.before_rename=eio``. ``*`` is every
+point, and ``@N`` is only the N-th time: ``*=kill@137`` dies at the 137th storage call. Without hooks a point
+costs one look into an empty dictionary.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def set_hook(name: str, hook: Callable[[], None] | None) -> None:
 
 
 def watch_all(watcher: Callable[[str], None] | None) -> None:
-    """Run ``watcher`` with the name of every point that is reached from now on, before the point's own hook; None removes it."""
+    """Run ``watcher`` with the name of every point that is reached from now on, before the point's own hook;
+    None removes it."""
     _watchers[:] = [] if watcher is None else [watcher]
 
 
@@ -63,7 +66,10 @@ def load_from_environment() -> None:
         name, _, order = setting.partition("=")
         action, at, time = order.partition("@")
         if action not in _ACTIONS or (at and not time.isdecimal()):
-            raise ValueError(f"SHARDWRIGHT_FAILPOINTS: {order!r} is not one of {', '.join(_ACTIONS)}, or such a one with @N")
+            raise ValueError(
+                f"SHARDWRIGHT_FAILPOINTS: {order!r} is not one of {', '.join(_ACTIONS)}, or "
+                f"such a one with @N"
+            )
         hook = at_time(int(time), _ACTIONS[action]) if at else _ACTIONS[action]
         if name == EVERY:
             watch_all(_at_any_point(hook))
@@ -76,7 +82,8 @@ def _at_any_point(hook: Callable[[], None]) -> Callable[[str], None]:
 
 
 def at_time(number: int, action: Callable[[], None]) -> Callable[[], None]:
-    """A hook that does nothing but at its ``number``-th call (counted from 1, exact with any number of threads)."""
+    """A hook that does nothing but at its ``number``-th call (counted from 1, exact with any number of
+    threads)."""
     calls = itertools.count(1)  # next() of it is one step under the interpreter's lock
 
     def hook() -> None:

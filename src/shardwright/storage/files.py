@@ -1,7 +1,7 @@
 """The seam to the filesystem: preallocate, punch, sync, rename, replace. Linux.
 
-Everything that can fail raises ``StorageError`` (or ``StorageFullError``) with the operation, the path and errno's text. Calls that Python does
-not offer go to libc by ctypes, which releases the GIL.
+Everything that can fail raises ``StorageError`` (or ``StorageFullError``) with the operation, the path and
+errno's text. Calls that Python does not offer go to libc by ctypes, which releases the GIL.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def storage_errors(operation: str, path: Path | str) -> Iterator[None]:
         raise
     except OSError as error:
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-        hint = "Free some space on this filesystem, or choose another output root" if kind is StorageFullError else None
+        hint = (
+            "Free some space on this filesystem, or choose another output root"
+            if kind is StorageFullError
+            else None
+        )
         raise kind(f"cannot {operation} {path}: {error.strerror or error}", hint=hint) from error
 
 
@@ -69,7 +73,8 @@ def _call(function: Callable[..., int], *arguments: int | bytes) -> None:
 
 
 def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
-    """Reserve real blocks for ``nbytes`` of a file from ``start`` on. True: the filesystem guarantees them; False: glibc had to write zeros."""
+    """Reserve real blocks for ``nbytes`` of a file from ``start`` on. True: the filesystem guarantees them;
+    False: glibc had to write zeros."""
     try:
         _call(_libc.fallocate, descriptor, 0, start, nbytes)
     except OSError as error:
@@ -83,7 +88,8 @@ def preallocate(descriptor: int, nbytes: int, *, start: int = 0) -> bool:
 def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
     """Give the blocks of a gap back to the filesystem; the file keeps its size.
 
-    False where that is not possible, for lack of support or of room for its bookkeeping: the gap then just stays. Raises only for an I/O error.
+    False where that is not possible, for lack of support or of room for its bookkeeping: the gap then just
+    stays. Raises only for an I/O error.
     """
     try:
         _call(_libc.fallocate, descriptor, _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE, offset, nbytes)
@@ -95,8 +101,8 @@ def punch_hole(descriptor: int, offset: int, nbytes: int) -> bool:
 
 
 def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """[first, last) of what a file holds data for within [start, stop); the rest are holes, which read as zeros. All of it where the filesystem
-    cannot tell. Raises ``OSError``."""
+    """[first, last) of what a file holds data for within [start, stop); the rest are holes, which read as
+    zeros. All of it where the filesystem cannot tell. Raises ``OSError``."""
     while start < stop:
         try:
             first = os.lseek(descriptor, start, os.SEEK_DATA)
@@ -112,12 +118,14 @@ def data_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, i
 
 
 def pieces_of(descriptor: int, *, skip_unreadable: bool = False) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of all that a file holds, holes left out; pages that cannot be read, too, where they are to be skipped. Raises ``OSError``."""
+    """(offset, bytes) of all that a file holds, holes left out; pages that cannot be read, too, where they
+    are to be skipped. Raises ``OSError``."""
     for first, stop in data_ranges(descriptor, 0, os.fstat(descriptor).st_size):
         start = first
         while start < stop:
             try:
-                piece = os.pread(descriptor, min(_PIECE_BYTES, stop - start), start)  # short before a page that cannot be read
+                # short before a page that cannot be read
+                piece = os.pread(descriptor, min(_PIECE_BYTES, stop - start), start)
             except OSError as error:
                 if error.errno != errno.EIO or not skip_unreadable:
                     raise
@@ -138,8 +146,9 @@ def write_all(descriptor: int, offset: int, data: bytes) -> None:
 
 
 def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
-    """Sync a file. Where that fails (``failed`` is called at once), or ``again``, all that it holds is written once more, for the next sync: of what
-    it could not write the kernel tells once, and holds it for clean from then on (PostgreSQL's "fsyncgate"). Raises ``StorageError``."""
+    """Sync a file. Where that fails (``failed`` is called at once), or ``again``, all that it holds is
+    written once more, for the next sync: of what it could not write the kernel tells once, and holds it for
+    clean from then on (PostgreSQL's "fsyncgate"). Raises ``StorageError``."""
     with storage_errors("write again", path), open_regular(path, writing=True, buffering=0) as file:
         reach("files.before_renew")
         descriptor = file.fileno()
@@ -161,7 +170,8 @@ def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
 
 
 def set_direct(descriptor: int, *, on: bool) -> None:
-    """From here on writes and reads go past the page cache (O_DIRECT), or through it. Raises ``OSError`` where the filesystem cannot."""
+    """From here on writes and reads go past the page cache (O_DIRECT), or through it. Raises ``OSError``
+    where the filesystem cannot."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
 
@@ -172,19 +182,29 @@ def advise(address: int, nbytes: int, advice: int) -> int:
 
 
 def populate(address: int, nbytes: int) -> int:
-    """Make pages of a mapping ready to be written. Returns 0 or errno; EINVAL: this kernel (before 5.14) cannot."""
+    """Make pages of a mapping ready to be written. Returns 0 or errno; EINVAL: this kernel (before 5.14)
+    cannot."""
     return advise(address, nbytes, _MADV_POPULATE_WRITE)
 
 
 def rename_without_replacing(source: Path, target: Path) -> None:
-    """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError`` otherwise.
+    """Atomic rename that fails when ``target`` exists. Raises ``OutputExistsError`` then, ``StorageError``
+    otherwise.
 
-    Network filesystems know no such rename: there a hard link, which never replaces either, gives the new name and the old one is deleted; a folder,
-    which no link can name, is renamed, and replaces at most an empty folder that came this moment.
+    Network filesystems know no such rename: there a hard link, which never replaces either, gives the new
+    name and the old one is deleted; a folder, which no link can name, is renamed, and replaces at most an
+    empty folder that came this moment.
     """
     try:
         try:
-            _call(_libc.renameat2, _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE)
+            _call(
+                _libc.renameat2,
+                _AT_FDCWD,
+                os.fsencode(source),
+                _AT_FDCWD,
+                os.fsencode(target),
+                _RENAME_NOREPLACE,
+            )
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
                 raise
@@ -209,7 +229,8 @@ def replace_by_rename(source: Path, target: Path) -> None:
 
 
 def open_regular(path: Path, *, writing: bool = False, buffering: int = -1) -> IO[bytes]:
-    """A regular file, for reading or for both. Raises ``OSError``, also for any other: a named pipe in its place would wait for somebody to write."""
+    """A regular file, for reading or for both. Raises ``OSError``, also for any other: a named pipe in its
+    place would wait for somebody to write."""
     descriptor = os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -260,11 +281,15 @@ def make_directories(path: Path) -> None:
         sync_directory(directory.parent)
 
 
-def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None, *, writer: int | None = None) -> None:
-    """Put ``data`` at ``path`` atomically and durably: readers see the old bytes or the new. A failure leaves the old and nothing else.
+def replace_file(
+    path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None, *, writer: int | None = None
+) -> None:
+    """Put ``data`` at ``path`` atomically and durably: readers see the old bytes or the new. A failure leaves
+    the old and nothing else.
 
-    ``may_replace`` is asked last, right before the new bytes get the name; what it raises is a failure. No look can come after that one: where
-    ``writer`` may be taken over, whoever does so takes its new bytes away (``delete_new_files``), and has its own under another name.
+    ``may_replace`` is asked last, right before the new bytes get the name; what it raises is a failure. No
+    look can come after that one: where ``writer`` may be taken over, whoever does so takes its new bytes away
+    (``delete_new_files``), and has its own under another name.
     """
     temporary = path.with_name(f".{path.name}.new" if writer is None else f".{path.name}.{writer}.new")
     with storage_errors("write", path):
@@ -282,7 +307,8 @@ def replace_file(path: Path, data: bytes, may_replace: Callable[[], None] = lamb
 
 
 def delete_new_files(path: Path, *, below: int) -> None:
-    """What writers of lower numbers than this were about to put at ``path``, or were killed before. Raises ``StorageError``."""
+    """What writers of lower numbers than this were about to put at ``path``, or were killed before. Raises
+    ``StorageError``."""
     with storage_errors("look into", path.parent):
         found = list(path.parent.glob(f".{path.name}.*.new"))
     for new in found:
@@ -295,8 +321,9 @@ def delete_new_files(path: Path, *, below: int) -> None:
 
 
 def remove_own(path: Path, descriptor: int, kind: str) -> None:
-    """Remove a name, if it is still that of the open file (-1: it was closed, and left to others): another writer may have taken the name.
-    Where a filesystem numbers open files and names differently, it stays. ``kind``: of the failpoint. Raises ``OSError``."""
+    """Remove a name, if it is still that of the open file (-1: it was closed, and left to others): another
+    writer may have taken the name. Where a filesystem numbers open files and names differently, it stays.
+    ``kind``: of the failpoint. Raises ``OSError``."""
     if descriptor < 0:
         return
     reach(f"{kind}.before_delete")
@@ -315,15 +342,18 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def append_file(path: Path, data: bytes, kind: str) -> None:
-    """Put ``data`` behind what is in a file, which is made if need be, durably. Several processes may do so at once, and none waits for another,
-    which may have been stopped: the kernel appends each write as one. One that was cut short is followed by all of ``data`` again.
+    """Put ``data`` behind what is in a file, which is made if need be, durably. Several processes may do so
+    at once, and none waits for another, which may have been stopped: the kernel appends each write as one.
+    One that was cut short is followed by all of ``data`` again.
 
     A failure may leave a part of it. ``kind``: of the failpoints. Raises ``StorageError``.
     """
     with storage_errors("write", path):
         reach(f"{kind}.before_open")
         created = not path.exists()
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644
+        )
         try:
             reach(f"{kind}.before_write")
             while os.write(descriptor, data) < len(data):
@@ -340,8 +370,8 @@ def append_file(path: Path, data: bytes, kind: str) -> None:
 def file_held(path: Path, kind: str, *, create: bool, timeout_s: float = HELD_TIMEOUT_S) -> Iterator[None]:
     """Hold the lock of a file against other processes and other threads; ``append_file`` does not ask for it.
 
-    A file that is not there is made, or (without ``create``) nothing is held. ``kind``: of the failpoint. Raises ``StorageError``, also when
-    the other one does not let go in time: it may have been stopped.
+    A file that is not there is made, or (without ``create``) nothing is held. ``kind``: of the failpoint.
+    Raises ``StorageError``, also when the other one does not let go in time: it may have been stopped.
     """
     with ExitStack() as stack:
         with storage_errors("lock", path), suppress(*(() if create else (FileNotFoundError,))):
@@ -362,7 +392,8 @@ def _lock_within(timeout_s: float, descriptor: int, path: Path) -> None:
             if monotonic() > end:
                 raise StorageError(
                     f"another process has held {path} for {timeout_s:g} s",
-                    hint="It replaces a shard and was stopped meanwhile, or its disk hangs: end it, then run shardwright recover",
+                    hint="It replaces a shard and was stopped meanwhile, or its disk hangs: end it, then "
+                    "run shardwright recover",
                 ) from None
             sleep(_HELD_RETRY_S)
         else:
@@ -370,7 +401,8 @@ def _lock_within(timeout_s: float, descriptor: int, path: Path) -> None:
 
 
 def publish_folder(source: Path, target: Path) -> None:
-    """Give a complete, synced folder the name that readers look for, durably. There may be an empty folder at ``target``, nothing else."""
+    """Give a complete, synced folder the name that readers look for, durably. There may be an empty folder at
+    ``target``, nothing else."""
     with storage_errors("rename to", target):
         reach("folder.before_rename")
         source.rename(target)

@@ -1,5 +1,5 @@
-"""What kind of filesystem a folder lies on: whether a sync there means a disk of this machine, whether preallocated blocks are the ones that are
-written. Linux, by the magic numbers of statfs(2)."""
+"""What kind of filesystem a folder lies on: whether a sync there means a disk of this machine, whether
+preallocated blocks are the ones that are written. Linux, by the magic numbers of statfs(2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .files import storage_errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The numbers of <linux/magic.h> and of the out-of-tree filesystems found on clusters. FUSE may be anything; what labs mount with it is mostly remote.
+# The numbers of <linux/magic.h> and of the out-of-tree filesystems found on clusters. FUSE may be anything;
+# what labs mount with it is mostly remote.
 _REMOTE = {
     0x6969: "nfs",
     0x517B: "smb",
@@ -40,23 +41,27 @@ _STATFS_BYTES = 256  # more than struct statfs has anywhere
 
 
 def remote_filesystem(path: Path) -> str | None:
-    """The name of the network (or FUSE) filesystem that ``path`` lies on; None for a local one. Raises ``StorageError``."""
+    """The name of the network (or FUSE) filesystem that ``path`` lies on; None for a local one. Raises
+    ``StorageError``."""
     return _REMOTE.get(_magic(path))
 
 
 def memory_filesystem(path: Path) -> str | None:
-    """``tmpfs`` or ``ramfs`` where ``path`` lies in memory, which no sync makes durable. Raises ``StorageError``."""
+    """``tmpfs`` or ``ramfs`` where ``path`` lies in memory, which no sync makes durable. Raises
+    ``StorageError``."""
     return _IN_MEMORY.get(_magic(path))
 
 
 def copy_on_write_filesystem(path: Path) -> str | None:
-    """The name of a filesystem that writes a page anew elsewhere, so that preallocated blocks are good for the first write only. ``StorageError``."""
+    """The name of a filesystem that writes a page anew elsewhere, so that preallocated blocks are good for
+    the first write only. ``StorageError``."""
     return _COPY_ON_WRITE.get(_magic(path))
 
 
 def unmappable_filesystem(path: Path) -> str | None:
-    """The name of a filesystem on which a store into a mapping can fail although its blocks were preallocated, which ends the process by SIGBUS:
-    copy-on-write ones (a full disk), network ones (a server that is gone). None where a mapping is safe. Raises ``StorageError``."""
+    """The name of a filesystem on which a store into a mapping can fail although its blocks were
+    preallocated, which ends the process by SIGBUS: copy-on-write ones (a full disk), network ones (a server
+    that is gone). None where a mapping is safe. Raises ``StorageError``."""
     magic = _magic(path)
     return _COPY_ON_WRITE.get(magic) or _REMOTE.get(magic)
 
@@ -78,4 +83,5 @@ def _magic(path: Path) -> int:
         if _libc.statfs(os.fsencode(path), ctypes.byref(facts)) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-    return ctypes.c_ulong.from_buffer(facts).value & 0xFFFFFFFF  # f_type is the first member, a long; the numbers have 32 bits
+    # f_type is the first member, a long; the numbers have 32 bits
+    return ctypes.c_ulong.from_buffer(facts).value & 0xFFFFFFFF

@@ -1,8 +1,10 @@
-"""The lock of one output: an open-file-description lock, which the kernel drops when its holder dies, on a file that says who the holder is.
+"""The lock of one output: an open-file-description lock, which the kernel drops when its holder dies, on a
+file that says who the holder is.
 
     {"pid": 4711, "host": "rig-1", "since": "2026-05-04T10:11:12+00:00"}
 
-A take-over puts a new lock file over the old one: the old holder still holds its own file, but that is no longer the one that has the name.
+A take-over puts a new lock file over the old one: the old holder still holds its own file, but that is no
+longer the one that has the name.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _MAX_HOLDER_BYTES = 4096
 
 
 class StoreLock:
-    """A lock that is held; made by ``take`` or ``replace``, dropped by ``release``, ``delete`` or the death of the process."""
+    """A lock that is held; made by ``take`` or ``replace``, dropped by ``release``, ``delete`` or the death
+    of the process."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -54,7 +57,8 @@ class StoreLock:
 
     @classmethod
     def replace(cls, path: Path) -> StoreLock:
-        """Take the output over, whoever holds it: from here on the old holder's ``is_held`` is False. Raises ``StorageError``.
+        """Take the output over, whoever holds it: from here on the old holder's ``is_held`` is False. Raises
+        ``StorageError``.
 
         Of two that take over at once the later rename wins; the other one sees it by ``is_held``.
         """
@@ -77,7 +81,8 @@ class StoreLock:
         return lock
 
     def renamed(self, path: Path) -> None:
-        """What the file is called when a folder above it has got another name; it stays locked all the while."""
+        """What the file is called when a folder above it has got another name; it stays locked all the
+        while."""
         self.path = path
 
     def is_held(self) -> bool:
@@ -103,7 +108,8 @@ class StoreLock:
             self._descriptor = -1
 
     def delete(self) -> None:
-        """Delete the file, if it is still the one that is locked here, and let go, also when it cannot be deleted: nobody else could let go."""
+        """Delete the file, if it is still the one that is locked here, and let go, also when it cannot be
+        deleted: nobody else could let go."""
         try:
             with storage_errors("delete", self.path):
                 if self.is_held():
@@ -114,13 +120,18 @@ class StoreLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock of this file now; False where there is no file, or none that may be looked at."""
+    """Whether somebody holds the lock of this file now; False where there is no file, or none that may be
+    looked at."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not wait for a writer
+        # a named pipe must not wait for a writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        return int(struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, WHOLE_FILE))[0]) != fcntl.F_UNLCK
+        return (
+            int(struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, WHOLE_FILE))[0])
+            != fcntl.F_UNLCK
+        )
     except OSError:  # a filesystem without locks
         return False
     finally:
@@ -138,7 +149,11 @@ def _lock_file(path: Path, descriptor: int) -> None:
 
 
 def _write_holder(descriptor: int) -> None:
-    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    holder = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     text = json.dumps(holder).encode()
     reach("lock.before_write")
     os.pwrite(descriptor, text, 0)
@@ -149,6 +164,8 @@ def _holder(descriptor: int) -> str:
     """As well as the file tells: its text comes after the lock, so it may be old or half written."""
     try:
         holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
-        return f"process {int(holder['pid'])} on {str(holder['host'])[:255]!r} since {str(holder['since'])[:64]}"
+        return (
+            f"process {int(holder['pid'])} on {str(holder['host'])[:255]!r} since {str(holder['since'])[:64]}"
+        )
     except (OSError, ValueError, TypeError, KeyError):
         return "a process that has not given its name yet"

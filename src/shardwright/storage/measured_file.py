@@ -1,4 +1,5 @@
-"""A file to measure a disk with: preallocated and written as a shard in progress is, but without a name, so that it is gone whatever happens."""
+"""A file to measure a disk with: preallocated and written as a shard in progress is, but without a name, so
+that it is gone whatever happens."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class MeasuredFile:
-    """One way of writing (``mode``) into ``nbytes`` that were preallocated in ``folder``. Raises ``OSError``. A context manager."""
+    """One way of writing (``mode``) into ``nbytes`` that were preallocated in ``folder``. Raises ``OSError``.
+    A context manager."""
 
     def __init__(self, folder: Path, mode: IoMode, nbytes: int) -> None:
         assert mode in IO_MODES[1:]
@@ -37,14 +39,16 @@ class MeasuredFile:
             raise
 
     def put(self, offset: int, data: memoryview) -> None:
-        """Write whole pages, from any thread; nobody else writes there. For direct writes ``data`` begins at a page of memory."""
+        """Write whole pages, from any thread; nobody else writes there. For direct writes ``data`` begins at
+        a page of memory."""
         if self._pages is None:
             done = 0
             while done < len(data):
                 done += os.pwrite(self._file.fileno(), data[done:], offset + done)
             return
         pages = np.frombuffer(self._pages, np.uint8, len(data), offset)
-        raise_errno(populate(int(pages.ctypes.data), pages.size))  # where the disk fails this is an error, and a store would be a signal
+        # where the disk fails this is an error, and a store would be a signal
+        raise_errno(populate(int(pages.ctypes.data), pages.size))
         pages[:] = np.frombuffer(data, np.uint8)  # without the GIL
 
     def sync(self) -> None:
@@ -53,7 +57,9 @@ class MeasuredFile:
     def __enter__(self) -> MeasuredFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """No thread may be at ``put`` any more."""
         if self._pages is not None:
             self._pages.close()

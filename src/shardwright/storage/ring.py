@@ -1,8 +1,10 @@
-"""The shared-memory ring a camera on this machine writes its frames into: a sealed memfd, mapped here, handed to one client.
+"""The shared-memory ring a camera on this machine writes its frames into: a sealed memfd, mapped here, handed
+to one client.
 
-Never one that another client has had: it may still hold it and scribble in it, or read it. The next session of the same connection takes the last
-one's over, since fresh memory costs more than anything that is done with it later. A ring can neither shrink nor grow, so the peer cannot make our
-reads fault; its pages are allocated before it is used, so that full memory is an error here and not a signal later.
+Never one that another client has had: it may still hold it and scribble in it, or read it. The next session
+of the same connection takes the last one's over, since fresh memory costs more than anything that is done
+with it later. A ring can neither shrink nor grow, so the peer cannot make our reads fault; its pages are
+allocated before it is used, so that full memory is an error here and not a signal later.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Ring:
     """``descriptor`` goes to the client; ``address`` is where slot 0 is mapped in this process."""
 
     def __init__(self, ring_bytes: int, keep: Callable[[Ring], bool] = lambda ring: False) -> None:
-        """Takes as long as the kernel needs to provide the memory; may be called from any thread. ``keep``: takes a ring over that is closed, or
-        says that it does not."""
+        """Takes as long as the kernel needs to provide the memory; may be called from any thread. ``keep``:
+        takes a ring over that is closed, or says that it does not."""
         self.ring_bytes = ring_bytes
         self._keep = keep
         self.descriptor = os.memfd_create("shardwright-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -49,7 +51,8 @@ class Ring:
             raise
 
     def close(self) -> None:
-        """Gives the memory back, or to whoever keeps it. Only when no worker reads from it any more; the client's own mapping stays valid."""
+        """Gives the memory back, or to whoever keeps it. Only when no worker reads from it any more; the
+        client's own mapping stays valid."""
         if not self._keep(self):
             self.free()
 
@@ -59,9 +62,11 @@ class Ring:
 
 
 class SpareRing:
-    """At most one ring whose session is over, for the next session of the same ``peer`` (compared by identity). Thread-safe.
+    """At most one ring whose session is over, for the next session of the same ``peer`` (compared by
+    identity). Thread-safe.
 
-    Any other request frees it first, so that rings never take more memory than the sessions that were admitted.
+    Any other request frees it first, so that rings never take more memory than the sessions that were
+    admitted.
     """
 
     def __init__(self) -> None:
@@ -70,7 +75,8 @@ class SpareRing:
         self._gone: weakref.WeakSet[object] = weakref.WeakSet()  # peers that will not come back
 
     def take(self, peer: object, ring_bytes: int) -> Ring:
-        """The peer's last ring if it has this size, else a fresh one. Raises ``BudgetError``, ``StorageError``."""
+        """The peer's last ring if it has this size, else a fresh one. Raises ``BudgetError``,
+        ``StorageError``."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
@@ -93,7 +99,9 @@ class SpareRing:
         with self._lock:
             if peer is not None:
                 self._gone.add(peer)
-            spare = self._spare if peer is None or (self._spare is not None and self._spare[0] is peer) else None
+            spare = (
+                self._spare if peer is None or (self._spare is not None and self._spare[0] is peer) else None
+            )
             if spare is not None:
                 self._spare = None
         if spare is not None:
@@ -105,16 +113,23 @@ def _allocate(descriptor: int, ring_bytes: int) -> None:
         os.posix_fallocate(descriptor, 0, ring_bytes)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.ENOMEM):
-            raise BudgetError("no memory for the frame ring", expected=f"{ring_bytes} bytes", got=error.strerror) from None
-        raise StorageError("cannot allocate the frame ring", expected=f"{ring_bytes} bytes", got=error.strerror) from None
+            raise BudgetError(
+                "no memory for the frame ring", expected=f"{ring_bytes} bytes", got=error.strerror
+            ) from None
+        raise StorageError(
+            "cannot allocate the frame ring", expected=f"{ring_bytes} bytes", got=error.strerror
+        ) from None
 
 
 def _mapping_of(descriptor: int, ring_bytes: int) -> SharedMapping:
-    """Fills the page table now rather than at each frame's first touch. Kernels that cannot are slower in the first lap, no more."""
+    """Fills the page table now rather than at each frame's first touch. Kernels that cannot are slower in the
+    first lap, no more."""
     with storage_errors("map", "the frame ring"):
         mapping = SharedMapping(descriptor, ring_bytes)
     if (code := populate(mapping.address, ring_bytes)) not in (0, errno.EINVAL):
         mapping.close()
-        raise StorageError("cannot populate the frame ring", expected=f"{ring_bytes} bytes", got=os.strerror(code))
+        raise StorageError(
+            "cannot populate the frame ring", expected=f"{ring_bytes} bytes", got=os.strerror(code)
+        )
     mapping.use_large_pages()
     return mapping

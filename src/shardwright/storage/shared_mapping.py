@@ -1,8 +1,10 @@
-"""A shared file's pages mapped where the processor's large pages can map them: an address that mmap would not choose by itself.
+"""A shared file's pages mapped where the processor's large pages can map them: an address that mmap would not
+choose by itself.
 
-Encoders read a frame in short rows, one page after another: with pages of 4 KiB each row costs a look into the page table. Measured with rows of
-512 bytes of 4 KiB: 2.50 GB/s encoded from small pages, 2.72 from large ones. MADV_COLLAPSE (Linux 6.1) makes them whatever
-/sys/kernel/mm/transparent_hugepage/shmem_enabled says, unless that is ``deny``; where it cannot, small pages serve as well.
+Encoders read a frame in short rows, one page after another: with pages of 4 KiB each row costs a look into
+the page table. Measured with rows of 512 bytes of 4 KiB: 2.50 GB/s encoded from small pages, 2.72 from large
+ones. MADV_COLLAPSE (Linux 6.1) makes them whatever /sys/kernel/mm/transparent_hugepage/shmem_enabled says,
+unless that is ``deny``; where it cannot, small pages serve as well.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ _MADV_COLLAPSE = 25
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
@@ -34,7 +43,8 @@ def large_page_bytes() -> int:
 
 
 class SharedMapping:
-    """The first ``nbytes`` of ``descriptor`` at ``address``, to read and write, until ``close``. Raises ``OSError``."""
+    """The first ``nbytes`` of ``descriptor`` at ``address``, to read and write, until ``close``. Raises
+    ``OSError``."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -43,20 +53,24 @@ class SharedMapping:
         self._reserved = _map(None, self._reserved_bytes, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         try:
             protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
-            self.address = _map(self._reserved + -self._reserved % align, nbytes, protection, flags, descriptor)
+            self.address = _map(
+                self._reserved + -self._reserved % align, nbytes, protection, flags, descriptor
+            )
         except OSError:
             self.close()
             raise
 
     def use_large_pages(self) -> bool:
-        """Moves what is there, which takes about as long as copying it, without the GIL. False: some of it, or all, stays in small pages."""
+        """Moves what is there, which takes about as long as copying it, without the GIL. False: some of it,
+        or all, stays in small pages."""
         large = large_page_bytes()
         whole = self._nbytes // large * large if large else 0
         return whole > 0 and advise(self.address, whole, _MADV_COLLAPSE) == 0
 
     def close(self) -> None:
         """Only when nobody uses the address any more; a second time it does nothing."""
-        reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0  # munmap takes no 0, and the addresses may be another's by then
+        # munmap takes no 0, and the addresses may be another's by then
+        reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
         _libc.munmap(self._reserved, reserved_bytes)
 
 

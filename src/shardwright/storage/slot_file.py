@@ -1,12 +1,16 @@
-"""The file under a shard in progress: preallocated, filled chunk by chunk, then cut, synced and renamed. Three ways to fill it behind one interface.
+"""The file under a shard in progress: preallocated, filled chunk by chunk, then cut, synced and renamed.
+Three ways to fill it behind one interface.
 
-    mapped   the file is mapped and chunks are encoded straight into it; a page fault and a journal entry for every 4 KiB page
-    pwrite   chunks are encoded into a worker's buffer and written, packed, through the page cache; errors come back as errno
+    mapped   the file is mapped and chunks are encoded straight into it; a page fault and a journal entry for
+             every 4 KiB page
+    pwrite   chunks are encoded into a worker's buffer and written, packed, through the page cache; errors
+             come back as errno
     direct   the same with O_DIRECT: no page cache, durable as it goes
 
-Measured with two threads and 1 MiB pieces, final sync counted: mapped 0.6 to 1.4 GB/s at 0.9 to 2.5 CPU seconds per GB, pwrite 2.0 to 2.9 at 0.33,
-direct 2.1 to 2.8 at 0.03. What ``auto`` means is decided in choose_io.py; a mapping is not safe on copy-on-write filesystems, where preallocation
-covers no second write of a page, and a full disk then kills the process. So does, anywhere, whoever truncates a mapped file.
+Measured with two threads and 1 MiB pieces, final sync counted: mapped 0.6 to 1.4 GB/s at 0.9 to 2.5 CPU
+seconds per GB, pwrite 2.0 to 2.9 at 0.33, direct 2.1 to 2.8 at 0.03. What ``auto`` means is decided in
+choose_io.py; a mapping is not safe on copy-on-write filesystems, where preallocation covers no second write
+of a page, and a full disk then kills the process. So does, anywhere, whoever truncates a mapped file.
 """
 
 from __future__ import annotations
@@ -32,14 +36,17 @@ DIRECT_ALIGNMENT_BYTES = 4096
 
 
 class SlotFile:
-    """Owns the descriptor and, when mapped, the mapping. One owner thread creates, ends and closes it; workers fill slots in between.
+    """Owns the descriptor and, when mapped, the mapping. One owner thread creates, ends and closes it;
+    workers fill slots in between.
 
-    ``address`` is where the file is mapped, None when slots are written through ``descriptor``. It stays valid until ``end_filling``: whoever
-    handed it to a worker waits for that worker first. Preallocated for real, so that neither way can meet a full disk.
+    ``address`` is where the file is mapped, None when slots are written through ``descriptor``. It stays
+    valid until ``end_filling``: whoever handed it to a worker waits for that worker first. Preallocated for
+    real, so that neither way can meet a full disk.
     """
 
     def __init__(self, path: Path, nbytes: int, mode: IoMode, *, existing: bool = False) -> None:
-        """``existing``: go on with a file that was preallocated before a crash. Raises ``StorageError``, ``StorageFullError``."""
+        """``existing``: go on with a file that was preallocated before a crash. Raises ``StorageError``,
+        ``StorageFullError``."""
         assert mode != "auto", "resolved by choose_io.resolve_io"
         self.path = path
         self.nbytes = nbytes
@@ -53,7 +60,8 @@ class SlotFile:
             self.descriptor = os.open(path, flags, 0o644)
             try:
                 reach("shard.before_preallocate")
-                size = os.fstat(self.descriptor).st_size  # of an existing file only what sealing had cut off: its gaps stay gone
+                # of an existing file only what sealing had cut off: its gaps stay gone
+                size = os.fstat(self.descriptor).st_size
                 self.guaranteed = size >= nbytes or preallocate(self.descriptor, nbytes - size, start=size)
                 if mode == "mmap":
                     self._map()
@@ -71,8 +79,8 @@ class SlotFile:
         self.address = int(self._bytes.ctypes.data)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write what no worker does (the index, chunks of another file) anywhere; only the owner thread, while no worker writes. What is written
-        later goes through the page cache."""
+        """Write what no worker does (the index, chunks of another file) anywhere; only the owner thread,
+        while no worker writes. What is written later goes through the page cache."""
         if self._bytes is not None:
             # NumPy copies without the GIL, so a page fault that waits for the disk stops nobody else.
             self._bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
@@ -103,7 +111,8 @@ class SlotFile:
         """Through the page cache or past it, as the file was opened. Raises ``StorageError``."""
         start = offset // DIRECT_ALIGNMENT_BYTES * DIRECT_ALIGNMENT_BYTES
         stop = -(-(offset + nbytes) // DIRECT_ALIGNMENT_BYTES) * DIRECT_ALIGNMENT_BYTES
-        with storage_errors("read", self.path), mmap.mmap(-1, max(stop - start, 1)) as buffer:  # page-aligned, as direct reads want it
+        # page-aligned, as direct reads want it
+        with storage_errors("read", self.path), mmap.mmap(-1, max(stop - start, 1)) as buffer:
             reach("shard.before_read")
             done = 0
             while done < offset + nbytes - start:
@@ -111,10 +120,15 @@ class SlotFile:
                 if count == 0:
                     break
                 done += count
-            return bytes(buffer[offset - start : offset - start + nbytes]) if done >= offset + nbytes - start else b""
+            return (
+                bytes(buffer[offset - start : offset - start + nbytes])
+                if done >= offset + nbytes - start
+                else b""
+            )
 
     def _drop_direct(self) -> None:
-        """From here on writes of any alignment are allowed; direct writes before this are complete, so both see the same bytes."""
+        """From here on writes of any alignment are allowed; direct writes before this are complete, so both
+        see the same bytes."""
         if self.direct:
             set_direct(self.descriptor, on=False)
             self.direct = False
@@ -133,7 +147,8 @@ class SlotFile:
             return punch_hole(self.descriptor, offset, nbytes)
 
     def truncate(self, nbytes: int) -> None:
-        """Cut the preallocated tail off; only when unmapped, since a mapped page past the end would raise SIGBUS."""
+        """Cut the preallocated tail off; only when unmapped, since a mapped page past the end would raise
+        SIGBUS."""
         assert self._mapping is None, "unmapped before truncate"
         with storage_errors("truncate", self.path):
             reach("shard.before_truncate")
@@ -142,7 +157,9 @@ class SlotFile:
     def sync(self) -> None:
         """Raises ``StorageError``: the file has then failed for good, since the next sync would say OK."""
         if self._sync_failed:
-            raise StorageError(f"a sync of {self.path} failed before; what was written since the last good one may be gone")
+            raise StorageError(
+                f"a sync of {self.path} failed before; what was written since the last good one may be gone"
+            )
         self._sync_failed = True
         with storage_errors("sync", self.path):
             reach("shard.before_sync")
@@ -150,7 +167,8 @@ class SlotFile:
         self._sync_failed = False
 
     def drop_cache(self) -> None:
-        """What is synced need not stay in memory: an acquisition of hours would push everything else out, and then wait for it."""
+        """What is synced need not stay in memory: an acquisition of hours would push everything else out, and
+        then wait for it."""
         with suppress(OSError):  # advice; a filesystem may not take it
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -1,8 +1,10 @@
-"""Large buffers that outlive the acquisition they were made for: the next one in this process takes them over instead of touching fresh memory.
+"""Large buffers that outlive the acquisition they were made for: the next one in this process takes them over
+instead of touching fresh memory.
 
-The first touch of a page costs more than anything that is done with it later (0.4 to 2 GB/s here), so a ring that is allocated anew for each short
-acquisition can take as long as the acquisition. What is kept is bounded: together with what is in use, never more than was in use at once before; and
-if no kept block fits a request, all of them are freed first.
+The first touch of a page costs more than anything that is done with it later (0.4 to 2 GB/s here), so a ring
+that is allocated anew for each short acquisition can take as long as the acquisition. What is kept is
+bounded: together with what is in use, never more than was in use at once before; and if no kept block fits a
+request, all of them are freed first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ _PAGE_BYTES = 4096
 
 
 class SpareMemory:
-    """Thread-safe. A block belongs to whoever took it until it is given back, as it was taken; its content is whatever was there before."""
+    """Thread-safe. A block belongs to whoever took it until it is given back, as it was taken; its content is
+    whatever was there before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +28,8 @@ class SpareMemory:
         self._in_use_bytes = 0
 
     def take(self, nbytes: int) -> np.ndarray:
-        """uint8, ``nbytes`` or little more, that begins at a page, every page of it touched. Raises ``MemoryError``."""
+        """uint8, ``nbytes`` or little more, that begins at a page, every page of it touched. Raises
+        ``MemoryError``."""
         if nbytes < LEAST_BYTES:
             return self.fresh(nbytes)
         with self._lock:

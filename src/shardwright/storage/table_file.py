@@ -1,7 +1,9 @@
-"""A preallocated file of fixed tables next to the shards: the journal of a group, the staging area. Read and written in place, never appended to.
+"""A preallocated file of fixed tables next to the shards: the journal of a group, the staging area. Read and
+written in place, never appended to.
 
-Created whole or not at all: blocks reserved, first page written, synced, its name durable. From then on writing meets no full disk. Every step
-stands behind a failpoint that carries the file's ``kind``, e.g. ``journal.before_sync``.
+Created whole or not at all: blocks reserved, first page written, synced, its name durable. From then on
+writing meets no full disk. Every step stands behind a failpoint that carries the file's ``kind``, e.g.
+``journal.before_sync``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class TableFile:
-    """Owns the descriptor and, once asked for, a read-only mapping. Workers write through ``descriptor``; everything else is its owner thread's."""
+    """Owns the descriptor and, once asked for, a read-only mapping. Workers write through ``descriptor``;
+    everything else is its owner thread's."""
 
     def __init__(self, path: Path, kind: str, nbytes: int, descriptor: int) -> None:
         self.path = path
@@ -35,10 +38,13 @@ class TableFile:
 
     @classmethod
     def create(cls, path: Path, kind: str, nbytes: int, first_page: bytes) -> TableFile:
-        """A new file of zeros behind ``first_page``, durable with its name. Raises ``StorageError``; a failure leaves nothing."""
+        """A new file of zeros behind ``first_page``, durable with its name. Raises ``StorageError``; a
+        failure leaves nothing."""
         with storage_errors("preallocate", path):
             reach(f"{kind}.before_create")
-            file = cls(path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            file = cls(
+                path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            )
             try:
                 reach(f"{kind}.before_preallocate")
                 preallocate(file.descriptor, nbytes)
@@ -53,13 +59,18 @@ class TableFile:
 
     @classmethod
     def open(cls, path: Path, kind: str, nbytes: int) -> TableFile:
-        """An existing file. Raises ``StorageError``, and ``ShardFormatError`` when it is not a file of exactly ``nbytes``."""
+        """An existing file. Raises ``StorageError``, and ``ShardFormatError`` when it is not a file of
+        exactly ``nbytes``."""
         with storage_errors("open", path):
-            file = cls(path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+            file = cls(
+                path, kind, nbytes, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            )
             found = os.fstat(file.descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size != nbytes:
             file.close()
-            raise ShardFormatError(f"{kind} {path} has the wrong size", expected=f"{nbytes} bytes", got=f"{found.st_size} bytes")
+            raise ShardFormatError(
+                f"{kind} {path} has the wrong size", expected=f"{nbytes} bytes", got=f"{found.st_size} bytes"
+            )
         return file
 
     def read_into(self, offset: int, target: np.ndarray) -> None:
@@ -70,7 +81,11 @@ class TableFile:
             while view:
                 count = os.preadv(self.descriptor, [view], offset)
                 if count == 0:
-                    raise StorageError(f"cannot read {self.path}: it was cut while open", expected=f"{self.nbytes} bytes", got=f"{offset} bytes")
+                    raise StorageError(
+                        f"cannot read {self.path}: it was cut while open",
+                        expected=f"{self.nbytes} bytes",
+                        got=f"{offset} bytes",
+                    )
                 view, offset = view[count:], offset + count
 
     def read_table(self, offset: int, count: int, dtype: np.dtype[np.void]) -> np.ndarray:
@@ -89,9 +104,12 @@ class TableFile:
                 view, offset = view[count:], offset + count
 
     def sync(self) -> None:
-        """Make everything written so far durable. Raises ``StorageError``: the file has then failed for good, since the next sync would say OK."""
+        """Make everything written so far durable. Raises ``StorageError``: the file has then failed for good,
+        since the next sync would say OK."""
         if self._sync_failed:
-            raise StorageError(f"a sync of {self.path} failed before; what was written since the last good one may be gone")
+            raise StorageError(
+                f"a sync of {self.path} failed before; what was written since the last good one may be gone"
+            )
         self._sync_failed = True
         with storage_errors("sync", self.path):
             reach(f"{self.kind}.before_sync")
@@ -121,7 +139,8 @@ class TableFile:
             self.descriptor = -1
 
     def delete(self) -> None:
-        """Close and delete; the folder is not synced, so that after a power cut the file may be there again. Raises ``StorageError``."""
+        """Close and delete; the folder is not synced, so that after a power cut the file may be there again.
+        Raises ``StorageError``."""
         try:
             with storage_errors("delete", self.path):
                 remove_own(self.path, self.descriptor, self.kind)

@@ -1,11 +1,13 @@
-"""The file that is to take another one's place: preallocated, filled front to back in pieces, synced, read back from the disk, renamed.
+"""The file that is to take another one's place: preallocated, filled front to back in pieces, synced, read
+back from the disk, renamed.
 
     create ──▶ write_piece ... ──▶ write ──▶ finish ──▶ read_pieces ──▶ replace
                      (any failure on the way: discard; the old file was never touched)
 
-Pieces go past the page cache where the filesystem offers O_DIRECT: fresh page cache is dear, and nobody will read the file soon. Elsewhere they go
-through it and are dropped from it after the sync, so that what is read back comes from the disk either way. Two page-aligned buffers a thread, used
-again and again: while one is filled (or checked), the other is on its way to (or from) the disk.
+Pieces go past the page cache where the filesystem offers O_DIRECT: fresh page cache is dear, and nobody will
+read the file soon. Elsewhere they go through it and are dropped from it after the sync, so that what is read
+back comes from the disk either way. Two page-aligned buffers a thread, used again and again: while one is
+filled (or checked), the other is on its way to (or from) the disk.
 """
 
 from __future__ import annotations
@@ -52,10 +54,12 @@ def _buffers() -> tuple[Buffer, Buffer]:
 
 
 class WorkingFile:
-    """Owns the descriptor and, until ``replace``, the name ``path``. A context manager: leaving it before ``replace`` deletes the file."""
+    """Owns the descriptor and, until ``replace``, the name ``path``. A context manager: leaving it before
+    ``replace`` deletes the file."""
 
     def __init__(self, path: Path, nbytes: int, like: os.stat_result) -> None:
-        """``nbytes``: as long as it may become. It gets the mode and owner of ``like``. Raises ``StorageFullError``, ``StorageError``."""
+        """``nbytes``: as long as it may become. It gets the mode and owner of ``like``. Raises
+        ``StorageFullError``, ``StorageError``."""
         self.path = path
         with storage_errors("preallocate", path):
             reach("compact.before_create")
@@ -77,7 +81,8 @@ class WorkingFile:
             os.fchown(self._descriptor, like.st_uid, like.st_gid)
         except PermissionError:
             raise StorageError(
-                f"a copy of a file of user {_user_name(like.st_uid)}, group {like.st_gid}, cannot be given to them",
+                f"a copy of a file of user {_user_name(like.st_uid)}, group {like.st_gid}, cannot be given "
+                f"to them",
                 got=f"user {_user_name(os.geteuid())}",
                 hint=f"Run this as user {_user_name(like.st_uid)}, or as root. Nothing was changed",
             ) from None
@@ -93,7 +98,8 @@ class WorkingFile:
     def copy_attributes(self, source: int) -> None:
         """The extended attributes of an open file: of a user, access lists. Raises ``StorageError``.
 
-        Passed over where the filesystem has none; so are those that only the system may set (labels, capabilities): it sets its own.
+        Passed over where the filesystem has none; so are those that only the system may set (labels,
+        capabilities): it sets its own.
         """
         with storage_errors("copy the extended attributes to", self.path):
             try:
@@ -119,7 +125,8 @@ class WorkingFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                self._direct = not self._set_direct(False)  # it takes the flag and refuses the write: some network filesystems
+                # it takes the flag and refuses the write: some network filesystems
+                self._direct = not self._set_direct(False)
                 self._write_all(offset, piece)
 
     def write(self, offset: int, data: bytes) -> None:
@@ -144,7 +151,8 @@ class WorkingFile:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read_pieces(self) -> Iterator[tuple[int, Buffer]]:
-        """(offset, bytes) of the whole file as the disk has it, piece by piece; a piece is valid until the next one is asked for."""
+        """(offset, bytes) of the whole file as the disk has it, piece by piece; a piece is valid until the
+        next one is asked for."""
         with storage_errors("read back", self.path):
             nbytes = os.fstat(self._descriptor).st_size
             descriptor = _open_direct(self.path)
@@ -155,7 +163,15 @@ class WorkingFile:
                     arrived = ahead.pop().result() if ahead else None
                     if offset < nbytes:
                         buffer = _buffers()[number % 2]
-                        ahead.append(reader.submit(self._read_piece, descriptor, offset, min(PIECE_BYTES, nbytes - offset), buffer))
+                        ahead.append(
+                            reader.submit(
+                                self._read_piece,
+                                descriptor,
+                                offset,
+                                min(PIECE_BYTES, nbytes - offset),
+                                buffer,
+                            )
+                        )
                     if arrived is not None:
                         yield offset - PIECE_BYTES, arrived
         finally:
@@ -169,14 +185,16 @@ class WorkingFile:
                 count = os.preadv(descriptor, [buffer[done:].data], offset + done)
                 if count == 0:
                     raise StorageError(
-                        f"{self.path} was cut while it was read back", expected=f"{offset + nbytes} bytes", got=f"{offset + done} bytes"
+                        f"{self.path} was cut while it was read back",
+                        expected=f"{offset + nbytes} bytes",
+                        got=f"{offset + done} bytes",
                     )
                 done += count
         return buffer[:nbytes]
 
     def replace(self, target: Path, may_replace: AbstractContextManager[None]) -> None:
-        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open keeps the old. ``may_replace`` is
-        entered right before, and left right behind. ``StorageError``."""
+        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open
+        keeps the old. ``may_replace`` is entered right before, and left right behind. ``StorageError``."""
         with storage_errors("replace", target):
             reach("compact.before_replace")
             with may_replace:
@@ -200,7 +218,9 @@ class WorkingFile:
     def __enter__(self) -> WorkingFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.discard()
 
 
@@ -221,9 +241,11 @@ def _open_direct(path: Path) -> int:
 
 
 class WriteBehind:
-    """Bytes that follow each other into a working file from offset ``start`` on: while one buffer is filled, the other is written.
+    """Bytes that follow each other into a working file from offset ``start`` on: while one buffer is filled,
+    the other is written.
 
-    A context manager of one thread; leaving it without an error writes what is left, padded with zeros to a whole block.
+    A context manager of one thread; leaving it without an error writes what is left, padded with zeros to a
+    whole block.
     """
 
     def __init__(self, file: WorkingFile, start: int) -> None:
@@ -242,7 +264,8 @@ class WriteBehind:
 
     @property
     def room(self) -> Buffer:
-        """The free part of the buffer, never empty: the caller fills some of its front and tells by ``advance``."""
+        """The free part of the buffer, never empty: the caller fills some of its front and tells by
+        ``advance``."""
         return _buffers()[self._current][self._filled :]
 
     def advance(self, nbytes: int) -> None:
@@ -278,7 +301,9 @@ class WriteBehind:
     def __enter__(self) -> WriteBehind:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 if self._filled:

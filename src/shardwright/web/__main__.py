@@ -1,4 +1,5 @@
-"""The web process: ``python -m shardwright.web SETTINGS``, started by the daemon (web_child.py) and by nobody else."""
+"""The web process: ``python -m shardwright.web SETTINGS``, started by the daemon (web_child.py) and by nobody
+else."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ def take_second_place() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most), most))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE,
+        (DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most), most),
+    )
 
 
 async def pulse() -> None:
@@ -52,7 +56,8 @@ async def run(settings: WebSettings, listener: socket.socket) -> None:
 
 def main() -> None:
     take_second_place()
-    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # to standard error, which the daemon reads
+    # to standard error, which the daemon reads
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
     settings = WebSettings.from_json(sys.argv[1])
     listener = socket.socket(fileno=settings.descriptor)
     listener.setblocking(False)

@@ -1,4 +1,5 @@
-"""Answers as JSON that can always be sent: plain ASCII, so that half of a surrogate pair, in a client's name or a file's, is only an escape."""
+"""Answers as JSON that can always be sent: plain ASCII, so that half of a surrogate pair, in a client's name
+or a file's, is only an escape."""
 
 from __future__ import annotations
 

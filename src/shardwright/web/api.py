@@ -1,4 +1,5 @@
-"""What the page and Prometheus ask for: /api/status, /api/events, /api/preview/NAME.png and /metrics, each from an answer of the daemon."""
+"""What the page and Prometheus ask for: /api/status, /api/events, /api/preview/NAME.png and /metrics, each
+from an answer of the daemon."""
 
 from __future__ import annotations
 
@@ -51,18 +52,38 @@ class Api:
         return Json(await self._link.status())
 
     async def metrics(self, request: Request) -> Response:
-        text, content_type = self._metrics.render(await self._link.status(), request.headers.get("accept", ""))
+        text, content_type = self._metrics.render(
+            await self._link.status(), request.headers.get("accept", "")
+        )
         return Response(text, headers={"Content-Type": content_type})
 
     async def events(self, request: Request) -> Response:
         after = request.query_params.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= MOST_DIGITS):
-            return problem(ProtocolError("not the number of an event", expected="after=NUMBER", got=after[:40]), 400)
+            return problem(
+                ProtocolError("not the number of an event", expected="after=NUMBER", got=after[:40]), 400
+            )
         return Json({"events": await self._link.events(int(after))})
 
     async def preview(self, request: Request) -> Response:
         preview = await self._link.preview(request.path_params["name"])
         if preview is None:
-            return Json({"error": {"code": "no_frame", "message": "there is no such acquisition running, or no frame of it yet"}}, 404)
-        facts = {"X-Frame": preview.frame, "X-Frame-Id": preview.frame_id, "X-Frame-Age-Seconds": preview.age_s}
-        return Response(preview.png, media_type="image/png", headers={name: str(fact) for name, fact in facts.items() if fact is not None})
+            return Json(
+                {
+                    "error": {
+                        "code": "no_frame",
+                        "message": "there is no such acquisition running, or no frame of it yet",
+                    }
+                },
+                404,
+            )
+        facts = {
+            "X-Frame": preview.frame,
+            "X-Frame-Id": preview.frame_id,
+            "X-Frame-Age-Seconds": preview.age_s,
+        }
+        return Response(
+            preview.png,
+            media_type="image/png",
+            headers={name: str(fact) for name, fact in facts.items() if fact is not None},
+        )

@@ -1,4 +1,5 @@
-"""Opening files below a folder such that nothing outside it can be reached: not by a name, and not by a link that somebody has put there."""
+"""Opening files below a folder such that nothing outside it can be reached: not by a name, and not by a link
+that somebody has put there."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
 STORE_MARK = "zarr.json"  # a folder without one is no store, and nobody's business
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # non-blocking: a pipe must not hold us up
-_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENXIO, errno.EISDIR)
+_NOT_THERE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.ENXIO,
+    errno.EISDIR,
+)
 
 
 class NotServedError(Exception):
@@ -22,12 +32,14 @@ class NotServedError(Exception):
 
 
 def is_plain(name: str) -> bool:
-    """Whether it can be the name of a file that is served: one component, and not hidden (work in progress has such names)."""
+    """Whether it can be the name of a file that is served: one component, and not hidden (work in progress
+    has such names)."""
     return bool(name) and not name.startswith(".") and "/" not in name and "\0" not in name
 
 
 def open_in_store(root: str, spill_root: str | None, parts: Sequence[str]) -> int:
-    """A descriptor of the file ``parts`` of a store below ``root``; a shard may be a link to one below ``spill_root``.
+    """A descriptor of the file ``parts`` of a store below ``root``; a shard may be a link to one below
+    ``spill_root``.
 
     Raises ``NotServedError``; other ``OSError`` where a disk does not answer as it should.
     """

@@ -1,8 +1,11 @@
-"""HTTP connections with limits on everything that a client could hold: uvicorn's own limits, and those that it lacks.
+"""HTTP connections with limits on everything that a client could hold: uvicorn's own limits, and those that
+it lacks.
 
-connection   ──▶ waits for a request: at most HEAD_S from the first byte to the last of a head, KEEP_ALIVE_S between requests
+connection   ──▶ waits for a request: at most HEAD_S from the first byte to the last of a head, KEEP_ALIVE_S
+             between requests
              ──▶ is answered: a client that takes nothing of its answer for STALL_S is cut off
-too many     the connection that has waited for a request longest goes; where all are being answered, the new one goes
+too many     the connection that has waited for a request longest goes; where all are being answered, the new
+             one goes
 """
 
 from __future__ import annotations
@@ -43,7 +46,11 @@ class LimitedConnection(H11Protocol):
         self.waiting_since_s = time.monotonic()
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
-            waiting = [other for other in self.connections if isinstance(other, LimitedConnection) and not other.is_answering]
+            waiting = [
+                other
+                for other in self.connections
+                if isinstance(other, LimitedConnection) and not other.is_answering
+            ]
             min(waiting, key=lambda other: other.waiting_since_s).cut_off()  # this one waits, too
         self._watch_head()
 
@@ -74,13 +81,17 @@ class LimitedConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def cut_off(self) -> None:
-        """End it without another word; the kernel keeps nothing of the answer either (linger for no time: a reset)."""
+        """End it without another word; the kernel keeps nothing of the answer either (linger for no time: a
+        reset)."""
         self.connections.discard(self)
-        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
         self.transport.abort()
 
     def _watch_head(self) -> None:
-        """Between requests uvicorn's keep-alive timer runs; from a head's first byte to its last, and before the first, ours."""
+        """Between requests uvicorn's keep-alive timer runs; from a head's first byte to its last, and before
+        the first, ours."""
         if self.is_answering or self.timeout_keep_alive_task is not None:
             self._stop_head_timer()
         elif self._head_timer is None and not self.transport.is_closing():

@@ -1,7 +1,8 @@
-"""Which grey levels show an image well: ``python -m shardwright.web.contrast STORE`` prints [LOW, HIGH], from the middle of its first frame.
+"""Which grey levels show an image well: ``python -m shardwright.web.contrast STORE`` prints [LOW, HIGH], from
+the middle of its first frame.
 
-A program of its own, run when somebody opens the viewer: what it takes to decode a chunk is then not in the web process's memory for days, and a
-store that cannot be decoded costs no more than this program.
+A program of its own, run when somebody opens the viewer: what it takes to decode a chunk is then not in the
+web process's memory for days, and a store that cannot be decoded costs no more than this program.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ def grey_levels(pixels: np.ndarray[Any, Any]) -> tuple[float, float]:
 
 
 def first_pixels(array: StoredArray) -> np.ndarray[Any, Any]:
-    """Those of the middlemost chunk of the first frame that is there. Raises ``ShardFormatError`` or ``StorageError``."""
+    """Those of the middlemost chunk of the first frame that is there. Raises ``ShardFormatError`` or
+    ``StorageError``."""
     middle = (0,) * (len(array.shape) - 2) + tuple(count // 2 for count in array.shape[-2:])
     wanted = tuple(place // size for place, size in zip(middle, array.chunk_shape, strict=True))
     shard = tuple(chunk // per for chunk, per in zip(wanted, array.shard_chunks, strict=True))
-    number = int(np.ravel_multi_index(tuple(chunk % per for chunk, per in zip(wanted, array.shard_chunks, strict=True)), array.shard_chunks))
+    number = int(
+        np.ravel_multi_index(
+            tuple(chunk % per for chunk, per in zip(wanted, array.shard_chunks, strict=True)),
+            array.shard_chunks,
+        )
+    )
     with ShardFile(array, array.path / array.shard_key(shard)) as file:
         entries = file.read_index()
         sound = check_entries(array, shard, entries, file.data_range).sound
@@ -45,8 +52,11 @@ def first_pixels(array: StoredArray) -> np.ndarray[Any, Any]:
         data = bytearray(int(entries["nbytes"][number]))
         file.read_into(int(entries["offset"][number]), memoryview(data))
     chunk = decode_chunk(data, array.codecs, array.chunk_bytes).view(array.dtype).reshape(array.chunk_shape)
-    rows, columns = (n - w * c for n, w, c in zip(array.shape[-2:], wanted[-2:], array.chunk_shape[-2:], strict=True))
-    plane: np.ndarray[Any, Any] = chunk[(0,) * (chunk.ndim - 2)][:rows, :columns]  # a chunk at the edge goes on behind it
+    rows, columns = (
+        n - w * c for n, w, c in zip(array.shape[-2:], wanted[-2:], array.chunk_shape[-2:], strict=True)
+    )
+    # a chunk at the edge goes on behind it
+    plane: np.ndarray[Any, Any] = chunk[(0,) * (chunk.ndim - 2)][:rows, :columns]
     return plane
 
 

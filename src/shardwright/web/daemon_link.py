@@ -1,4 +1,5 @@
-"""Questions to the daemon: one thread, one connection to its control socket, no question twice in a moment and no picture twice, however many ask."""
+"""Questions to the daemon: one thread, one connection to its control socket, no question twice in a moment
+and no picture twice, however many ask."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ WATCH_S = 10.0
 
 
 class Recent(Generic[T]):
-    """What ``ask``, called in the link's thread, returned or raised within the last ``fresh_s``: the same for everybody who wants it meanwhile."""
+    """What ``ask``, called in the link's thread, returned or raised within the last ``fresh_s``: the same for
+    everybody who wants it meanwhile."""
 
     def __init__(self, ask: Callable[[], T], fresh_s: float, executor: ThreadPoolExecutor) -> None:
         self._ask = ask
@@ -76,13 +78,16 @@ class DaemonLink:
         return [event for event in await self._events.get() if event["number"] > after]
 
     async def preview(self, name: str) -> PreviewPicture | None:
-        """The newest frame of a running acquisition, made small; None while there is none. Drawn once, however many want to see it."""
+        """The newest frame of a running acquisition, made small; None while there is none. Drawn once,
+        however many want to see it."""
         running = {acquisition["name"] for acquisition in (await self.status())["acquisitions"]}
         self._previews = {known: recent for known, recent in self._previews.items() if known in running}
         if name not in running:
             return None
         if name not in self._previews:
-            self._previews[name] = Recent(lambda: self._take_preview(name), self._preview_fresh_s, self._executor)
+            self._previews[name] = Recent(
+                lambda: self._take_preview(name), self._preview_fresh_s, self._executor
+            )
         return await self._previews[name].get()
 
     def _ask_for(self, what: str) -> Any:
@@ -93,7 +98,10 @@ class DaemonLink:
         return None if preview is None else PreviewPicture.of(preview)
 
     def _take_new_events(self) -> tuple[dict[str, Any], ...]:
-        """All that are known. The link's thread is the only one that binds ``_known_events``, to a new tuple each time."""
-        while new := self._client.ask("events", after=self._known_events[-1]["number"] if self._known_events else 0)["events"]:
+        """All that are known. The link's thread is the only one that binds ``_known_events``, to a new tuple
+        each time."""
+        while new := self._client.ask(
+            "events", after=self._known_events[-1]["number"] if self._known_events else 0
+        )["events"]:
             self._known_events = (*self._known_events, *new)[-MOST_EVENTS:]
         return self._known_events

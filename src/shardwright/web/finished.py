@@ -1,7 +1,7 @@
 """The finished stores below the output root, newest first: what /api/stores lists and the viewer opens.
 
-A store is finished once its workspace is gone. Looking never holds the page up: one thread looks, at most every ``LOOK_EVERY_S``, and whoever asks
-meanwhile, or while the disk is stuck, gets what was seen before.
+A store is finished once its workspace is gone. Looking never holds the page up: one thread looks, at most
+every ``LOOK_EVERY_S``, and whoever asks meanwhile, or while the disk is stuck, gets what was seen before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class NotShownError(Exception):
 
 @dataclass(frozen=True)
 class FinishedStore:
-    """A store that no acquisition writes any more. ``changed_ns``: when its folder last got or lost an entry, which is when it was finished."""
+    """A store that no acquisition writes any more. ``changed_ns``: when its folder last got or lost an entry,
+    which is when it was finished."""
 
     path: Path
     changed_ns: int
@@ -55,7 +56,8 @@ class FinishedStore:
         return self.path.name.removesuffix(STORE_SUFFIX)
 
     def facts(self) -> dict[str, Any]:
-        """``frames_missing``: places of the image that no frame was stored in, None where the store does not tell."""
+        """``frames_missing``: places of the image that no frame was stored in, None where the store does not
+        tell."""
         stored = _stored_frames(self.path)
         return {
             "store": self.path.name,
@@ -75,7 +77,8 @@ class FinishedStores:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known: dict[tuple[str, int], dict[str, Any] | None] = {}  # by store and when it changed; None is no image
+        # by store and when it changed; None is no image
+        self._known: dict[tuple[str, int], dict[str, Any] | None] = {}
         self._list: list[dict[str, Any]] = []
         self.more = False  # whether there are older ones that the list leaves out, as of the last look
         self._looked_s = -LOOK_EVERY_S
@@ -101,7 +104,11 @@ class FinishedStores:
             if (path / WORKSPACE).exists():
                 raise NotShownError("This acquisition is not finished.")
             dataset = str(group["attributes"]["ome"]["multiscales"][0]["datasets"][0]["path"])
-            return FinishedStore(path, path.stat().st_mtime_ns, StoredImage.of(group, _read_json(self._root, store, *dataset.split("/"))))
+            return FinishedStore(
+                path,
+                path.stat().st_mtime_ns,
+                StoredImage.of(group, _read_json(self._root, store, *dataset.split("/"))),
+            )
         except (NotServedError, OSError, LookupError, TypeError, ValueError, StopIteration):
             raise NotShownError(NO_IMAGE) from None
 
@@ -109,7 +116,11 @@ class FinishedStores:
         self._looking = True
         try:
             with os.scandir(self._root) as entries:
-                folders = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+                folders = [
+                    (entry.stat(follow_symlinks=False).st_mtime_ns, entry.name)
+                    for entry in entries
+                    if entry.is_dir(follow_symlinks=False)
+                ]
             newest = sorted((entry for entry in folders if not entry[1].startswith(".")), reverse=True)
             known: dict[tuple[str, int], dict[str, Any] | None] = {}
             listed: list[dict[str, Any]] = []
@@ -137,7 +148,8 @@ class FinishedStores:
 
 
 def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
-    """A file of a store, which is no link, and no pipe that would never end. Raises ``NotServedError`` or ``OSError``."""
+    """A file of a store, which is no link, and no pipe that would never end. Raises ``NotServedError`` or
+    ``OSError``."""
     with os.fdopen(open_in_store(str(root), None, parts), "rb") as file:
         return file.read(most_bytes)
 
@@ -148,15 +160,23 @@ def _read_json(root: Path, *folder: str) -> dict[str, Any]:
 
 
 def _stored_frames(store: Path) -> int | None:
-    """How many rows of a frame table tell of a stored frame; None where there is no table, or not one as it is written today."""
+    """How many rows of a frame table tell of a stored frame; None where there is no table, or not one as it
+    is written today."""
     try:
         described = _read_json(store.parent, store.name, *FATES)
-        (rows,), (rows_per_chunk,) = described["shape"], described["chunk_grid"]["configuration"]["chunk_shape"]
-        if [codec["name"] for codec in described["codecs"]] != FATE_CODECS or not 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK:
+        (rows,), (rows_per_chunk,) = (
+            described["shape"],
+            described["chunk_grid"]["configuration"]["chunk_shape"],
+        )
+        if [
+            codec["name"] for codec in described["codecs"]
+        ] != FATE_CODECS or not 0 < rows_per_chunk <= MAX_ROWS_PER_CHUNK:
             return None
         stored = 0
         for chunk in range(-(-rows // rows_per_chunk)):
-            packed = _read(store.parent, 2 * MAX_ROWS_PER_CHUNK, store.name, *FATES, "c", str(chunk))[:-CRC_BYTES]
+            packed = _read(store.parent, 2 * MAX_ROWS_PER_CHUNK, store.name, *FATES, "c", str(chunk))[
+                :-CRC_BYTES
+            ]
             fates = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(packed, rows_per_chunk)
             stored += fates[: rows - chunk * rows_per_chunk].count(Fate.STORED)
     except (NotServedError, OSError, LookupError, TypeError, ValueError, zlib.error):

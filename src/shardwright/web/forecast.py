@@ -1,6 +1,7 @@
 """How long the room on the disks lasts, from what was stored in the last minutes.
 
-Not from how the free room changes: shards are preallocated and give back what they did not need, which makes it jump up and down by whole shards.
+Not from how the free room changes: shards are preallocated and give back what they did not need, which makes
+it jump up and down by whole shards.
 """
 
 from __future__ import annotations
@@ -21,17 +22,27 @@ class Forecast:
     """Owned by the event loop."""
 
     def __init__(self) -> None:
-        self._stored: deque[tuple[float, int]] = deque()  # (when, bytes since the daemon's start), STEP_S apart or more
+        # (when, bytes since the daemon's start), STEP_S apart or more
+        self._stored: deque[tuple[float, int]] = deque()
 
     def added_to(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
         """The snapshot with ``full_in_s`` for each disk: None where nothing is stored, or not known yet."""
-        now_s, stored_bytes = time.monotonic(), sum(stream["bytes_stored"] for stream in snapshot["streams"].values())
+        now_s, stored_bytes = (
+            time.monotonic(),
+            sum(stream["bytes_stored"] for stream in snapshot["streams"].values()),
+        )
         self._note(now_s, stored_bytes)
         begin_s, begin_bytes = self._stored[0]
         elapsed_s = now_s - begin_s
         rate = (stored_bytes - begin_bytes) / elapsed_s if elapsed_s >= SHORTEST_S else 0.0
         disks = [
-            {**disk, "full_in_s": disk["free_bytes"] / rate if rate > 0 and disk["free_bytes"] is not None else None} for disk in snapshot["disks"]
+            {
+                **disk,
+                "full_in_s": disk["free_bytes"] / rate
+                if rate > 0 and disk["free_bytes"] is not None
+                else None,
+            }
+            for disk in snapshot["disks"]
         ]
         return {**snapshot, "disks": disks}
 

@@ -31,8 +31,9 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\s]+)(:[0-9]{1,5})?"
 
 
 class Guard:
-    """Refuses requests for hosts that are not ours (DNS rebinding: a foreign page that had its own name point here), that would change anything, or
-    that bring a body. An answer's own headers come before the ones here."""
+    """Refuses requests for hosts that are not ours (DNS rebinding: a foreign page that had its own name point
+    here), that would change anything, or that bring a body. An answer's own headers come before the ones
+    here."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app
@@ -54,13 +55,21 @@ class Guard:
         await (refusal or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, method: str, headers: Headers) -> Response | None:
-        if len(headers.raw) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER_BYTES:
+        if (
+            len(headers.raw) > MOST_HEADERS
+            or sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER_BYTES
+        ):
             return PlainTextResponse("Too many headers.\n", 431, {"Connection": "close"})
         if not self._is_ours(headers.get("host", "")):
-            hint = "This page answers to its own address only; http.allowed_hosts in the configuration names others.\n"
+            hint = (
+                "This page answers to its own address only; http.allowed_hosts in the configuration "
+                "names others.\n"
+            )
             return PlainTextResponse(f"Misdirected request. {hint}", 421, {"Connection": "close"})
         if method not in METHODS:
-            return PlainTextResponse("Nothing can be changed here.\n", 405, {"Allow": ", ".join(METHODS), "Connection": "close"})
+            return PlainTextResponse(
+                "Nothing can be changed here.\n", 405, {"Allow": ", ".join(METHODS), "Connection": "close"}
+            )
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return PlainTextResponse("A request without a body is expected.\n", 413, {"Connection": "close"})
         return None

@@ -1,7 +1,7 @@
 """/metrics: the daemon's snapshot in Prometheus's words. METRICS.md lists every name.
 
-Labels are bounded: streams by the names in the configuration (and ``client`` for all that bring their own array), disks by role, events by the names
-that stand in the code. Nothing is labelled by acquisition.
+Labels are bounded: streams by the names in the configuration (and ``client`` for all that bring their own
+array), disks by role, events by the names that stand in the code. Nothing is labelled by acquisition.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.exposition import choose_encoder
 
 if TYPE_CHECKING:
@@ -27,8 +32,14 @@ STATES = ("starting", "serving", "draining")
 STREAM_COUNTERS = {
     "acquisitions": ("acquisitions", "Acquisitions opened."),
     "acquisitions_failed": ("acquisitions_failed", "Acquisitions ended by an error."),
-    "frames_received": ("frames_received", "Frames that the daemon was told of; each has one of the fates below."),
-    "frames_stored": ("frames_stored", "Frames in their chunk or the staging area: safe from the daemon's death."),
+    "frames_received": (
+        "frames_received",
+        "Frames that the daemon was told of; each has one of the fates below.",
+    ),
+    "frames_stored": (
+        "frames_stored",
+        "Frames in their chunk or the staging area: safe from the daemon's death.",
+    ),
     "frames_durable": ("frames_durable", "Stored frames that are synced: safe from a power cut."),
     "frames_duplicate": ("frames_duplicate", "Frames whose place was taken."),
     "frames_late": ("frames_late", "Frames whose place had been closed."),
@@ -48,23 +59,39 @@ DROPPED_COUNTERS = {
 }
 DROP_REASONS = ("overload",)  # model/fates.py: the one reason for which a frame is dropped
 DEGRADED_COUNTERS = {
-    "frames_degraded": ("frames", "Frames stored with a chunk below the configured compression, by the fastest level of their chunks."),
+    "frames_degraded": (
+        "frames",
+        "Frames stored with a chunk below the configured compression, by the fastest level of their chunks.",
+    ),
     "chunks_degraded": ("chunks", "Chunks written below the configured compression, by level."),
 }
 DEGRADE_LEVELS = ("faster", "uncompressed")  # model/degrade_level.py, without the configured one
 STREAM_GAUGES = {
     "frames_missing": (
         "frames_missing",
-        "Places without a frame: it was skipped, dropped, late or lost. Of an acquisition that runs, only those before its newest frame.",
+        (
+            "Places without a frame: it was skipped, dropped, late or lost. Of an acquisition that runs, "
+            "only "
+            "those before its newest frame."
+        ),
     ),
     "missing_bytes": ("bytes_missing", "Pixel bytes of those places."),
-    "frames_skipped": ("frames_skipped", "Missing frames that the camera's side never sent: neither dropped, late nor lost."),
+    "frames_skipped": (
+        "frames_skipped",
+        "Missing frames that the camera's side never sent: neither dropped, late nor lost.",
+    ),
     "skipped_bytes": ("bytes_skipped", "Pixel bytes of the skipped frames."),
     "ring_frames": ("ring_frames", "Frames that the rings of running acquisitions hold."),
     "ring_used_frames": ("ring_used", "Frames in those rings that are not safe yet."),
     "slabs": ("slabs_total", "Slabs that the running acquisitions may have in work."),
     "slabs_used": ("slabs_used", "Slabs in work."),
-    "degrade_level": ("degrade_level", "How chunks are encoded now, the fastest of running acquisitions: 0 as configured, 1 faster, 2 uncompressed."),
+    "degrade_level": (
+        "degrade_level",
+        (
+            "How chunks are encoded now, the fastest of running acquisitions: 0 "
+            "as configured, 1 faster, 2 uncompressed."
+        ),
+    ),
 }
 HISTOGRAMS = {
     "queue_seconds": "How long a slab waits for a worker.",
@@ -98,26 +125,38 @@ def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
 
 
 def _daemon(snapshot: Facts) -> Iterator[Metric]:
-    yield InfoMetricFamily(_name("build"), "The software.", value={"version": snapshot["software"].rpartition(" ")[2]})
+    yield InfoMetricFamily(
+        _name("build"), "The software.", value={"version": snapshot["software"].rpartition(" ")[2]}
+    )
     state = GaugeMetricFamily(_name("state"), "1 for what the daemon is doing.", labels=["state"])
     for name in STATES:
         state.add_metric([name], float(snapshot["state"] == name))
     yield state
     yield _gauge("uptime_seconds", "Since the daemon started.", snapshot["uptime_s"])
-    yield _gauge("memory_used_bytes", "What counts against the memory budget.", snapshot["memory"]["used_bytes"])
+    yield _gauge(
+        "memory_used_bytes", "What counts against the memory budget.", snapshot["memory"]["used_bytes"]
+    )
     yield _gauge("memory_budget_bytes", "The memory budget.", snapshot["memory"]["budget_bytes"])
     yield _gauge("clients", "Clients connected.", snapshot["clients"])
     yield _counter("foreign_messages", "Messages that broke the protocol.", snapshot["foreign_messages"])
-    yield _gauge("stall_seconds", "How long the step that has taken longest by now has taken; a stuck disk shows here.", snapshot["stall_s"])
+    yield _gauge(
+        "stall_seconds",
+        "How long the step that has taken longest by now has taken; a stuck disk shows here.",
+        snapshot["stall_s"],
+    )
 
 
 def _disks(disks: Iterable[Facts]) -> Iterator[Metric]:
     labels = ["role", "path"]
     free = GaugeMetricFamily(_name("disk_free_bytes"), "Room on a disk.", labels=labels)
     size = GaugeMetricFamily(_name("disk_size_bytes"), "Size of a disk.", labels=labels)
-    low = GaugeMetricFamily(_name("disk_low_water_bytes"), "Room below which the daemon warns.", labels=labels)
+    low = GaugeMetricFamily(
+        _name("disk_low_water_bytes"), "Room below which the daemon warns.", labels=labels
+    )
     full = GaugeMetricFamily(
-        _name("disk_time_to_full_seconds"), "How long its room lasts at the rate of the last minutes; +Inf: nothing is stored.", labels=labels
+        _name("disk_time_to_full_seconds"),
+        "How long its room lasts at the rate of the last minutes; +Inf: nothing is stored.",
+        labels=labels,
     )
     for disk in disks:
         names = [disk["role"], disk["path"]]
@@ -131,7 +170,12 @@ def _disks(disks: Iterable[Facts]) -> Iterator[Metric]:
 
 def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Iterator[Metric]:
     running = [acquisition["stream"] for acquisition in acquisitions]
-    yield _by_stream(GaugeMetricFamily, "acquisitions_running", "Acquisitions that run now.", {name: running.count(name) for name in streams})
+    yield _by_stream(
+        GaugeMetricFamily,
+        "acquisitions_running",
+        "Acquisitions that run now.",
+        {name: running.count(name) for name in streams},
+    )
     for kind, table in ((CounterMetricFamily, STREAM_COUNTERS), (GaugeMetricFamily, STREAM_GAUGES)):
         for name, (key, text) in table.items():
             yield _by_stream(kind, name, text, {stream: facts[key] for stream, facts in streams.items()})
@@ -146,8 +190,15 @@ def _streams(streams: Mapping[str, Facts], acquisitions: Iterable[Facts]) -> Ite
             for level in DEGRADE_LEVELS:
                 degraded.add_metric([stream, level], facts[f"{what}_{level}"])
         yield degraded
-    ratios = {stream: facts["bytes_raw"] / facts["bytes_stored"] for stream, facts in streams.items() if facts["bytes_stored"]}
-    text = "Pixel bytes stored for each byte written, since the start; staged frames raise it until their chunk is full."
+    ratios = {
+        stream: facts["bytes_raw"] / facts["bytes_stored"]
+        for stream, facts in streams.items()
+        if facts["bytes_stored"]
+    }
+    text = (
+        "Pixel bytes stored for each byte written, since the start; staged frames raise it until their "
+        "chunk is full."
+    )
     yield _by_stream(GaugeMetricFamily, "compression_ratio", text, ratios)
     for name, text in HISTOGRAMS.items():
         histogram = HistogramMetricFamily(_name(name), text, labels=["stream"])
@@ -174,8 +225,12 @@ def _buckets(histogram: Facts) -> tuple[list[tuple[str, float]], float]:
 
 
 def _compaction(compaction: Facts) -> Iterator[Metric]:
-    yield _gauge("compaction_enabled", "1 where sealed stores are compacted by the daemon.", compaction["enabled"])
-    yield _gauge("compaction_queued", "Sealed stores that wait to be compacted: the backlog.", compaction["queued"])
+    yield _gauge(
+        "compaction_enabled", "1 where sealed stores are compacted by the daemon.", compaction["enabled"]
+    )
+    yield _gauge(
+        "compaction_queued", "Sealed stores that wait to be compacted: the backlog.", compaction["queued"]
+    )
     yield _gauge("compaction_running", "1 while a store is compacted.", compaction["running"] is not None)
     yield _gauge("compaction_paused", "1 while compaction waits for the cameras.", compaction["paused"])
     yield _counter("compaction_stores", "Stores compacted.", compaction["done"])
@@ -183,11 +238,15 @@ def _compaction(compaction: Facts) -> Iterator[Metric]:
 
 
 def _events(events: Facts) -> Iterator[Metric]:
-    told = CounterMetricFamily(_name("events"), "Events by name, whether or not their lines were written.", labels=["event"])
+    told = CounterMetricFamily(
+        _name("events"), "Events by name, whether or not their lines were written.", labels=["event"]
+    )
     for name, count in sorted(events["by_name"].items()):
         told.add_metric([name], count)
     yield told
-    yield _counter("log_lines_dropped", "Lines that found the queue to the log full.", events["lines_dropped"])
+    yield _counter(
+        "log_lines_dropped", "Lines that found the queue to the log full.", events["lines_dropped"]
+    )
     yield _counter("log_lines_unwritten", "Lines that nobody took.", events["lines_unwritten"])
 
 
@@ -204,10 +263,13 @@ class _Families:
 
 
 class Metrics:
-    """``render`` is a scrape. The process that it tells about as well is the daemon, which is this one's parent."""
+    """``render`` is a scrape. The process that it tells about as well is the daemon, which is this one's
+    parent."""
 
     def __init__(self) -> None:
-        self._process = ProcessCollector(namespace="shardwright", pid=os.getppid, registry=CollectorRegistry())
+        self._process = ProcessCollector(
+            namespace="shardwright", pid=os.getppid, registry=CollectorRegistry()
+        )
 
     def render(self, snapshot: Facts, accept: str) -> tuple[bytes, str]:
         """The text and its type, in the format that a scraper asks for."""

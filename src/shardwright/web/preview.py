@@ -32,7 +32,8 @@ class PreviewPicture:
 
 
 def stretched(pixels: np.ndarray) -> np.ndarray:
-    """uint8 pixels with the contrast of all but the darkest and brightest; a frame of one value is mid-grey."""
+    """uint8 pixels with the contrast of all but the darkest and brightest; a frame of one value is
+    mid-grey."""
     low, high = np.percentile(pixels, (DARKEST_PERCENT, BRIGHTEST_PERCENT))
     if high <= low:
         low, high = float(pixels.min()), float(pixels.max())
@@ -44,9 +45,12 @@ def stretched(pixels: np.ndarray) -> np.ndarray:
 
 
 def preview_png(frame: Mapping[str, Any]) -> bytes:
-    """The PNG of a preview as the control socket gives it: ``width``, ``height``, ``dtype``, base64 ``data`` in rows."""
+    """The PNG of a preview as the control socket gives it: ``width``, ``height``, ``dtype``, base64 ``data``
+    in rows."""
     shape = (int(frame["height"]), int(frame["width"]))
-    pixels = np.frombuffer(base64.b64decode(frame["data"]), np.dtype(frame["dtype"]).newbyteorder("<")).reshape(shape)
+    pixels = np.frombuffer(
+        base64.b64decode(frame["data"]), np.dtype(frame["dtype"]).newbyteorder("<")
+    ).reshape(shape)
     picture = io.BytesIO()
     Image.fromarray(stretched(pixels)).save(picture, "PNG", compress_level=1)
     return picture.getvalue()

@@ -16,7 +16,8 @@ class UnsatisfiableRangeError(Exception):
 
 
 def wanted_range(headers: Headers, etag: str, size: int) -> tuple[int, int] | None:
-    """First byte and the one behind the last; None for the whole file, which is also the answer to several ranges and to what is no range.
+    """First byte and the one behind the last; None for the whole file, which is also the answer to several
+    ranges and to what is no range.
 
     Raises ``UnsatisfiableRangeError``.
     """
@@ -40,4 +41,6 @@ def wanted_range(headers: Headers, etag: str, size: int) -> tuple[int, int] | No
 def is_unchanged(headers: Headers, etag: str) -> bool:
     """Whether the client has the file already."""
     known = headers.get("if-none-match")
-    return known is not None and (known.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(",")))
+    return known is not None and (
+        known.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(","))
+    )

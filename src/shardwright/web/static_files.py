@@ -1,4 +1,5 @@
-"""A folder of small files that come with the software, read once into memory: serving them touches no disk."""
+"""A folder of small files that come with the software, read once into memory: serving them touches no
+disk."""
 
 from __future__ import annotations
 
@@ -28,10 +29,15 @@ class _StaticFile:
 
 
 class StaticFolder:
-    """An endpoint that answers ``path`` with the file of that name below ``folder``, and no path with ``index.html``."""
+    """An endpoint that answers ``path`` with the file of that name below ``folder``, and no path with
+    ``index.html``."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = {path.relative_to(folder).as_posix(): _read(path) for path in sorted(folder.rglob("*")) if path.suffix in _TYPES}
+        self._files = {
+            path.relative_to(folder).as_posix(): _read(path)
+            for path in sorted(folder.rglob("*"))
+            if path.suffix in _TYPES
+        }
 
     async def respond(self, request: Request) -> Response:
         file = self._files.get(request.path_params["path"] or INDEX)

@@ -1,7 +1,8 @@
 """The stores below the output root, file by file: what a zarr reader over HTTP asks for, and nothing else.
 
-GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag and 304, CORS. No listing, no hidden files (a store's workspace), no
-links out of the root. Files are opened and read in a few threads: a disk that is stuck holds up those, and soon refuses more, while the page goes on.
+GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag and 304, CORS. No listing, no hidden
+files (a store's workspace), no links out of the root. Files are opened and read in a few threads: a disk that
+is stuck holds up those, and soon refuses more, while the page goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ T = TypeVar("T")
 A = TypeVarTuple("A")
 PREFIX = "/stores/"
 THREADS = 8
-MOST_WAITING = 64  # well below the connections that are allowed, so that a stuck disk leaves some for the page
+# well below the connections that are allowed, so that a stuck disk leaves some for the page
+MOST_WAITING = 64
 PIECE_BYTES = 256 << 10
 PREFLIGHT_SECONDS = 86_400
 POLICY = "sandbox; default-src 'none'"  # whatever lies in a store, no browser runs it as ours
@@ -64,13 +66,18 @@ class Stores:
 
     async def respond(self, request: Request) -> Response:
         response = await self._answer(request)
-        response.headers.update({"Content-Security-Policy": POLICY, "Accept-Ranges": "bytes", **self._cors(request)})
+        response.headers.update(
+            {"Content-Security-Policy": POLICY, "Accept-Ranges": "bytes", **self._cors(request)}
+        )
         return response
 
     def _cors(self, request: Request) -> dict[str, str]:
         """Which pages elsewhere may read the answer."""
         allowed, origin = self._settings.origins, request.headers.get("origin")
-        shared = {"Access-Control-Expose-Headers": ANSWER_HEADERS, "Cross-Origin-Resource-Policy": "cross-origin"}
+        shared = {
+            "Access-Control-Expose-Headers": ANSWER_HEADERS,
+            "Cross-Origin-Resource-Policy": "cross-origin",
+        }
         if "*" in allowed:
             return {"Access-Control-Allow-Origin": "*", **shared}
         if origin is not None and origin in allowed:
@@ -79,10 +86,22 @@ class Stores:
 
     async def _answer(self, request: Request) -> Response:
         if request.method == "OPTIONS":
-            asked = {"Access-Control-Allow-Methods": "GET, HEAD", "Access-Control-Allow-Headers": REQUEST_HEADERS}
-            return Response(status_code=204, headers={**asked, "Access-Control-Max-Age": str(PREFLIGHT_SECONDS), "Allow": "GET, HEAD, OPTIONS"})
+            asked = {
+                "Access-Control-Allow-Methods": "GET, HEAD",
+                "Access-Control-Allow-Headers": REQUEST_HEADERS,
+            }
+            return Response(
+                status_code=204,
+                headers={
+                    **asked,
+                    "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+                    "Allow": "GET, HEAD, OPTIONS",
+                },
+            )
         if self._reads >= THREADS + MOST_WAITING:
-            return PlainTextResponse("The disk is too slow for more requests at once.\n", 503, {"Retry-After": "2"})
+            return PlainTextResponse(
+                "The disk is too slow for more requests at once.\n", 503, {"Retry-After": "2"}
+            )
         try:
             file = await self._in_thread(self._open, request.path_params["path"])
         except NotServedError:
@@ -101,7 +120,9 @@ class Stores:
     def _open(self, path: str) -> _OpenFile:
         descriptor = open_in_store(self._settings.output_root, self._settings.spill_root, path.split("/"))
         facts = os.fstat(descriptor)
-        return _OpenFile(descriptor, facts.st_size, f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}"')
+        return _OpenFile(
+            descriptor, facts.st_size, f'"{facts.st_ino:x}-{facts.st_size:x}-{facts.st_mtime_ns:x}"'
+        )
 
     def _file_answer(self, request: Request, file: _OpenFile) -> Response:
         """Takes over ``file``."""
@@ -113,9 +134,14 @@ class Stores:
             wanted = wanted_range(request.headers, file.etag, file.size)
         except UnsatisfiableRangeError:
             file.close()
-            return PlainTextResponse("The file has no such bytes.\n", 416, {**headers, "Content-Range": f"bytes */{file.size}"})
+            return PlainTextResponse(
+                "The file has no such bytes.\n", 416, {**headers, "Content-Range": f"bytes */{file.size}"}
+            )
         start, stop = wanted or (0, file.size)
-        headers |= {"Content-Length": str(stop - start), "Content-Type": _content_type(request.path_params["path"])}
+        headers |= {
+            "Content-Length": str(stop - start),
+            "Content-Type": _content_type(request.path_params["path"]),
+        }
         if wanted is not None:
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
         status = 200 if wanted is None else 206

@@ -1,11 +1,13 @@
-"""neuroglancer, served from here: its client as the wheel ``neuroglancer`` (extra ``viewer``) brings it, and addresses that open a store in it.
+"""neuroglancer, served from here: its client as the wheel ``neuroglancer`` (extra ``viewer``) brings it, and
+addresses that open a store in it.
 
     /api/stores                      which stores are finished
     /view/STORE                      leads to the client, with a state that shows that store
     /neuroglancer/v/local/           the client; ``v/TOKEN`` is how it finds where it was loaded from
 
-The wheel's client is made to follow a Python session. It has none here: all it shows stands in its address, and what it would hear from the session
-is answered by ``SESSION_STUB`` in the page. Its policy lets it talk to this address only, so that no pixel and no name goes anywhere else.
+The wheel's client is made to follow a Python session. It has none here: all it shows stands in its address,
+and what it would hear from the session is answered by ``SESSION_STUB`` in the page. Its policy lets it talk
+to this address only, so that no pixel and no name goes anywhere else.
 """
 
 from __future__ import annotations
@@ -65,14 +67,22 @@ HEAD = '<script src="session_stub.js"></script><link rel="icon" href="/icon.svg"
 MISSING = f"The viewer is not installed. It comes with the extra viewer:  {install_line('viewer')}\n"
 CONTRAST_TIMEOUT_S = 10.0
 MOST_REMEMBERED = 256
-FOR_EVER = {"Cache-Control": "max-age=31536000, immutable"}  # the client's file names carry a hash of what is in them
+# the client's file names carry a hash of what is in them
+FOR_EVER = {"Cache-Control": "max-age=31536000, immutable"}
 
 
 def client_folder() -> Path | None:
     """Where the wheel keeps the client, None when it is not installed. Imports nothing of it."""
     found = importlib.util.find_spec("neuroglancer")
     folders = [] if found is None else found.submodule_search_locations or []
-    return next((client for client in (Path(folder, "static", "client") for folder in folders) if (client / "index.html").is_file()), None)
+    return next(
+        (
+            client
+            for client in (Path(folder, "static", "client") for folder in folders)
+            if (client / "index.html").is_file()
+        ),
+        None,
+    )
 
 
 class Viewer:
@@ -81,7 +91,11 @@ class Viewer:
     def __init__(self, stores: FinishedStores) -> None:
         self._stores = stores
         self._folder = client_folder()
-        self._files = {} if self._folder is None else {path.name: path for path in self._folder.iterdir() if path.name != "index.html"}
+        self._files = (
+            {}
+            if self._folder is None
+            else {path.name: path for path in self._folder.iterdir() if path.name != "index.html"}
+        )
         self._windows: dict[tuple[str, int], tuple[float, float]] = {}
         self._one_at_a_time = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)  # its own: a stuck disk holds up the viewer, and not the page
@@ -90,7 +104,9 @@ class Viewer:
         """The finished stores, and where each can be looked at."""
         del request
         stores = await self._stores.listed()
-        return Json({"viewer": None if self._folder is None else VIEW, "stores": stores, "more": self._stores.more})
+        return Json(
+            {"viewer": None if self._folder is None else VIEW, "stores": stores, "more": self._stores.more}
+        )
 
     async def client(self, request: Request) -> Response:
         name = request.path_params["path"]
@@ -99,7 +115,9 @@ class Viewer:
         if name in ("", "index.html"):
             return self._index(self._folder)
         if name == "session_stub.js":
-            return Response(SESSION_STUB, media_type="text/javascript", headers={"Content-Security-Policy": POLICY})
+            return Response(
+                SESSION_STUB, media_type="text/javascript", headers={"Content-Security-Policy": POLICY}
+            )
         file = self._files.get(name)
         if file is None:
             return PlainTextResponse("The viewer has no such file.\n", 404)
@@ -108,7 +126,11 @@ class Viewer:
     def _index(self, folder: Path) -> Response:
         page = (folder / "index.html").read_text(encoding="utf-8")
         page = page.replace("<head>", f"<head>{HEAD}", 1)
-        return Response(page, media_type="text/html", headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"})
+        return Response(
+            page,
+            media_type="text/html",
+            headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"},
+        )
 
     async def view(self, request: Request) -> Response:
         """Leads to the client. The state is made anew each time: a store may have been compacted, or gone."""
@@ -122,7 +144,9 @@ class Viewer:
         except NotShownError as error:
             return PlainTextResponse(f"{error}\n", 404)
         url = f"{request.url.scheme}://{request.headers['host']}{PREFIX}{store}/"
-        return RedirectResponse(CLIENT + viewer_fragment(viewer_state(found.image, found.name, url, window)), 302)
+        return RedirectResponse(
+            CLIENT + viewer_fragment(viewer_state(found.image, found.name, url, window)), 302
+        )
 
     async def _window(self, store: FinishedStore) -> tuple[float, float] | None:
         """The grey levels to begin with; None where they cannot be found in time."""
@@ -154,5 +178,9 @@ async def _measured_window(path: Path) -> tuple[float, float] | None:
 
 def viewer_routes(stores: FinishedStores) -> list[BaseRoute]:
     viewer = Viewer(stores)
-    endpoints = {"/api/stores": viewer.stores, VIEW + "{store}": viewer.view, CLIENT + "{path:path}": viewer.client}
+    endpoints = {
+        "/api/stores": viewer.stores,
+        VIEW + "{store}": viewer.view,
+        CLIENT + "{path:path}": viewer.client,
+    }
     return [Route(path, endpoint) for path, endpoint in endpoints.items()]

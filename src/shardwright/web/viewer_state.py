@@ -1,8 +1,11 @@
-"""What neuroglancer shows of a store, as the state in its address: which array, which axes along the screen, where, and between which grey levels.
+"""What neuroglancer shows of a store, as the state in its address: which array, which axes along the screen,
+where, and between which grey levels.
 
-    .../neuroglancer/v/local/#!{"layers": [{"source": "http://RIG/stores/NAME.ome.zarr/|zarr3:", ...}], "position": [...], ...}
+    .../neuroglancer/v/local/#!{"layers": [{"source": "http://RIG/stores/NAME.ome.zarr/|zarr3:", ...}],
+    "position": [...], ...}
 
-The format: https://github.com/google/neuroglancer, src/viewer.ts (its ``python/neuroglancer/viewer_state.py`` documents every member).
+The format: https://github.com/google/neuroglancer, src/viewer.ts (its ``python/neuroglancer/viewer_state.py``
+documents every member).
 """
 
 from __future__ import annotations
@@ -13,11 +16,18 @@ from typing import Any
 from urllib.parse import quote
 
 VIEW_PIXELS = 800  # the image is shown about this large at first
-# Units of OME-Zarr that neuroglancer knows as a power of ten of an SI unit. With another one it places the image by itself.
+# Units of OME-Zarr that neuroglancer knows as a power of ten of an SI unit. With another one it places the
+# image by itself.
 _SI_UNITS: dict[str | None, tuple[float, str]] = {
     None: (1, ""),
-    **{f"{prefix}meter": (factor, "m") for prefix, factor in {"": 1, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9, "pico": 1e-12}.items()},
-    **{f"{prefix}second": (factor, "s") for prefix, factor in {"": 1, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9}.items()},
+    **{
+        f"{prefix}meter": (factor, "m")
+        for prefix, factor in {"": 1, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9, "pico": 1e-12}.items()
+    },
+    **{
+        f"{prefix}second": (factor, "s")
+        for prefix, factor in {"": 1, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9}.items()
+    },
 }
 
 
@@ -33,7 +43,8 @@ class StoredImage:
 
     @classmethod
     def of(cls, group: Any, array: Any) -> StoredImage:
-        """From the zarr.json of the OME-Zarr group and of its first array. Raises ``KeyError``, ``IndexError``, ``TypeError`` or ``ValueError``."""
+        """From the zarr.json of the OME-Zarr group and of its first array. Raises ``KeyError``,
+        ``IndexError``, ``TypeError`` or ``ValueError``."""
         image = group["attributes"]["ome"]["multiscales"][0]
         axes = image["axes"]
         transforms = image["datasets"][0]["coordinateTransformations"]
@@ -56,12 +67,23 @@ class StoredImage:
         return count
 
 
-def viewer_state(image: StoredImage, name: str, url: str, window: tuple[float, float] | None) -> dict[str, Any]:
-    """``url``: of the store. ``window``: the values that become black and white; None is the whole range of the pixel type."""
-    layer: dict[str, Any] = {"type": "image", "name": name, "source": f"{url}|zarr3:", "tab": "rendering", "opacity": 1}
+def viewer_state(
+    image: StoredImage, name: str, url: str, window: tuple[float, float] | None
+) -> dict[str, Any]:
+    """``url``: of the store. ``window``: the values that become black and white; None is the whole range of
+    the pixel type."""
+    layer: dict[str, Any] = {
+        "type": "image",
+        "name": name,
+        "source": f"{url}|zarr3:",
+        "tab": "rendering",
+        "opacity": 1,
+    }
     if window is not None:
         low, high = window
-        layer["shaderControls"] = {"normalized": {"range": [low, high], "window": [low - (high - low) / 4, high + (high - low) / 2]}}
+        layer["shaderControls"] = {
+            "normalized": {"range": [low, high], "window": [low - (high - low) / 4, high + (high - low) / 2]}
+        }
     state: dict[str, Any] = {
         "title": f"{name} · shardwright",
         "layers": [layer],
@@ -75,7 +97,8 @@ def viewer_state(image: StoredImage, name: str, url: str, window: tuple[float, f
 
 
 def _place(image: StoredImage) -> dict[str, Any]:
-    """x to the right, y down, and the mouse wheel through z, or through time where there is no z; the middle of the first frame in sight."""
+    """x to the right, y down, and the mouse wheel through z, or through time where there is no z; the middle
+    of the first frame in sight."""
     dimensions = {}
     for axis, unit, scale in zip(image.axes, image.units, image.scales, strict=True):
         factor, si_unit = _SI_UNITS[unit]
@@ -84,7 +107,8 @@ def _place(image: StoredImage) -> dict[str, Any]:
     return {
         "dimensions": dimensions,
         "displayDimensions": [*image.axes[:-3:-1], *([] if deep is None else [deep])],
-        "position": [*(0 for _ in image.shape[:-2]), *((count - 1) / 2 for count in image.shape[-2:])],  # whole numbers are the middles of pixels
+        # whole numbers are the middles of pixels
+        "position": [*(0 for _ in image.shape[:-2]), *((count - 1) / 2 for count in image.shape[-2:])],
         "crossSectionScale": max(image.shape[-2:]) / VIEW_PIXELS,
     }
 

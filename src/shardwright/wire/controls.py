@@ -1,4 +1,5 @@
-"""The JSON bodies of control messages as frozen records: ``to_body`` before sending, ``from_body`` checks what came.
+"""The JSON bodies of control messages as frozen records: ``to_body`` before sending, ``from_body`` checks
+what came.
 
 PROTOCOL.md names every field.
 """
@@ -13,7 +14,17 @@ from shardwright.model.error_text import ErrorText
 from shardwright.model.errors import ProtocolError
 from shardwright.model.receipt import Receipt
 
-from .fields import boolean, mapping, number, one_of, optional_mapping, optional_number, optional_text, ranges, text
+from .fields import (
+    boolean,
+    mapping,
+    number,
+    one_of,
+    optional_mapping,
+    optional_number,
+    optional_text,
+    ranges,
+    text,
+)
 
 Transport = Literal["shm", "message"]
 Overload = Literal["block", "drop", "fail"]
@@ -76,7 +87,8 @@ class Welcome(_Control):
 
 @dataclass(frozen=True)
 class Resume(_Control):
-    """A client goes on with its own acquisition: ``next_sequence`` is that of the first frame it has not sent yet."""
+    """A client goes on with its own acquisition: ``next_sequence`` is that of the first frame it has not sent
+    yet."""
 
     acquisition: str
     client_epoch: int
@@ -95,9 +107,11 @@ class Resume(_Control):
 
 @dataclass(frozen=True)
 class Open(_Control):
-    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) says what the array is.
+    """``spec`` (an ArraySpec as JSON) or ``stream`` (a name from the daemon's configuration) says what the
+    array is.
 
-    ``resume``: go on with one's own acquisition after the daemon or the link was lost. ``reopen``: take over what another client left unfinished.
+    ``resume``: go on with one's own acquisition after the daemon or the link was lost. ``reopen``: take over
+    what another client left unfinished.
     """
 
     request: int
@@ -129,7 +143,8 @@ class Open(_Control):
 class Opened(_Control):
     """``ring_token`` (32 hex digits) fetches the ring once; None for message transport.
 
-    ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client is to send again before that.
+    ``next_sequence``: of the first new frame. ``missing``: (first, last) ranges below it that the client is
+    to send again before that.
     """
 
     request: int
@@ -167,9 +182,13 @@ class Opened(_Control):
             durability=one_of(body, "durability", get_args(Durability)),
         )
         token_needed = opened.transport == "shm"
-        if (opened.ring_token is not None) != token_needed or (opened.ring_token is not None and not _HEX_32.fullmatch(opened.ring_token)):
+        if (opened.ring_token is not None) != token_needed or (
+            opened.ring_token is not None and not _HEX_32.fullmatch(opened.ring_token)
+        ):
             expected = "32 hex digits for shm, none for message"
-            raise ProtocolError("a ring token that does not fit the transport", expected=expected, got=repr(opened.ring_token))
+            raise ProtocolError(
+                "a ring token that does not fit the transport", expected=expected, got=repr(opened.ring_token)
+            )
         return opened
 
 
@@ -184,7 +203,8 @@ class Finish(_Control):
 
 @dataclass(frozen=True)
 class Problem:
-    """An ERROR body. ``fatal``: the session (session 0: the connection) has ended. ``first``, ``last``: the frame sequences concerned."""
+    """An ERROR body. ``fatal``: the session (session 0: the connection) has ended. ``first``, ``last``: the
+    frame sequences concerned."""
 
     error: ErrorText
     fatal: bool
@@ -220,4 +240,6 @@ def receipt_from_body(facts: dict[str, Any]) -> Receipt:
     try:
         return Receipt.from_dict(facts)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ProtocolError("a receipt that cannot be read", expected="the fields of model/receipt.py", got=repr(error)[:80]) from None
+        raise ProtocolError(
+            "a receipt that cannot be read", expected="the fields of model/receipt.py", got=repr(error)[:80]
+        ) from None

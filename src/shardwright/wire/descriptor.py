@@ -1,20 +1,28 @@
-"""The frame descriptor: one fixed record a frame, 96 bytes or more, in packed arrays: no frame costs a Python object in the daemon.
+"""The frame descriptor: one fixed record a frame, 96 bytes or more, in packed arrays: no frame costs a Python
+object in the daemon.
 
     offset  size  field          meaning
-         0     8  sequence       u64, counts the frames of a session from 0 without holes; names the frame in acks
+         0     8  sequence       u64, counts the frames of a session from 0 without holes; names the frame in
+               acks
          8     8  frame_id       i64, the camera's own number, -1 when it gave none
-        16     8  position       i64, place in acquisition order: the n-d index raveled over the axes before the frame's own
-        24     4  slot           u32, ring slot (shared memory) or ordinal of the frame in the message's pixel parts
-        28     4  flags          u32, 0, or FRAME_DROPPED or FRAME_NOT_HELD: a frame that is only told of, without pixels
-        32     8  camera_ns      i64, UTC nanoseconds on the camera's machine when the frame was given to the client
+        16     8  position       i64, place in acquisition order: the n-d index raveled over the axes before
+               the frame's own
+        24     4  slot           u32, ring slot (shared memory) or ordinal of the frame in the message's pixel
+               parts
+        28     4  flags          u32, 0, or FRAME_DROPPED or FRAME_NOT_HELD: a frame that is only told of,
+               without pixels
+        32     8  camera_ns      i64, UTC nanoseconds on the camera's machine when the frame was given to the
+               client
         40     8  monotonic_ns   i64, the same moment on that machine's monotonic clock
         48     8  delta_t        f64 seconds since the acquisition's start, NaN when not given
         56     8  exposure_time  f64 seconds, NaN when not given
         64    24  position_x/y/z f64 micrometres each, NaN when not given
         88     8  reserved       u64, 0
-    96     8k further fields f64 each, NaN when not given: those that the array's ``frame_fields`` names, in that order
+    96     8k further fields f64 each, NaN when not given: those that the array's ``frame_fields`` names, in
+           that order
 
-All little-endian. Owned here; the client fills it, ingest checks it, pipeline reads it, the frame table keeps it.
+All little-endian. Owned here; the client fills it, ingest checks it, pipeline reads it, the frame table keeps
+it.
 """
 
 from __future__ import annotations
@@ -28,7 +36,8 @@ if TYPE_CHECKING:
 
 METADATA_FIELDS = ("delta_t", "exposure_time", "position_x", "position_y", "position_z")
 MAX_FURTHER_FIELDS = 32
-FRAME_DROPPED, FRAME_NOT_HELD = 1, 2  # ``flags``: dropped by the camera's side for want of credit; gone when the session was resumed
+# ``flags``: dropped by the camera's side for want of credit; gone when the session was resumed
+FRAME_DROPPED, FRAME_NOT_HELD = 1, 2
 NO_POSITION = -1  # of a frame that is not held any more, when its place is not known either
 
 _BASE: list[tuple[str, str]] = [
@@ -45,13 +54,16 @@ _BASE: list[tuple[str, str]] = [
 
 
 def descriptor_dtype(further_fields: int) -> np.dtype[np.void]:
-    """The record of an array with that many ``frame_fields``; they form the sub-array ``further`` (absent when there are none)."""
+    """The record of an array with that many ``frame_fields``; they form the sub-array ``further`` (absent
+    when there are none)."""
     return np.dtype([*_BASE, ("further", "<f8", (further_fields,))] if further_fields else _BASE)
 
 
 DESCRIPTOR = descriptor_dtype(0)
 assert DESCRIPTOR.itemsize == 96, "PROTOCOL.md draws 96 bytes"
-assert descriptor_dtype(MAX_FURTHER_FIELDS).itemsize == 96 + 8 * MAX_FURTHER_FIELDS, "and 8 for each further field"
+assert descriptor_dtype(MAX_FURTHER_FIELDS).itemsize == 96 + 8 * MAX_FURTHER_FIELDS, (
+    "and 8 for each further field"
+)
 
 
 def not_held(first: int, count: int, record: np.dtype[np.void]) -> npt.NDArray[np.void]:

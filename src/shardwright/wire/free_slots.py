@@ -1,4 +1,5 @@
-"""Free slots of a ring or of the staging area, as numbers in one array: taken and given back in batches, no Python object a slot."""
+"""Free slots of a ring or of the staging area, as numbers in one array: taken and given back in batches, no
+Python object a slot."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class FreeSlots:
-    """A queue of at most ``slot_count`` different slots: what was given back first is taken first, so that neighbours stay together. Not
-    synchronized."""
+    """A queue of at most ``slot_count`` different slots: what was given back first is taken first, so that
+    neighbours stay together. Not synchronized."""
 
     def __init__(self, slot_count: int, slots: npt.ArrayLike | None = None) -> None:
         """``slots``: which are free; None for all of them."""

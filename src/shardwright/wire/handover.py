@@ -1,4 +1,5 @@
-"""The ring handover's two records (request and answer on the Unix socket) as bytes; PROTOCOL.md draws them. No I/O."""
+"""The ring handover's two records (request and answer on the Unix socket) as bytes; PROTOCOL.md draws them.
+No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def decode_request(data: bytes) -> tuple[int, str]:
     """(session, token in hex). Raises ``VersionError``, ``ProtocolError``."""
     _check_version(data)
     if len(data) != REQUEST.size or data[:8] != REQUEST.pack(MAGIC, VERSION, 0, 0, b"")[:8]:
-        raise ProtocolError("not a ring request", expected=f"{REQUEST.size} bytes that start with 'SWRR'", got=repr(data[:8]))
+        raise ProtocolError(
+            "not a ring request", expected=f"{REQUEST.size} bytes that start with 'SWRR'", got=repr(data[:8])
+        )
     _, _, _, session, token = REQUEST.unpack(data)
     return session, token.hex()
 
@@ -35,10 +38,18 @@ def decode_answer(data: bytes) -> int:
     """The ring's size in bytes. ``VersionError``, ``ProtocolError`` when refused or malformed."""
     _check_version(data)
     if len(data) != ANSWER.size or data[:6] != ANSWER.pack(MAGIC, VERSION, 0, 0)[:6]:
-        raise ProtocolError("not an answer to a ring request", expected=f"{ANSWER.size} bytes that start with 'SWRR'", got=repr(data[:8]))
+        raise ProtocolError(
+            "not an answer to a ring request",
+            expected=f"{ANSWER.size} bytes that start with 'SWRR'",
+            got=repr(data[:8]),
+        )
     _, _, status, ring_bytes = ANSWER.unpack(data)
     if status != GIVEN:
-        raise ProtocolError("the daemon refused to hand over the ring", expected="a fresh token of this session", got=f"status {status}")
+        raise ProtocolError(
+            "the daemon refused to hand over the ring",
+            expected="a fresh token of this session",
+            got=f"status {status}",
+        )
     return int(ring_bytes)
 
 
@@ -46,4 +57,9 @@ def _check_version(data: bytes) -> None:
     """Magic and version keep their places in every version."""
     version = int.from_bytes(data[4:6], "little")
     if len(data) >= 6 and data[:4] == MAGIC and version != VERSION:
-        raise VersionError("another protocol version", expected=VERSION, got=version, hint="Use the same shardwright release on both sides")
+        raise VersionError(
+            "another protocol version",
+            expected=VERSION,
+            got=version,
+            hint="Use the same shardwright release on both sides",
+        )

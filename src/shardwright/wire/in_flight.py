@@ -1,5 +1,5 @@
-"""Credit: which frames are still on their way, by sequence, and where their pixels are. The same bookkeeping on both sides; its cost is per batch and
-range, not per frame."""
+"""Credit: which frames are still on their way, by sequence, and where their pixels are. The same bookkeeping
+on both sides; its cost is per batch and range, not per frame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Batch:
     slots: npt.NDArray[np.uint32]
     live: npt.NDArray[np.bool_]
     remaining: int
-    keep: Any  # what goes with these frames (received message parts, a ring, their descriptors), dropped when the last of them is released
+    # what goes with these frames (received message parts, a ring, their descriptors), dropped when the last
+    # of them is released
+    keep: Any
 
     @property
     def stop(self) -> int:
@@ -39,7 +41,8 @@ class Batch:
 
 
 class InFlight:
-    """Frames on their way. Batches enter in any order, each one run of sequences that no other holds; frames leave in any order."""
+    """Frames on their way. Batches enter in any order, each one run of sequences that no other holds; frames
+    leave in any order."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
@@ -50,13 +53,16 @@ class InFlight:
         """Frame ``first + i`` sits in ``slots[i]``."""
         place = bisect_right(self._firsts, first)
         assert place == 0 or self._batches[place - 1].stop <= first, "a sequence is in flight once"
-        assert place == len(self._firsts) or first + len(slots) <= self._firsts[place], "a sequence is in flight once"
+        assert place == len(self._firsts) or first + len(slots) <= self._firsts[place], (
+            "a sequence is in flight once"
+        )
         self._firsts.insert(place, first)
         self._batches.insert(place, Batch(first, slots, np.ones(len(slots), np.bool_), len(slots), keep))
         self.frames += len(slots)
 
     def put_back(self, first: int, last: int, keep_of: Callable[[int, int], Any]) -> None:
-        """Frames that are not in flight, from now on without pixels; ``keep_of(first, count)`` makes what goes with those that no batch knows."""
+        """Frames that are not in flight, from now on without pixels; ``keep_of(first, count)`` makes what
+        goes with those that no batch knows."""
         wanted = first
         for batch in self.overlapping(first, last):
             self._put_back_unknown(wanted, batch.first - 1, keep_of)
@@ -114,20 +120,28 @@ class InFlight:
         return np.concatenate(slots) if slots else np.zeros(0, np.uint32)
 
     def release_ranges(self, ranges: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """The slots of the frames in int64[n, 2] (first, last) pairs, in the order of the frames. ``ProtocolError``, and nothing is released, when
-        one of them is not in flight or is named twice."""
+        """The slots of the frames in int64[n, 2] (first, last) pairs, in the order of the frames.
+        ``ProtocolError``, and nothing is released, when one of them is not in flight or is named twice."""
         ordered = ranges[np.argsort(ranges[:, 0])]
         apart = (ordered[1:, 0] > ordered[:-1, 1]).all() if len(ordered) else True
-        if apart and int((ordered[:, 1] - ordered[:, 0] + 1).sum()) <= self.frames:  # else they are not even expanded
+        # else they are not even expanded
+        if apart and int((ordered[:, 1] - ordered[:, 0] + 1).sum()) <= self.frames:
             sequences = sequences_in(ordered)
             if self.all_in_flight(sequences):
                 return self.release_all(sequences)
         got = [tuple(pair) for pair in ordered[:4].tolist()]
-        raise ProtocolError("a release of frames that are not in flight", expected="frames sent and not yet released", got=got)
+        raise ProtocolError(
+            "a release of frames that are not in flight", expected="frames sent and not yet released", got=got
+        )
 
     def all_in_flight(self, sequences: npt.NDArray[np.int64]) -> bool:
         """Whether each of ``sequences`` (sorted, different) is in flight."""
-        found, place = 0, max(0, bisect_right(self._firsts, int(sequences[0])) - 1) if len(sequences) else len(self._batches)
+        found, place = (
+            0,
+            max(0, bisect_right(self._firsts, int(sequences[0])) - 1)
+            if len(sequences)
+            else len(self._batches),
+        )
         while place < len(self._batches) and self._batches[place].first <= sequences[-1]:
             batch = self._batches[place]
             begin, end = np.searchsorted(sequences, (batch.first, batch.stop))
@@ -136,9 +150,14 @@ class InFlight:
         return found == len(sequences)
 
     def release_all(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """The slots of those of ``sequences`` (sorted, different) that are in flight. Costs what the batches do that they are in, not the frames."""
+        """The slots of those of ``sequences`` (sorted, different) that are in flight. Costs what the batches
+        do that they are in, not the frames."""
         slots: list[npt.NDArray[np.uint32]] = []
-        place = max(0, bisect_right(self._firsts, int(sequences[0])) - 1) if len(sequences) else len(self._batches)
+        place = (
+            max(0, bisect_right(self._firsts, int(sequences[0])) - 1)
+            if len(sequences)
+            else len(self._batches)
+        )
         while place < len(self._batches) and self._batches[place].first <= sequences[-1]:
             batch = self._batches[place]
             begin, end = np.searchsorted(sequences, (batch.first, batch.stop))
@@ -170,7 +189,9 @@ def sequences_in(runs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The inverse of ``runs_of``: every sequence in int64[n, 2] ranges, in their order."""
     counts = runs[:, 1] - runs[:, 0] + 1
     ends = np.cumsum(counts)
-    sequences: npt.NDArray[np.int64] = np.arange(int(ends[-1]) if len(runs) else 0) + np.repeat(runs[:, 0] - (ends - counts), counts)
+    sequences: npt.NDArray[np.int64] = np.arange(int(ends[-1]) if len(runs) else 0) + np.repeat(
+        runs[:, 0] - (ends - counts), counts
+    )
     return sequences
 
 

@@ -1,4 +1,5 @@
-"""Key files of CURVE, ZeroMQ's encryption: a pair is two text files, in the form that pyzmq (``zmq.auth``) and czmq write and read.
+"""Key files of CURVE, ZeroMQ's encryption: a pair is two text files, in the form that pyzmq (``zmq.auth``)
+and czmq write and read.
 
     NAME.key           curve
                            public-key = "40 characters of Z85"        may be given to everybody
@@ -30,7 +31,8 @@ _PERMISSIONS_ARE_POSIX = os.name == "posix"
 
 
 def read_public_key(path: Path) -> bytes:
-    """The public key in ``path``, as Z85. Raises ``ConfigError``, also for a file that anybody may write to: it says who is let in."""
+    """The public key in ``path``, as Z85. Raises ``ConfigError``, also for a file that anybody may write to:
+    it says who is let in."""
     text, mode = _read(path)
     key = _key(text, path, "public-key", f"a file NAME{PUBLIC_SUFFIX}")
     _check_mode(path, mode, 0o002, "one that others cannot write to", "o-w")
@@ -48,13 +50,25 @@ def read_secret_key(path: Path) -> bytes:
 
 
 def write_key_pair(folder: Path, name: str, public: bytes, secret: bytes) -> tuple[Path, Path]:
-    """Writes both files and returns their paths. Raises ``OutputExistsError`` rather than replace one, ``ConfigError`` where it cannot write."""
+    """Writes both files and returns their paths. Raises ``OutputExistsError`` rather than replace one,
+    ``ConfigError`` where it cannot write."""
     stem = checked_name(name)
     public_path, secret_path = folder / (stem + PUBLIC_SUFFIX), folder / (stem + SECRET_SUFFIX)
-    public_line, secret_line = f'    public-key = "{public.decode()}"\n', f'    secret-key = "{secret.decode()}"\n'
-    _write(secret_path, f"# CURVE key pair of {stem}. SECRET: give it to nobody.\ncurve\n{public_line}{secret_line}", 0o600)
+    public_line, secret_line = (
+        f'    public-key = "{public.decode()}"\n',
+        (f'    secret-key = "{secret.decode()}"\n'),
+    )
+    _write(
+        secret_path,
+        f"# CURVE key pair of {stem}. SECRET: give it to nobody.\ncurve\n{public_line}{secret_line}",
+        0o600,
+    )
     try:
-        _write(public_path, f"# CURVE public key of {stem}. Give it to whoever {stem} talks to.\ncurve\n{public_line}", 0o644)
+        _write(
+            public_path,
+            f"# CURVE public key of {stem}. Give it to whoever {stem} talks to.\ncurve\n{public_line}",
+            0o644,
+        )
     except BaseException:
         secret_path.unlink()
         raise
@@ -65,14 +79,21 @@ def _is_key(key: str) -> bool:
     """Whether these characters stand for 32 bytes (ZeroMQ RFC 32)."""
     digits = [_Z85.find(character) for character in key]
     groups = (digits[i : i + 5] for i in range(0, KEY_CHARACTERS, 5))
-    return len(key) == KEY_CHARACTERS and min(digits) >= 0 and all(sum(d * 85 ** (4 - i) for i, d in enumerate(group)) < 2**32 for group in groups)
+    return (
+        len(key) == KEY_CHARACTERS
+        and min(digits) >= 0
+        and all(sum(d * 85 ** (4 - i) for i, d in enumerate(group)) < 2**32 for group in groups)
+    )
 
 
 def _read(path: Path) -> tuple[str, int]:
     """Its text and its mode."""
     try:
         if not path.is_file():  # a pipe would wait for whoever writes into it
-            raise ConfigError(f"cannot read the key file {path}", got="another kind of file" if path.exists() else "no such file")
+            raise ConfigError(
+                f"cannot read the key file {path}",
+                got="another kind of file" if path.exists() else "no such file",
+            )
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -85,7 +106,12 @@ def _read(path: Path) -> tuple[str, int]:
 
 def _check_mode(path: Path, mode: int, forbidden: int, expected: str, change: str) -> None:
     if _PERMISSIONS_ARE_POSIX and mode & forbidden:
-        raise ConfigError(f"the key file {path} is open to others", expected=expected, got=f"mode {mode:04o}", hint=f"chmod {change} {path}")
+        raise ConfigError(
+            f"the key file {path} is open to others",
+            expected=expected,
+            got=f"mode {mode:04o}",
+            hint=f"chmod {change} {path}",
+        )
 
 
 def _field(text: str, field: Literal["public-key", "secret-key"]) -> re.Match[str] | None:
@@ -95,7 +121,9 @@ def _field(text: str, field: Literal["public-key", "secret-key"]) -> re.Match[st
 def _key(text: str, path: Path, field: Literal["public-key", "secret-key"], expected: str) -> bytes:
     found = _field(text, field)
     if found is None:
-        raise ConfigError(f"{path} holds no {field}", expected=expected, hint="`shardwright keygen NAME` makes a pair")
+        raise ConfigError(
+            f"{path} holds no {field}", expected=expected, hint="`shardwright keygen NAME` makes a pair"
+        )
     if not _is_key(found["key"]):
         expected, got = f"{KEY_CHARACTERS} characters of Z85", f"{len(found['key'])} characters"
         raise ConfigError(f"{path} holds no usable {field}", expected=expected, got=got)
@@ -106,7 +134,9 @@ def _write(path: Path, text: str, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
-        raise OutputExistsError("this key exists already", got=str(path), hint="Choose another name, or remove it first") from None
+        raise OutputExistsError(
+            "this key exists already", got=str(path), hint="Choose another name, or remove it first"
+        ) from None
     except OSError as error:
         raise ConfigError(f"cannot write the key file {path}", got=error.strerror) from None
     try:

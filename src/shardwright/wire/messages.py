@@ -1,6 +1,8 @@
-"""Messages as bytes: encode and decode, strictly checked and bounded, without I/O. PROTOCOL.md draws every byte.
+"""Messages as bytes: encode and decode, strictly checked and bounded, without I/O. PROTOCOL.md draws every
+byte.
 
-A message is a list of parts: header, body, pixels. ``decode_*`` raise ``ProtocolError`` (``VersionError``) and nothing else, whatever the bytes are.
+A message is a list of parts: header, body, pixels. ``decode_*`` raise ``ProtocolError`` (``VersionError``)
+and nothing else, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ CONNECTION = 0  # the session number of messages that concern the whole connecti
 MAX_POSITION = 2**48 - 1
 MAX_CONTROL_BYTES = 1 << 20  # of any JSON body this side is ready to parse, whatever the peer announces
 MAX_BATCH_FRAMES = 1 << 16
-MAX_TOLD_FRAMES = 1 << 16  # frames without pixels that may be on their way at once: they need no credit, so they need a bound of their own
+# frames without pixels that may be on their way at once: they need no credit, so they need a bound of their
+# own
+MAX_TOLD_FRAMES = 1 << 16
 DTYPE_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
@@ -73,21 +77,46 @@ class Header:
     payload_bytes: int = 0
 
     def pack(self) -> bytes:
-        return HEADER.pack(MAGIC, VERSION, self.kind, 0, self.session, self.sequence, self.count, self.parts, self.body_bytes, self.payload_bytes)
+        return HEADER.pack(
+            MAGIC,
+            VERSION,
+            self.kind,
+            0,
+            self.session,
+            self.sequence,
+            self.count,
+            self.parts,
+            self.body_bytes,
+            self.payload_bytes,
+        )
 
 
 def decode_header(data: Buffer) -> Header:
-    """The header in ``data``. ``VersionError`` for another version, ``ProtocolError`` for anything that is no header."""
+    """The header in ``data``. ``VersionError`` for another version, ``ProtocolError`` for anything that is no
+    header."""
     if len(data) < 8 or bytes(data[:4]) != MAGIC:
-        raise ProtocolError("not a shardwright message", expected="a header that starts with 'SWR1'", got=f"{len(data)} bytes: {bytes(data[:8])!r}")
+        raise ProtocolError(
+            "not a shardwright message",
+            expected="a header that starts with 'SWR1'",
+            got=f"{len(data)} bytes: {bytes(data[:8])!r}",
+        )
     version = int.from_bytes(data[4:6], "little")
     if version != VERSION:
-        raise VersionError("another protocol version", expected=VERSION, got=version, hint="Use the same shardwright release on both sides")
+        raise VersionError(
+            "another protocol version",
+            expected=VERSION,
+            got=version,
+            hint="Use the same shardwright release on both sides",
+        )
     if len(data) != HEADER.size:
         raise ProtocolError("wrong header length", expected=f"{HEADER.size} bytes", got=len(data))
     _, _, kind, flags, session, sequence, count, parts, body_bytes, payload_bytes = HEADER.unpack(data)
     if flags != 0 or kind not in Kind._value2member_map_:
-        raise ProtocolError("unknown message kind or flags", expected="kind 1 to 11, flags 0", got=f"kind {kind}, flags {flags}")
+        raise ProtocolError(
+            "unknown message kind or flags",
+            expected="kind 1 to 11, flags 0",
+            got=f"kind {kind}, flags {flags}",
+        )
     header = Header(Kind(kind), session, sequence, count, parts, body_bytes, payload_bytes)
     _check_shape_of_message(header)
     return header
@@ -100,17 +129,26 @@ def _check_shape_of_message(header: Header) -> None:
         good = 1 <= header.count <= MAX_BATCH_FRAMES and 1 <= header.parts <= 1 + header.count
         good = good and _descriptor_bytes(header) is not None
     elif kind is Kind.ACK:
-        good = 1 <= header.count <= MAX_BATCH_FRAMES and header.parts == 1 and header.body_bytes == header.count * ACK_RANGE.itemsize
+        good = (
+            1 <= header.count <= MAX_BATCH_FRAMES
+            and header.parts == 1
+            and header.body_bytes == header.count * ACK_RANGE.itemsize
+        )
     elif kind in (Kind.HEARTBEAT, Kind.FLUSH):
         good = (header.count, header.parts, header.body_bytes) == (0, 0, 0)
     else:
         good = header.count == 0 and header.parts == 1 and 2 <= header.body_bytes <= MAX_CONTROL_BYTES
     if not good or (header.payload_bytes > 0) != (header.parts > 1):
-        raise ProtocolError(f"a {kind.name} message with impossible counts or lengths", expected="as in PROTOCOL.md", got=header)
+        raise ProtocolError(
+            f"a {kind.name} message with impossible counts or lengths",
+            expected="as in PROTOCOL.md",
+            got=header,
+        )
 
 
 def _descriptor_bytes(header: Header) -> int | None:
-    """Of each record in a FRAMES body: 96, and 8 for each of the array's further fields, whose number the session knows; None if it is no record."""
+    """Of each record in a FRAMES body: 96, and 8 for each of the array's further fields, whose number the
+    session knows; None if it is no record."""
     each, rest = divmod(header.body_bytes - BATCH_PRELUDE.size, header.count)
     further, odd = divmod(each - DESCRIPTOR.itemsize, 8)
     return each if rest == 0 and odd == 0 and 0 <= further <= MAX_FURTHER_FIELDS else None
@@ -122,7 +160,11 @@ def check_parts(header: Header, sizes: list[int]) -> None:
     came = (len(sizes), body_bytes, payload_bytes)
     if came != (header.parts, header.body_bytes, header.payload_bytes):
         expected = f"{header.parts} parts, body {header.body_bytes}, payload {header.payload_bytes} bytes"
-        raise ProtocolError("a message whose parts differ from its header", expected=expected, got=f"{came[0]}, {came[1]}, {came[2]}")
+        raise ProtocolError(
+            "a message whose parts differ from its header",
+            expected=expected,
+            got=f"{came[0]}, {came[1]}, {came[2]}",
+        )
 
 
 class Counter:
@@ -138,21 +180,29 @@ class Counter:
         parts = [] if body is None else [encode_control(body)]
         return self.message(kind, parts)
 
-    def message(self, kind: Kind, parts: Parts, *, count: int = 0, pixel_parts: int = 0, payload_bytes: int = 0) -> Parts:
-        """Header and ``parts``; the caller appends ``pixel_parts`` parts of ``payload_bytes`` in all by itself, uncopied."""
+    def message(
+        self, kind: Kind, parts: Parts, *, count: int = 0, pixel_parts: int = 0, payload_bytes: int = 0
+    ) -> Parts:
+        """Header and ``parts``; the caller appends ``pixel_parts`` parts of ``payload_bytes`` in all by
+        itself, uncopied."""
         body_bytes = len(parts[0]) if parts else 0
-        header = Header(kind, self.session, self._sent, count, len(parts) + pixel_parts, body_bytes, payload_bytes)
+        header = Header(
+            kind, self.session, self._sent, count, len(parts) + pixel_parts, body_bytes, payload_bytes
+        )
         self._sent += 1
         return [header.pack(), *parts]
 
     def accept(self, header: Header) -> None:
         """Raises ``ProtocolError`` unless ``header`` is the very next message of this session."""
         if header.sequence != self._received:
-            raise ProtocolError("messages are missing or repeated", expected=f"message {self._received}", got=header.sequence)
+            raise ProtocolError(
+                "messages are missing or repeated", expected=f"message {self._received}", got=header.sequence
+            )
         self._received += 1
 
 
-# Control bodies ----------------------------------------------------------------------------------------------------------------------------
+# Control bodies
+# ----------------------------------------------------------------------------------------------------
 
 
 def encode_control(body: dict[str, Any]) -> bytes:
@@ -171,13 +221,18 @@ def decode_control(data: Buffer) -> dict[str, Any]:
     try:
         body = json.loads(bytes(data).decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("a control body that is no JSON", expected=expected, got=str(error)[:120]) from None
+        raise ProtocolError(
+            "a control body that is no JSON", expected=expected, got=str(error)[:120]
+        ) from None
     if not isinstance(body, dict):
-        raise ProtocolError("a control body that is no JSON object", expected="an object", got=type(body).__name__)
+        raise ProtocolError(
+            "a control body that is no JSON object", expected="an object", got=type(body).__name__
+        )
     return body
 
 
-# Packed bodies -----------------------------------------------------------------------------------------------------------------------------
+# Packed bodies
+# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -191,15 +246,23 @@ class Batch:
 
 
 def decode_batch(header: Header, body: Buffer, further_fields: int = 0) -> Batch:
-    """``body`` has ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding and that each record has as many further fields as
-    the array; the caller compares the rest with its spec."""
+    """``body`` has ``header.body_bytes`` bytes (see ``check_parts``). Checks the prelude's coding and that
+    each record has as many further fields as the array; the caller compares the rest with its spec."""
     record = descriptor_dtype(further_fields)
     if _descriptor_bytes(header) != record.itemsize:
         expected = f"{record.itemsize} bytes a frame, for {further_fields} frame_fields"
-        raise ProtocolError("descriptors that do not fit the array", expected=expected, got=f"{header.body_bytes} bytes for {header.count} frames")
+        raise ProtocolError(
+            "descriptors that do not fit the array",
+            expected=expected,
+            got=f"{header.body_bytes} bytes for {header.count} frames",
+        )
     code, height, width, reserved = BATCH_PRELUDE.unpack_from(body)
     if not 1 <= code <= len(DTYPE_NAMES) or reserved != 0 or bytes(body[1:4]) != b"\0\0\0":
-        raise ProtocolError("unknown dtype code or reserved bytes in FRAMES", expected=f"dtype 1 to {len(DTYPE_NAMES)}, zeros", got=f"dtype {code}")
+        raise ProtocolError(
+            "unknown dtype code or reserved bytes in FRAMES",
+            expected=f"dtype 1 to {len(DTYPE_NAMES)}, zeros",
+            got=f"dtype {code}",
+        )
     descriptors = np.frombuffer(body, record, header.count, BATCH_PRELUDE.size).copy()
     return Batch(DTYPE_NAMES[code - 1], height, width, descriptors)
 
@@ -219,10 +282,17 @@ def encode_ranges(ranges: list[tuple[Level, int, int]]) -> bytes:
 def decode_acks(body: Buffer) -> npt.NDArray[np.void]:
     """ACK_RANGE[n], first and last both included, each with first <= last."""
     acks: npt.NDArray[np.void] = np.frombuffer(body, ACK_RANGE)
-    wrong = (acks["level"] < Level.RELEASED) | (acks["level"] > Level.DURABLE) | (acks["reserved"] != 0) | (acks["first"] > acks["last"])
+    wrong = (
+        (acks["level"] < Level.RELEASED)
+        | (acks["level"] > Level.DURABLE)
+        | (acks["reserved"] != 0)
+        | (acks["first"] > acks["last"])
+    )
     if wrong.any():
         level, _, first, last = acks[wrong.argmax()].item()
-        raise ProtocolError("an impossible ACK range", expected="level 1 to 3, first <= last", got=(level, first, last))
+        raise ProtocolError(
+            "an impossible ACK range", expected="level 1 to 3, first <= last", got=(level, first, last)
+        )
     return acks
 
 

@@ -1,6 +1,8 @@
-"""The session tables: for each side, what every event means in every state. Pure data and one lookup; a test holds each pair to exactly one row.
+"""The session tables: for each side, what every event means in every state. Pure data and one lookup; a test
+holds each pair to exactly one row.
 
-Accept: act on the event. Ignore: it is stale or repeated, drop it. Refuse: the peer broke the protocol; answer ERROR, the session is over for it.
+Accept: act on the event. Ignore: it is stale or repeated, drop it. Refuse: the peer broke the protocol;
+answer ERROR, the session is over for it.
 """
 
 from __future__ import annotations
@@ -43,8 +45,10 @@ class DaemonState(Enum):
     AWAIT_RING = "await_ring"  # OPENED with shared memory, the client has not fetched the ring
     RUNNING = "running"
     FINISHING = "finishing"  # the client said FINISH; the acquisition is being sealed, a receipt will follow
-    DETACHED = "detached"  # the client vanished, or the daemon found the acquisition on disk: open, waiting for a client
-    DRAINING = "draining"  # the daemon ended it (client left, protocol error, stop, failure); what arrived is being sealed
+    # the client vanished, or the daemon found the acquisition on disk: open, waiting for a client
+    DETACHED = "detached"
+    # the daemon ended it (client left, protocol error, stop, failure); what arrived is being sealed
+    DRAINING = "draining"
     ENDED = "ended"
 
 
@@ -71,7 +75,9 @@ _AWAY = frozenset({_D.DETACHED})
 _OVER = frozenset({_D.DRAINING, _D.ENDED})
 
 
-def _d(states: frozenset[DaemonState], event: DaemonEvent, verdict: Verdict, then: DaemonState | None) -> Row[DaemonState, DaemonEvent]:
+def _d(
+    states: frozenset[DaemonState], event: DaemonEvent, verdict: Verdict, then: DaemonState | None
+) -> Row[DaemonState, DaemonEvent]:
     return Row(states, event, verdict, then)
 
 
@@ -82,7 +88,8 @@ DAEMON_TABLE = (
     _d(frozenset({_D.AWAIT_RING, _D.FINISHING}), _DE.FRAMES, Verdict.REFUSE, _D.DRAINING),
     _d(_AWAY | _OVER, _DE.FRAMES, Verdict.IGNORE, None),
     _d(_OPEN, _DE.FLUSH, Verdict.ACCEPT, None),
-    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.FLUSH, Verdict.IGNORE, None),  # everything will be durable anyway
+    # everything will be durable anyway
+    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.FLUSH, Verdict.IGNORE, None),
     _d(_OPEN, _DE.FINISH, Verdict.ACCEPT, _D.FINISHING),
     _d(frozenset({_D.FINISHING}), _DE.FINISH, Verdict.REFUSE, _D.DRAINING),
     _d(_AWAY | _OVER, _DE.FINISH, Verdict.IGNORE, None),
@@ -93,13 +100,16 @@ DAEMON_TABLE = (
     _d(_LIVE, _DE.CLIENT_LEFT, Verdict.ACCEPT, _D.DRAINING),
     _d(_AWAY | _OVER, _DE.CLIENT_LEFT, Verdict.IGNORE, None),
     _d(_OPEN, _DE.LINK_LOST, Verdict.ACCEPT, _D.DETACHED),
-    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.LINK_LOST, Verdict.IGNORE, None),  # the receipt is kept for whoever asks
-    _d(_OPEN | _AWAY, _DE.ATTACHED, Verdict.ACCEPT, _D.AWAIT_RING),  # from its old connection, if the daemon has not yet noticed that it is dead
+    # the receipt is kept for whoever asks
+    _d(frozenset({_D.FINISHING}) | _AWAY | _OVER, _DE.LINK_LOST, Verdict.IGNORE, None),
+    # from its old connection, if the daemon has not yet noticed that it is dead
+    _d(_OPEN | _AWAY, _DE.ATTACHED, Verdict.ACCEPT, _D.AWAIT_RING),
     _d(frozenset({_D.FINISHING}) | _OVER, _DE.ATTACHED, Verdict.IGNORE, None),  # it will get the receipt
     _d(_AWAY, _DE.TIMED_OUT, Verdict.ACCEPT, _D.DRAINING),
     _d(_LIVE | _OVER, _DE.TIMED_OUT, Verdict.IGNORE, None),
     _d(_OPEN | _AWAY, _DE.STOPPING, Verdict.ACCEPT, _D.DRAINING),
-    _d(frozenset({_D.FINISHING}) | _OVER, _DE.STOPPING, Verdict.IGNORE, None),  # a finishing client still gets its receipt
+    # a finishing client still gets its receipt
+    _d(frozenset({_D.FINISHING}) | _OVER, _DE.STOPPING, Verdict.IGNORE, None),
     _d(_LIVE | _AWAY, _DE.FAILED, Verdict.ACCEPT, _D.DRAINING),
     _d(_OVER, _DE.FAILED, Verdict.IGNORE, None),
     _d(_LIVE | _AWAY | {_D.DRAINING}, _DE.SETTLED, Verdict.ACCEPT, _D.ENDED),
@@ -135,7 +145,9 @@ _DOWN = frozenset({_C.DETACHED})
 _AT_END = frozenset({_C.ENDED, _C.FAILED})
 
 
-def _c(states: frozenset[ClientState], event: ClientEvent, verdict: Verdict, then: ClientState | None) -> Row[ClientState, ClientEvent]:
+def _c(
+    states: frozenset[ClientState], event: ClientEvent, verdict: Verdict, then: ClientState | None
+) -> Row[ClientState, ClientEvent]:
     return Row(states, event, verdict, then)
 
 
@@ -148,8 +160,10 @@ CLIENT_TABLE = (
     _c(_DOWN | _AT_END, _CE.ACK, Verdict.IGNORE, None),
     _c(_ATTACHED, _CE.LOSS, Verdict.ACCEPT, None),
     _c(_DOWN | _AT_END, _CE.LOSS, Verdict.IGNORE, None),
-    _c(frozenset({_C.FINISHING}) | _DOWN, _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),  # detached: it had been sealed before the client came back
-    _c(frozenset({_C.FAILED}), _CE.RECEIPT, Verdict.ACCEPT, None),  # what arrived before the failure was sealed
+    # detached: it had been sealed before the client came back
+    _c(frozenset({_C.FINISHING}) | _DOWN, _CE.RECEIPT, Verdict.ACCEPT, _C.ENDED),
+    # what arrived before the failure was sealed
+    _c(frozenset({_C.FAILED}), _CE.RECEIPT, Verdict.ACCEPT, None),
     _c(frozenset({_C.TAKING_RING, _C.RUNNING}), _CE.RECEIPT, Verdict.REFUSE, _C.FAILED),
     _c(frozenset({_C.ENDED}), _CE.RECEIPT, Verdict.IGNORE, None),
     _c(_ATTACHED | _DOWN, _CE.ERROR, Verdict.ACCEPT, _C.FAILED),

@@ -1,4 +1,5 @@
-"""The in-process writer's frame buffers: one allocation, perhaps an earlier writer's, a slot for each frame; and which frame is in which slot."""
+"""The in-process writer's frame buffers: one allocation, perhaps an earlier writer's, a slot for each frame;
+and which frame is in which slot."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ _NONE = np.zeros(0, np.int64)
 
 
 class SlotTable:
-    """Which slot each frame in flight is in, by sequence: arrays made once, since what grows with the frames in flight is no constant cost.
+    """Which slot each frame in flight is in, by sequence: arrays made once, since what grows with the frames
+    in flight is no constant cost.
 
-    A frame stands at its sequence modulo the number of slots. Another one may be there still, whose slab waits for frames that come late: then it
-    stands in a dict beside.
+    A frame stands at its sequence modulo the number of slots. Another one may be there still, whose slab
+    waits for frames that come late: then it stands in a dict beside.
     """
 
     def __init__(self, slots: int) -> None:
@@ -84,7 +86,11 @@ class FrameRing:
     def put(self, slot: int, pixels: np.ndarray) -> int:
         """Copy a frame to a slot of the caller's; returns the slot's address."""
         address = self.address + slot * pixels.nbytes
-        if pixels.nbytes >= STREAM_FROM_BYTES and pixels.flags.c_contiguous and pixels.dtype == self.frames.dtype:
+        if (
+            pixels.nbytes >= STREAM_FROM_BYTES
+            and pixels.flags.c_contiguous
+            and pixels.dtype == self.frames.dtype
+        ):
             copy_streaming(address, int(pixels.ctypes.data), pixels.nbytes)
         else:
             np.copyto(self.frames[slot], pixels)

@@ -1,6 +1,8 @@
-"""Where a program that writes in its own process begins: ``create`` and ``resume`` make a ``Writer`` of plain arguments; ``release_memory``.
+"""Where a program that writes in its own process begins: ``create`` and ``resume`` make a ``Writer`` of plain
+arguments; ``release_memory``.
 
-What they need is imported when they are called: the functions themselves are there on a computer that has the client alone, and say what is missing.
+What they need is imported when they are called: the functions themselves are there on a computer that has the
+client alone, and say what is missing.
 """
 
 from __future__ import annotations
@@ -41,17 +43,19 @@ def create(
     on_duplicate: OnDuplicate = "fail",
     spill_root: str | os.PathLike[str] | None = None,
 ) -> Writer:
-    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``), but for what a creation that was killed has left. Its buffers
-    stay with the process for the next one, see ``release_memory``. A store that is closed without a frame is removed.
+    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``), but for what a creation
+    that was killed has left. Its buffers stay with the process for the next one, see ``release_memory``. A
+    store that is closed without a frame is removed.
 
-    ``spec`` may be the JSON of one (``SpecError`` when it is wrong).
-    ``threads`` compress (default: ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more; default:
-    what this machine has).
-    ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (whoever truncates a working file then ends this process by SIGBUS), or
-    ``auto``, which is never ``mmap`` (see ``storage.choose_io``: the first time on a filesystem it measures, a few tenths of a second).
-    ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``), or with ``count`` only a number in the
-    receipt. The others are those of ``acquire.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``.
-    Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
+    ``spec`` may be the JSON of one (``SpecError`` when it is wrong). ``threads`` compress (default:
+    ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more;
+    default: what this machine has). ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap``
+    (whoever truncates a working file then ends this process by SIGBUS), or ``auto``, which is never ``mmap``
+    (see ``storage.choose_io``: the first time on a filesystem it measures, a few tenths of a second).
+    ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
+    or with ``count`` only a number in the receipt. The others are those of
+    ``acquire.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``. Needs
+    ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.create"):
         from shardwright.acquire.acquisition import Acquisition
@@ -76,7 +80,9 @@ def create(
     threads = threads or default_threads()
     limits = Limits.derive(array, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
     free_name(Path(path).absolute())
-    return Writer(lambda pool, wake: Acquisition(Path(path).absolute(), array, limits, pool, wake, settings), threads)
+    return Writer(
+        lambda pool, wake: Acquisition(Path(path).absolute(), array, limits, pool, wake, settings), threads
+    )
 
 
 def resume(
@@ -92,14 +98,16 @@ def resume(
     on_duplicate: OnDuplicate = "count",
     take_over: bool = False,
 ) -> Writer:
-    """Go on with a store whose writer died: what it had stored is there, the next frame is number ``writer.frames``.
+    """Go on with a store whose writer died: what it had stored is there, the next frame is number
+    ``writer.frames``.
 
-    ``on_duplicate`` is ``count`` here, since a program that resumes may send again what it does not know to be stored: what is there already is
-    kept, and the first such frame is a warning in the log.
+    ``on_duplicate`` is ``count`` here, since a program that resumes may send again what it does not know to
+    be stored: what is there already is kept, and the first such frame is a warning in the log.
 
-    ``take_over`` even though another process holds it; that one can then seal nothing any more. Raises ``ResumeError`` for a store that is finished,
-    ``LockedError`` while another writer holds it, ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``.
-    Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
+    ``take_over`` even though another process holds it; that one can then seal nothing any more. Raises
+    ``ResumeError`` for a store that is finished, ``LockedError`` while another writer holds it,
+    ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``. Needs
+    ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.resume"):
         from shardwright.acquire.limits import Limits, default_threads, machine_memory_bytes
@@ -117,9 +125,15 @@ def resume(
     )
     threads = threads or default_threads()
     limits_of = partial(Limits.derive, threads=threads, memory_bytes=memory_bytes or machine_memory_bytes())
-    return Writer(lambda pool, wake: take_up(Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over), threads)
+    return Writer(
+        lambda pool, wake: take_up(
+            Path(path).absolute(), pool, wake, settings, limits_of, take_over=take_over
+        ),
+        threads,
+    )
 
 
 def release_memory() -> None:
-    """Give the system the buffers that closed writers left for the next one: at most what was in use at once."""
+    """Give the system the buffers that closed writers left for the next one: at most what was in use at
+    once."""
     spare_memory.release()

@@ -1,4 +1,5 @@
-"""The in-process writer: frames appended in this process, no daemon. One copy into a ring of recycled frame buffers, then the same pipeline."""
+"""The in-process writer: frames appended in this process, no daemon. One copy into a ring of recycled frame
+buffers, then the same pipeline."""
 
 from __future__ import annotations
 
@@ -40,17 +41,19 @@ if TYPE_CHECKING:
     from shardwright.model.receipt import Receipt
 
 _POLL_S = 1.0  # how often a call that waits looks whether the workers still live
-MAX_UNRECORDED_FRAMES = 1 << 16  # dropped frames that wait for the frame log; then even a dropped one has to wait
+# dropped frames that wait for the frame log; then even a dropped one has to wait
+MAX_UNRECORDED_FRAMES = 1 << 16
 BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` hands over at once
 _CLOCK_S = 0.05  # how often the helper looks at the clocks when nothing happens
 log = logging.getLogger("shardwright")
 
 
 class Writer:
-    """Made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its methods may be called from one thread at a time.
+    """Made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its methods may be called
+    from one thread at a time.
 
-    A helper thread looks after what must happen in time although nobody appends: staging, commits, retries on a full disk. ``_lock`` guards the
-    acquisition and the ring between the two; it is held for microseconds.
+    A helper thread looks after what must happen in time although nobody appends: staging, commits, retries on
+    a full disk. ``_lock`` guards the acquisition and the ring between the two; it is held for microseconds.
     """
 
     def __init__(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
@@ -81,7 +84,9 @@ class Writer:
             self._ring = FrameRing(self.spec, self.limits.ring_frames)
             undo.callback(self._ring.close)
             self._acquisition.settle_missing()  # what the process before this one had appended and not stored
-            self._helper = threading.Thread(target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True)
+            self._helper = threading.Thread(
+                target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True
+            )
             self._helper.start()
             undo.pop_all()
 
@@ -91,7 +96,8 @@ class Writer:
 
     @property
     def frames(self) -> int:
-        """Frames that this acquisition was given so far, before a crash included: the number that the next one gets."""
+        """Frames that this acquisition was given so far, before a crash included: the number that the next
+        one gets."""
         return self._count
 
     @property
@@ -104,7 +110,8 @@ class Writer:
 
     @property
     def watermark(self) -> Watermark:
-        """How many frames from the first on, without holes, a kill of this process (``stored``) or a power cut (``durable``) cannot lose."""
+        """How many frames from the first on, without holes, a kill of this process (``stored``) or a power
+        cut (``durable``) cannot lose."""
         with self._lock:
             return Watermark(self._acquisition.stored_watermark, self._acquisition.durable_watermark)
 
@@ -116,15 +123,17 @@ class Writer:
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
     ) -> None:
-        """Store one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else ``frame_id``, else the count of appends.
+        """Store one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
+        ``frame_id``, else the count of appends.
 
-        A frame whose place another one has is ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``): of this call, or of a later one, at the
-        latest ``flush`` or ``close``, where frames had to wait before they could be placed. It is not stored, the one before it is, and the writer
-        goes on.
+        A frame whose place another one has is ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``):
+        of this call, or of a later one, at the latest ``flush`` or ``close``, where frames had to wait before
+        they could be placed. It is not stored, the one before it is, and the writer goes on.
 
-        The frame is copied before this returns. While the ring is full it waits (``block``, ``degrade``), drops the frame (counted and recorded) or
-        fails, as ``overload`` says. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing was stored
-        then), ``OverloadError``, ``ClosedError``, or what broke the pipeline.
+        The frame is copied before this returns. While the ring is full it waits (``block``, ``degrade``),
+        drops the frame (counted and recorded) or fails, as ``overload`` says. Raises ``FrameShapeError``,
+        ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing was stored then),
+        ``OverloadError``, ``ClosedError``, or what broke the pipeline.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
@@ -156,11 +165,12 @@ class Writer:
         frame_ids: npt.ArrayLike | None = None,
         metadata: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        """As ``append`` for each of ``frames`` (count, rows, columns) in turn, with one copy and next to no Python for each: for small frames that
-        come by the thousand.
+        """As ``append`` for each of ``frames`` (count, rows, columns) in turn, with one copy and next to no
+        Python for each: for small frames that come by the thousand.
 
-        ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one number for all, or one for each.
-        Raises as ``append`` does. What is wrong with one frame is said before any of them is stored.
+        ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
+        number for all, or one for each. Raises as ``append`` does. What is wrong with one frame is said
+        before any of them is stored.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
@@ -169,7 +179,8 @@ class Writer:
         counted = indices is None and frame_ids is None
         if counted and len(pixels):
             self._grid.check_position(self._count + len(pixels) - 1)
-        most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)  # so that workers begin while the rest is copied
+        # so that workers begin while the rest is copied
+        most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
         done = 0
         while done < len(pixels):
             part = slice(done, done + min(most, len(pixels) - done))
@@ -202,8 +213,8 @@ class Writer:
         return len(records)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the pipeline; ``DuplicateFrameError`` as
-        ``append``, once the others are durable."""
+        """Wait until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the
+        pipeline; ``DuplicateFrameError`` as ``append``, once the others are durable."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             goal = self._count
@@ -211,17 +222,25 @@ class Writer:
             while self._acquisition.durable_watermark < goal:
                 self._collect()
                 if self._acquisition.flush_is_stuck:
-                    raise StorageError("frames of an unfinished slab cannot be made durable: there is no room (any more) to stage them")
+                    raise StorageError(
+                        "frames of an unfinished slab cannot be made durable: there is no "
+                        "room (any more) to stage them"
+                    )
                 left_s = _POLL_S if deadline_s is None else min(_POLL_S, deadline_s - time.monotonic())
                 if left_s <= 0:
                     durable = self._acquisition.durable_watermark
-                    raise TimedOutError("not everything is durable yet", expected=f"{goal} frames within {timeout_s} s", got=f"{durable} frames")
+                    raise TimedOutError(
+                        "not everything is durable yet",
+                        expected=f"{goal} frames within {timeout_s} s",
+                        got=f"{durable} frames",
+                    )
                 self._changed.wait(left_s)
             self._check_places()
 
     def close(self) -> Receipt:
-        """Seal every shard and write the final metadata; idempotent. A store that never got a frame is removed. Raises what broke the pipeline;
-        ``DuplicateFrameError`` as ``append``, once everything is sealed."""
+        """Seal every shard and write the final metadata; idempotent. A store that never got a frame is
+        removed. Raises what broke the pipeline; ``DuplicateFrameError`` as ``append``, once everything is
+        sealed."""
         if self._receipt is None:
             with self._changed:
                 self._acquisition.finish(keep_empty=False)
@@ -236,7 +255,11 @@ class Writer:
             self._pool.stop()
             self._ring.close()
             if trouble := self._receipt.trouble:
-                log.warning("%s: not every frame is in its place: %s", self.path.name, ", ".join(f"{name} {n:,}" for name, n in trouble.items()))
+                log.warning(
+                    "%s: not every frame is in its place: %s",
+                    self.path.name,
+                    ", ".join(f"{name} {n:,}" for name, n in trouble.items()),
+                )
             if self._acquisition.error is not None:
                 raise self._acquisition.error from None
             self._check_places()
@@ -245,7 +268,9 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.close()
         except Exception as closing:
@@ -265,14 +290,18 @@ class Writer:
 
     def _check(self, pixels: np.ndarray) -> None:
         if pixels.shape != self.spec.frame_shape:
-            raise FrameShapeError("frame has the wrong shape", expected=self.spec.frame_shape, got=pixels.shape)
+            raise FrameShapeError(
+                "frame has the wrong shape", expected=self.spec.frame_shape, got=pixels.shape
+            )
         if pixels.dtype != self._dtype:
             raise FrameDtypeError("frame has the wrong dtype", expected=self.spec.dtype, got=pixels.dtype)
 
     def _position(self, index: tuple[int, ...] | None, frame_id: int | None) -> int:
         if index is not None:
             if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
-                raise FrameIndexError("frame id that cannot be kept", expected=f"0 to {MAX_POSITION}", got=frame_id)
+                raise FrameIndexError(
+                    "frame id that cannot be kept", expected=f"0 to {MAX_POSITION}", got=frame_id
+                )
             return self._grid.position_of(tuple(operator.index(i) for i in index))
         return self._grid.check_position(self._count if frame_id is None else operator.index(frame_id))
 
@@ -291,16 +320,23 @@ class Writer:
         record["monotonic_ns"] = time.monotonic_ns()
 
     def _free_slots(self, most: int = 1) -> np.ndarray:
-        """Under the lock. int64[n]: slots for the next frames, as many as are free, at most ``most``; none when they are to be dropped."""
+        """Under the lock. int64[n]: slots for the next frames, as many as are free, at most ``most``; none
+        when they are to be dropped."""
         overload = self._acquisition.settings.overload
         slots = self._ring.take(self._count, most)
         while not slots.size:
             self._collect()
             slots = self._ring.take(self._count, most)
-            if slots.size or (overload == "drop" and self._acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES):
+            if slots.size or (
+                overload == "drop" and self._acquisition.unrecorded_frames < MAX_UNRECORDED_FRAMES
+            ):
                 break
             if overload == "fail":
-                raise OverloadError("the disk cannot keep up", expected="a free frame buffer", got=f"{self.limits.ring_frames} in use")
+                raise OverloadError(
+                    "the disk cannot keep up",
+                    expected="a free frame buffer",
+                    got=f"{self.limits.ring_frames} in use",
+                )
             self._changed.wait(_POLL_S)
         return slots
 
@@ -311,7 +347,10 @@ class Writer:
 
     def _check_places(self) -> None:
         """Under the lock, or once the acquisition has ended."""
-        if self._acquisition.settings.on_duplicate == "fail" and (why := self._acquisition.take_duplicates()) is not None:
+        if (
+            self._acquisition.settings.on_duplicate == "fail"
+            and (why := self._acquisition.take_duplicates()) is not None
+        ):
             raise why.to_error()
 
     def _collect(self, *, raising: bool = True) -> None:
@@ -320,5 +359,10 @@ class Writer:
         self._ring.release(self._acquisition.poll())
         for name, facts in self._acquisition.take_events():
             log.warning("%s: %s %s", self.path.name, name, facts)
-        if raising and self._acquisition.error is not None and self._receipt is None and not self._acquisition.in_flight:
+        if (
+            raising
+            and self._acquisition.error is not None
+            and self._receipt is None
+            and not self._acquisition.in_flight
+        ):
             raise self._acquisition.error from None

@@ -29,21 +29,46 @@ class Progress:
             print("VIOLATION", violation["trial"], *violation["problems"], sep="\n    ", file=sys.stderr)
         self._shown = len(summary.violations)
         if summary.trials % PROGRESS_EVERY == 0:
-            print(f"{summary.seconds:8.1f} s  {summary.trials} trials, {summary.kills} kills, {self._shown} with violations", file=sys.stderr)
+            print(
+                f"{summary.seconds:8.1f} s  {summary.trials} trials, {summary.kills} kills, {self._shown} "
+                f"with violations",
+                file=sys.stderr,
+            )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/prove kills", description=__doc__)
     parser.add_argument("--count", type=int, default=2000, help="processes to kill")
-    parser.add_argument("--daemon-count", type=int, default=200, help="daemons to kill on top, under a client that goes on")
+    parser.add_argument(
+        "--daemon-count", type=int, default=200, help="daemons to kill on top, under a client that goes on"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="where stores are written; the default is a temporary folder")
-    parser.add_argument("--keep", action="store_true", help="keep the stores of trials that broke a promise (needs --folder)")
-    parser.add_argument("--until-violation", action="store_true", help="stop after the first trial that broke a promise")
-    parser.add_argument("--scene", action="append", choices=sorted(SCENES), help="only this scene (may be given again)")
-    parser.add_argument("--io", action="append", choices=IO_MODES, help="only this io mode (may be given again)")
-    parser.add_argument("--syscall", action="append", choices=SYSCALLS, help="only at calls of this system call (may be given again)")
-    parser.add_argument("--early-ends", action="store_true", help="only acquisitions that are ended early and go on all the same")
+    parser.add_argument(
+        "--folder", type=Path, help="where stores are written; the default is a temporary folder"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the stores of trials that broke a promise (needs --folder)"
+    )
+    parser.add_argument(
+        "--until-violation", action="store_true", help="stop after the first trial that broke a promise"
+    )
+    parser.add_argument(
+        "--scene", action="append", choices=sorted(SCENES), help="only this scene (may be given again)"
+    )
+    parser.add_argument(
+        "--io", action="append", choices=IO_MODES, help="only this io mode (may be given again)"
+    )
+    parser.add_argument(
+        "--syscall",
+        action="append",
+        choices=SYSCALLS,
+        help="only at calls of this system call (may be given again)",
+    )
+    parser.add_argument(
+        "--early-ends",
+        action="store_true",
+        help="only acquisitions that are ended early and go on all the same",
+    )
     options = parser.parse_args()
     with ForkServer() as server, tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         folder = options.folder or Path(temporary)

@@ -1,7 +1,9 @@
-"""The oracle: what the killed processes had promised, kept outside of them, and the judgement of the store that is left.
+"""The oracle: what the killed processes had promised, kept outside of them, and the judgement of the store
+that is left.
 
-Pixels and metadata are never remembered: they follow from the scene. What is read is read by zarr-python or tensorstore, from files that no
-process of ours holds open. A judgement is a list of violations in plain words; an empty list is the only good one.
+Pixels and metadata are never remembered: they follow from the scene. What is read is read by zarr-python or
+tensorstore, from files that no process of ours holds open. A judgement is a list of violations in plain
+words; an empty list is the only good one.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ SETTLED_WITHOUT_PIXELS = (Fate.DUPLICATE, Fate.LATE, Fate.DROPPED, Fate.LOST)
 
 @dataclass
 class Oracle:
-    """What is known of one acquisition through all its lives. A life is one process that wrote; it sent the script again from some frame on.
+    """What is known of one acquisition through all its lives. A life is one process that wrote; it sent the
+    script again from some frame on.
 
-    ``sent``      sequence -> number of the frame in the script, as the newest life that used the sequence sent it
-    ``promised``  sequences that some life said were stored: those it had sent itself
+    ``sent``      sequence -> number of the frame in the script, as the newest life that used the sequence
+                  sent it ``promised``  sequences that some life said were stored: those it had sent itself
     ``durable``   likewise
     """
 
@@ -76,20 +79,26 @@ class Oracle:
                 case Sealed():
                     self.sealed = message.receipt
                     self.promised.update(sequence for sequence in self.sent if sequence >= base)
-                case Refused(code="resume") if self.closing:  # killed so late in close that there was nothing left to go on with
+                # killed so late in close that there was nothing left to go on with
+                case Refused(code="resume") if self.closing:
                     self.promised.update(self.sent)
                 case _:
                     self.complaints.append(f"the process failed: {message}")
 
     def _check_created(self, message: Created) -> None:
         if message.stored < self.stored:
-            self.complaints.append(f"stored watermark {self.stored} before the kill, {message.stored} after it")
+            self.complaints.append(
+                f"stored watermark {self.stored} before the kill, {message.stored} after it"
+            )
         if self.promised and message.frames <= max(self.promised):
-            self.complaints.append(f"the next sequence is {message.frames}, but sequence {max(self.promised)} was stored")
+            self.complaints.append(
+                f"the next sequence is {message.frames}, but sequence {max(self.promised)} was stored"
+            )
         self.created = True
 
     def _will_send(self, base: int, first: int, stop: int) -> None:
-        """Whatever an earlier life had sent from here on has left no trace, and its sequences are used again."""
+        """Whatever an earlier life had sent from here on has left no trace, and its sequences are used
+        again."""
         for sequence in [sequence for sequence in self.sent if sequence >= base]:
             del self.sent[sequence]
         for n in range(first, stop):
@@ -99,7 +108,9 @@ class Oracle:
         if not self.stored <= said.stored <= stop or said.durable > said.stored:
             self.complaints.append(f"watermark {said} of {stop} sequences after one of {self.stored}")
         if self.durable and said.durable <= max(self.durable) and max(self.durable) >= base:
-            self.complaints.append(f"watermark {said}, but a flush had made sequence {max(self.durable)} durable")
+            self.complaints.append(
+                f"watermark {said}, but a flush had made sequence {max(self.durable)} durable"
+            )
         self.stored = max(self.stored, said.stored)
         self.promised.update(range(base, said.stored))
         self.durable.update(range(base, said.durable))
@@ -107,15 +118,18 @@ class Oracle:
     # ------------------------------------------------------------------ judgement
 
     def judge_final_shards(self, store: Path) -> list[str]:
-        """P3, at any moment: whatever file has a shard's final name is complete, and holds every frame that was promised and no other's pixels.
+        """P3, at any moment: whatever file has a shard's final name is complete, and holds every frame that
+        was promised and no other's pixels.
 
-        A row that was sealed and takes frames again keeps its old shards till it is sealed anew: what was promised since then is in the working files
-        that are there beside them.
+        A row that was sealed and takes frames again keeps its old shards till it is sealed anew: what was
+        promised since then is in the working files that are there beside them.
         """
         array = store / "0"
         if not (array / "zarr.json").exists():
             return []
-        files = [path for path in (array / "c").rglob("*") if path.is_file()] if (array / "c").is_dir() else []
+        files = (
+            [path for path in (array / "c").rglob("*") if path.is_file()] if (array / "c").is_dir() else []
+        )
         problems: list[str] = []
         with tempfile.TemporaryDirectory() as folder:
             view = _with_shape(array, Path(folder), self._stored_order(self.scene.counts))
@@ -123,32 +137,43 @@ class Oracle:
             shards = pixels.shards or pixels.chunks
             for path in files:
                 key = path.relative_to(array / "c").as_posix()
-                where = tuple(slice(int(i) * n, (int(i) + 1) * n) for i, n in zip(key.split("/"), shards, strict=True))
+                where = tuple(
+                    slice(int(i) * n, (int(i) + 1) * n) for i, n in zip(key.split("/"), shards, strict=True)
+                )
                 try:
                     values = np.asarray(pixels[where])
                 except Exception as error:
                     problems.append(f"final shard c/{key} is torn: {error!r}")
                     continue
                 goes_on = any((store / WORKSPACE).rglob(f"c.{key.replace('/', '.')}{WORKING_SUFFIX}"))
-                problems += [f"final shard c/{key}: {what}" for what in self._compare(values, where, may_lack=goes_on)]
+                problems += [
+                    f"final shard c/{key}: {what}" for what in self._compare(values, where, may_lack=goes_on)
+                ]
         return problems
 
     def judge_end(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
-        """A store that nobody went on with ends with a frame that is stored: the array is not lengthened by places of frames that never were."""
-        stored = [self.scene.frames[self.sent[sequence]].position for sequence in self._stored_sequences(store)]
-        first = [self.scene.spec.dimensions[0].name == d.name for d in self.scene.spec.stored_dimensions].index(True)
+        """A store that nobody went on with ends with a frame that is stored: the array is not lengthened by
+        places of frames that never were."""
+        stored = [
+            self.scene.frames[self.sent[sequence]].position for sequence in self._stored_sequences(store)
+        ]
+        first = [
+            self.scene.spec.dimensions[0].name == d.name for d in self.scene.spec.stored_dimensions
+        ].index(True)
         extent = read(store / "0").shape[first]
         needed = max((self.scene.index(position)[0] + 1 for position in stored), default=0)
         return [] if extent == needed else [f"the array has {extent} steps, but its frames need {needed}"]
 
     def _stored_sequences(self, store: Path) -> list[int]:
         table = zarr.open_group(store / "frames", mode="r")
-        sequences: list[int] = np.asarray(table["sequence"])[np.asarray(table["fate"]) == Fate.STORED].tolist()
+        sequences: list[int] = np.asarray(table["sequence"])[
+            np.asarray(table["fate"]) == Fate.STORED
+        ].tolist()
         return sequences
 
     def judge_store(self, store: Path, read: Callable[[Path], np.ndarray]) -> list[str]:
-        """The whole store once it was brought back: every promised frame at its place, no other's pixels anywhere, the frame table in agreement.
-        A store for which no frame was promised need not be."""
+        """The whole store once it was brought back: every promised frame at its place, no other's pixels
+        anywhere, the frame table in agreement. A store for which no frame was promised need not be."""
         if not self.promised and not store.exists():
             return []
         try:
@@ -159,7 +184,9 @@ class Oracle:
         problems = self._compare(values, whole)
         places = {self.scene.frames[self.sent[sequence]].position for sequence in self.promised}
         problems += [
-            f"place {self.scene.index(place)} is outside the shape {values.shape}" for place in places if not self._inside(place, values.shape)
+            f"place {self.scene.index(place)} is outside the shape {values.shape}"
+            for place in places
+            if not self._inside(place, values.shape)
         ]
         try:
             table = {name: column[:] for name, column in zarr.open_group(store / "frames", mode="r").arrays()}
@@ -171,10 +198,13 @@ class Oracle:
         return (*Grid.of(self.scene.spec).stored(acquired), *self.scene.spec.frame_shape)
 
     def _inside(self, position: int, shape: tuple[int, ...]) -> bool:
-        return all(i < n for i, n in zip(self._stored_order(self.scene.index(position))[:-2], shape, strict=False))
+        return all(
+            i < n for i, n in zip(self._stored_order(self.scene.index(position))[:-2], shape, strict=False)
+        )
 
     def _places(self, where: tuple[slice, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(position, index of its plane within ``where``) of every frame that touches a region in storage order."""
+        """(position, index of its plane within ``where``) of every frame that touches a region in storage
+        order."""
         for position in range(math.prod(self.scene.counts)):
             index = self._stored_order(self.scene.index(position))[:-2]
             if all(w.start <= i < w.stop for i, w in zip(index, where, strict=False)):
@@ -183,7 +213,9 @@ class Oracle:
     def _compare(self, values: np.ndarray, where: tuple[slice, ...], *, may_lack: bool = False) -> list[str]:
         """``may_lack``: a promised frame may be fill value here."""
         problems = []
-        promised = {self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)}
+        promised = {
+            self.scene.frames[self.sent[sequence]].position: sequence for sequence in sorted(self.promised)
+        }
         fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
         for position, place in self._places(where):
             if any(i >= n for i, n in zip(place, values.shape, strict=False)):
@@ -199,10 +231,14 @@ class Oracle:
         return problems
 
     def _is_frame_of(self, position: int, plane: np.ndarray, where: tuple[slice, ...]) -> bool:
-        return any(np.array_equal(plane, self.scene.pixels(n)[where[-2], where[-1]]) for n in self._candidates(position))
+        return any(
+            np.array_equal(plane, self.scene.pixels(n)[where[-2], where[-1]])
+            for n in self._candidates(position)
+        )
 
     def _candidates(self, position: int) -> list[int]:
-        """Frames of the script that may have a place: the first that was sent there, or any where places may be closed before it came."""
+        """Frames of the script that may have a place: the first that was sent there, or any where places may
+        be closed before it came."""
         every = [n for n, frame in enumerate(self.scene.frames) if frame.position == position]
         return every if self.scene.late else every[:1]
 
@@ -212,34 +248,67 @@ class Oracle:
         if len(set(sequences)) != len(sequences):
             problems.append(f"the frame table has sequences twice: {sorted(sequences)}")
         rows = {sequence: row for row, sequence in enumerate(sequences)}
-        problems += [f"sequence {sequence} was stored but has no row in the frame table" for sequence in sorted(self.promised - rows.keys())]
-        problems += [f"the frame table has sequence {sequence}, which nobody sent" for sequence in rows if sequence not in self.sent]
+        problems += [
+            f"sequence {sequence} was stored but has no row in the frame table"
+            for sequence in sorted(self.promised - rows.keys())
+        ]
+        problems += [
+            f"the frame table has sequence {sequence}, which nobody sent"
+            for sequence in rows
+            if sequence not in self.sent
+        ]
         sent = {sequence: row for sequence, row in rows.items() if sequence in self.sent}
-        stored_places = [self.scene.frames[self.sent[sequence]].position for sequence, row in sent.items() if table["fate"][row] == Fate.STORED]
+        stored_places = [
+            self.scene.frames[self.sent[sequence]].position
+            for sequence, row in sent.items()
+            if table["fate"][row] == Fate.STORED
+        ]
         for sequence, row in sent.items():
-            problems += [f"frame table, sequence {sequence}: {what}" for what in self._judge_row(table, row, sequence, values, set(stored_places))]
+            problems += [
+                f"frame table, sequence {sequence}: {what}"
+                for what in self._judge_row(table, row, sequence, values, set(stored_places))
+            ]
         if len(set(stored_places)) != len(stored_places):
             problems.append(f"places stored twice: {sorted(stored_places)}")
         whole = tuple(slice(0, n) for n in values.shape)
         fill = np.array(self.scene.spec.fill_value, self.scene.spec.dtype)
         seen = {position for position, place in self._places(whole) if (values[place] != fill).any()}
-        problems += [f"{self.scene.index(p)} has pixels but no row that says stored" for p in sorted(seen - set(stored_places))]
+        problems += [
+            f"{self.scene.index(p)} has pixels but no row that says stored"
+            for p in sorted(seen - set(stored_places))
+        ]
         absent = {p for p in set(stored_places) - seen if not self._is_fill_frame(p)}
-        return problems + [f"{self.scene.index(p)} is stored by the frame table, but has fill value" for p in sorted(absent)]
+        return problems + [
+            f"{self.scene.index(p)} is stored by the frame table, but has fill value" for p in sorted(absent)
+        ]
 
     def _is_fill_frame(self, position: int) -> bool:
         return any(self.scene.frames[n].seed == 0 for n in self._candidates(position))
 
-    def _judge_row(self, table: dict[str, np.ndarray], row: int, sequence: int, values: np.ndarray, stored_places: set[int]) -> Iterator[str]:
+    def _judge_row(
+        self,
+        table: dict[str, np.ndarray],
+        row: int,
+        sequence: int,
+        values: np.ndarray,
+        stored_places: set[int],
+    ) -> Iterator[str]:
         n = self.sent[sequence]
         frame, fate = self.scene.frames[n], Fate(int(table["fate"][row]))
         axes = [d.name for d in self.scene.spec.dimensions[:-2]]
         index = tuple(int(table[f"index_{name}"][row]) for name in axes)
-        if index != self.scene.index(frame.position) and not (fate in (Fate.DROPPED, Fate.LOST) and set(index) == {-1}):
+        if index != self.scene.index(frame.position) and not (
+            fate in (Fate.DROPPED, Fate.LOST) and set(index) == {-1}
+        ):
             yield f"index {index} instead of {self.scene.index(frame.position)}"
         if fate == Fate.STORED:
-            if self._inside(frame.position, values.shape) and not np.array_equal(values[self._stored_order(index)[:-2]], self.scene.pixels(n)):
-                yield f"stored at {index} by the frame table, but the pixels are others: {_describe(values[self._stored_order(index)[:-2]])}"
+            if self._inside(frame.position, values.shape) and not np.array_equal(
+                values[self._stored_order(index)[:-2]], self.scene.pixels(n)
+            ):
+                yield (
+                    f"stored at {index} by the frame table, but the pixels are others: "
+                    f"{_describe(values[self._stored_order(index)[:-2]])}"
+                )
         elif sequence in self.promised:
             taken = fate == Fate.DUPLICATE and frame.position in stored_places
             if not taken and not (fate == Fate.LATE and self.scene.late):
@@ -254,11 +323,17 @@ class Oracle:
                 yield f"{name} is {table[name][row]} instead of {expected.get(name)}"
 
     def _judge_receipt(self, table: dict[str, np.ndarray]) -> list[str]:
-        """A receipt is the last promise: every frame that was sent has its row, and the counts are those of the table."""
+        """A receipt is the last promise: every frame that was sent has its row, and the counts are those of
+        the table."""
         if self.sealed is None:
             return []
         count = {fate: int((table["fate"] == fate).sum()) for fate in Fate}
-        names = {"frames_stored": Fate.STORED, "frames_duplicate": Fate.DUPLICATE, "frames_late": Fate.LATE, "frames_lost": Fate.LOST}
+        names = {
+            "frames_stored": Fate.STORED,
+            "frames_duplicate": Fate.DUPLICATE,
+            "frames_late": Fate.LATE,
+            "frames_lost": Fate.LOST,
+        }
         problems = [
             f"the receipt counts {name} {self.sealed[name]}, the frame table {count[fate]}"
             for name, fate in names.items()
@@ -275,7 +350,11 @@ class Oracle:
 
 def _describe(plane: np.ndarray) -> str:
     seeds = sorted({int(value - 256) // 64 if value >= 256 else 0 for value in np.unique(plane)})
-    return "no pixels (fill value)" if seeds == [0] else f"pixels of the frames with seeds {seeds} (0: fill value)"
+    return (
+        "no pixels (fill value)"
+        if seeds == [0]
+        else (f"pixels of the frames with seeds {seeds} (0: fill value)")
+    )
 
 
 def _with_shape(array: Path, folder: Path, shape: tuple[int, ...]) -> Path:

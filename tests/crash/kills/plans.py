@@ -1,7 +1,8 @@
 """When the kill comes. Three ways, because each sees what the others do not.
 
 AtCall      the n-th storage call, counted where Python makes it: exact, and between any two of them
-AtSyscall   the n-th call of one system call in a thread, injected by strace: kernels write without passing Python
+AtSyscall   the n-th call of one system call in a thread, injected by strace: kernels write without passing
+            Python
 AfterMs     any moment: a mapped store passes nowhere
 """
 
@@ -24,7 +25,20 @@ if TYPE_CHECKING:
     from tests.crash.fork_server import Child
 
 SYSCALLS = (
-    *("openat", "close", "write", "pwrite64", "fallocate", "ftruncate", "fdatasync", "fsync", "msync", "mmap", "munmap", "fcntl"),
+    *(
+        "openat",
+        "close",
+        "write",
+        "pwrite64",
+        "fallocate",
+        "ftruncate",
+        "fdatasync",
+        "fsync",
+        "msync",
+        "mmap",
+        "munmap",
+        "fcntl",
+    ),
     *("rename", "renameat2", "unlink", "unlinkat", "mkdir", "rmdir"),
 )
 
@@ -58,10 +72,17 @@ Plan = AtCall | AtSyscall | AfterMs
 
 
 def carry_out(plan: Plan | None, child: Child) -> None:
-    """Start a child that waits for its first message, and see to it that it is killed as planned (``AtCall``: the child does that itself)."""
+    """Start a child that waits for its first message, and see to it that it is killed as planned (``AtCall``:
+    the child does that itself)."""
     match plan:
         case AtSyscall():
-            strace = attach(child.pid, "-e", f"trace={plan.name}", "-e", f"inject={plan.name}:signal=SIGKILL:when={plan.number}")
+            strace = attach(
+                child.pid,
+                "-e",
+                f"trace={plan.name}",
+                "-e",
+                f"inject={plan.name}:signal=SIGKILL:when={plan.number}",
+            )
             child.channel.send("go")
             finish(strace)
         case AfterMs():
@@ -75,13 +96,17 @@ def carry_out(plan: Plan | None, child: Child) -> None:
 def strace_works() -> bool:
     """Whether strace is here and may trace: containers often forbid it."""
     return (
-        shutil.which("strace") is not None and subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
+        shutil.which("strace") is not None
+        and subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode
+        == 0
     )
 
 
 def attach(pid: int, *options: str, output: str = "/dev/null") -> subprocess.Popen[str]:
     """strace on a process and the threads it will start, once it has hold of it. Ends with the process."""
-    strace = subprocess.Popen(["strace", "-f", "-o", output, *options, "-p", str(pid)], stderr=subprocess.PIPE, text=True)
+    strace = subprocess.Popen(
+        ["strace", "-f", "-o", output, *options, "-p", str(pid)], stderr=subprocess.PIPE, text=True
+    )
     assert strace.stderr is not None
     line = strace.stderr.readline()
     assert "attached" in line, f"strace: {line}"
@@ -96,7 +121,8 @@ def finish(strace: subprocess.Popen[str]) -> None:
 
 
 def count_syscalls(child: Child, trace: Path) -> Counter[str]:
-    """Let a child run to its end; returns for each of ``SYSCALLS`` the most calls that any one of its threads made."""
+    """Let a child run to its end; returns for each of ``SYSCALLS`` the most calls that any one of its threads
+    made."""
     strace = attach(child.pid, "-e", f"trace={','.join(SYSCALLS)}", output=str(trace))
     child.channel.send("go")
     finish(strace)
@@ -113,7 +139,8 @@ def count_syscalls(child: Child, trace: Path) -> Counter[str]:
 
 
 def spread(count: int, of: int, rng: np.random.Generator) -> list[int]:
-    """``count`` numbers from 1 to ``of``, all of them when there are no more: one at random from each of ``count`` equal parts."""
+    """``count`` numbers from 1 to ``of``, all of them when there are no more: one at random from each of
+    ``count`` equal parts."""
     edges = np.linspace(0, of, min(count, of) + 1)
     return sorted({1 + int(rng.uniform(first, stop)) for first, stop in pairwise(edges.tolist())})
 

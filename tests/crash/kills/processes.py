@@ -69,7 +69,8 @@ class Refused:
 
 @dataclass(frozen=True)
 class Sealed:
-    """``close`` has returned this receipt; ``points`` are the storage calls that were reached, by name and in order."""
+    """``close`` has returned this receipt; ``points`` are the storage calls that were reached, by name and in
+    order."""
 
     receipt: dict[str, object]
     points: tuple[str, ...]
@@ -84,7 +85,8 @@ class Recovered:
 
 
 def kill_at(number: int, after: frozenset[str] = frozenset()) -> list[str]:
-    """Die at the ``number``-th storage call from here on, or from the first of ``after`` on (0: never); returns the list that their names go to."""
+    """Die at the ``number``-th storage call from here on, or from the first of ``after`` on (0: never);
+    returns the list that their names go to."""
     points: list[str] = []
 
     def watch(name: str) -> None:
@@ -98,11 +100,15 @@ def kill_at(number: int, after: frozenset[str] = frozenset()) -> list[str]:
 
 
 def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> None:
-    """The whole scene, dying at storage call ``call``. Starts when told to, so that whoever wants to trace it can attach."""
+    """The whole scene, dying at storage call ``call``. Starts when told to, so that whoever wants to trace it
+    can attach."""
     channel.receive()
     points = kill_at(call)
     warnings.simplefilter("ignore", LayoutWarning)
-    settings: dict[str, Any] = {"store_within_ms": scene.store_within_ms, "sync_interval_ms": scene.sync_interval_ms}
+    settings: dict[str, Any] = {
+        "store_within_ms": scene.store_within_ms,
+        "sync_interval_ms": scene.sync_interval_ms,
+    }
     writer = create(path, scene.spec, threads=scene.threads, io=io, on_duplicate="count", **settings)
     channel.send(Created())
     follow(channel, scene, writer, 0)
@@ -111,11 +117,17 @@ def acquire(channel: Channel, scene: Scene, path: Path, io: str, call: int) -> N
 
 
 def resume_and_send(channel: Channel, scene: Scene, path: Path, first: int, call: int) -> None:
-    """Goes on with an unfinished store: sends every frame of the script from sequence ``first`` on again, by its place, then closes."""
+    """Goes on with an unfinished store: sends every frame of the script from sequence ``first`` on again, by
+    its place, then closes."""
     channel.receive()
     points = kill_at(call)
     try:
-        writer = resume(path, threads=scene.threads, store_within_ms=scene.store_within_ms, sync_interval_ms=scene.sync_interval_ms)
+        writer = resume(
+            path,
+            threads=scene.threads,
+            store_within_ms=scene.store_within_ms,
+            sync_interval_ms=scene.sync_interval_ms,
+        )
     except ResumeError as error:
         channel.send(Refused(error.code, str(error)))
         return
@@ -134,7 +146,12 @@ def follow(channel: Channel, scene: Scene, writer: Writer, first: int) -> None:
             continue
         match step:
             case Append():
-                writer.append(scene.pixels(n), index=scene.index(step.position), frame_id=scene.frame_id(n), metadata=scene.metadata(n))
+                writer.append(
+                    scene.pixels(n),
+                    index=scene.index(step.position),
+                    frame_id=scene.frame_id(n),
+                    metadata=scene.metadata(n),
+                )
                 n += 1
             case Flush():
                 writer.flush()

@@ -1,4 +1,5 @@
-"""What is acquired in a kill trial: small acquisitions of three shards, each hard in a way of its own. Everything follows from the scene."""
+"""What is acquired in a kill trial: small acquisitions of three shards, each hard in a way of its own.
+Everything follows from the scene."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ METADATA = ("delta_t", "position_z")
 
 @dataclass(frozen=True)
 class Append:
-    """One frame: its place in acquisition order, and the seed of its pixels and metadata. ``seed`` 0 is a frame of fill value."""
+    """One frame: its place in acquisition order, and the seed of its pixels and metadata. ``seed`` 0 is a
+    frame of fill value."""
 
     position: int
     seed: int
@@ -38,9 +40,11 @@ Step = Append | Flush | Pause
 
 @dataclass(frozen=True)
 class Scene:
-    """``steps`` in order; ``frames`` are its appends: frame n of the script has sequence n in a life that sends all of it.
+    """``steps`` in order; ``frames`` are its appends: frame n of the script has sequence n in a life that
+    sends all of it.
 
-    ``late``: frames may come after their place was closed, so that which of several frames has a place is decided by the frame table.
+    ``late``: frames may come after their place was closed, so that which of several frames has a place is
+    decided by the frame table.
     """
 
     name: str
@@ -64,7 +68,8 @@ class Scene:
 
     @property
     def early_end(self) -> int:
-        """About half of the frames, and not all of a shard: where somebody ends the acquisition although more frames come."""
+        """About half of the frames, and not all of a shard: where somebody ends the acquisition although more
+        frames come."""
         frames = len(self.frames) // 2 + 1
         grid = Grid.of(self.spec)
         return frames - (frames % (grid.frames_per_slab * math.prod(grid.shard_chunks)) == 0)
@@ -102,7 +107,10 @@ def metadata_of(spec: sw.ArraySpec, seed: int) -> dict[str, float]:
 
 
 def spec_of(*axes: tuple[str, int | None, int, int], **fields: object) -> sw.ArraySpec:
-    dimensions = tuple(sw.Dimension(name=n, count=count, chunk_size=chunk, shard_size_chunks=shard) for n, count, chunk, shard in axes)
+    dimensions = tuple(
+        sw.Dimension(name=n, count=count, chunk_size=chunk, shard_size_chunks=shard)
+        for n, count, chunk, shard in axes
+    )
     return sw.ArraySpec(dtype="uint16", dimensions=dimensions, **fields)  # type: ignore[arg-type]
 
 
@@ -117,7 +125,14 @@ def _plain() -> Scene:
 
 def _several_files() -> Scene:
     """Four shard files share a group; a frame is in all of them or in none."""
-    spec = spec_of(("t", None, 1, 2), ("y", 20, 8, 2), ("x", 24, 8, 2), codec=sw.Zstd(), chunk_checksum=True, frame_fields=("temperature",))
+    spec = spec_of(
+        ("t", None, 1, 2),
+        ("y", 20, 8, 2),
+        ("x", 24, 8, 2),
+        codec=sw.Zstd(),
+        chunk_checksum=True,
+        frame_fields=("temperature",),
+    )
     return Scene("several files", spec, _in_order(6), threads=2, sync_interval_ms=5)
 
 
@@ -133,11 +148,19 @@ def _any_order() -> Scene:
         storage_order=("t", "c", "z", "y", "x"),
     )
     order = np.random.default_rng(5).permutation(18).tolist()
-    return Scene("any order", spec, tuple(Append(position, position + 1) for position in order), sync_interval_ms=3, store_within_ms=2, threads=2)
+    return Scene(
+        "any order",
+        spec,
+        tuple(Append(position, position + 1) for position in order),
+        sync_interval_ms=3,
+        store_within_ms=2,
+        threads=2,
+    )
 
 
 def _slow_camera() -> Scene:
-    """Chunks deeper than what comes between two pauses: frames wait in the staging area, slabs complete later or never."""
+    """Chunks deeper than what comes between two pauses: frames wait in the staging area, slabs complete later
+    or never."""
     spec = spec_of(("t", None, 4, 1), ("y", 16, 8, 2), ("x", 24, 24, 1), chunk_checksum=True)
     steps: list[Step] = []
     for frame in _in_order(11):
@@ -148,8 +171,16 @@ def _slow_camera() -> Scene:
 
 
 def _twice() -> Scene:
-    """Places sent twice with other pixels, while open and after they were stored; frames of fill value; further fields."""
-    spec = spec_of(("t", 6, 2, 1), ("z", 2, 1, 2), ("y", 16, 16, 1), ("x", 24, 12, 2), codec=None, frame_fields=("laser_mw", "dose"))
+    """Places sent twice with other pixels, while open and after they were stored; frames of fill value;
+    further fields."""
+    spec = spec_of(
+        ("t", 6, 2, 1),
+        ("z", 2, 1, 2),
+        ("y", 16, 16, 1),
+        ("x", 24, 12, 2),
+        codec=None,
+        frame_fields=("laser_mw", "dose"),
+    )
     places = [0, 1, 1, 2, 0, 3, 4, 6, 5, 4, 7, 8, 9, 9, 10, 11]
     fill = {3, 6}
     steps: list[Step] = [Append(place, 0 if place in fill else n + 1) for n, place in enumerate(places)]
@@ -165,5 +196,8 @@ def _flushing() -> Scene:
     return Scene("flushing", spec, tuple(steps))
 
 
-SCENES = {scene.name: scene for scene in (_plain(), _several_files(), _any_order(), _slow_camera(), _twice(), _flushing())}
+SCENES = {
+    scene.name: scene
+    for scene in (_plain(), _several_files(), _any_order(), _slow_camera(), _twice(), _flushing())
+}
 IO_MODES = ("mmap", "pwrite", "direct")

@@ -1,4 +1,5 @@
-"""Many trials: how often each scene calls the storage, which kills follow from that, and the account of what came out."""
+"""Many trials: how often each scene calls the storage, which kills follow from that, and the account of what
+came out."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ ONLY_SYSCALLS = {"calls": 0.0, "syscalls": 1.0, "timers": 0.0}
 
 @dataclass(frozen=True)
 class Survey:
-    """One scene in one io mode, run to its end: where it could have been killed. ``early_end``: the frames after which it was ended, though more were
-    to come; only its end is of interest then, from storage call ``closing`` on."""
+    """One scene in one io mode, run to its end: where it could have been killed. ``early_end``: the frames
+    after which it was ended, though more were to come; only its end is of interest then, from storage call
+    ``closing`` on."""
 
     scene: Scene
     io: str
@@ -72,7 +74,9 @@ class SurvivorError(AssertionError):
     """A scene that nobody killed did not come out right: no kill can then be judged."""
 
 
-def survey(server: ForkServer, whole: Scene, io: str, folder: Path, *, early: bool, with_strace: bool) -> Survey:
+def survey(
+    server: ForkServer, whole: Scene, io: str, folder: Path, *, early: bool, with_strace: bool
+) -> Survey:
     """Run to the end, or to an early one, and judge it, once by itself and, with strace, once more."""
     early_end = whole.early_end if early else None
     scene = whole if early_end is None else whole.until(early_end)
@@ -89,18 +93,26 @@ def survey(server: ForkServer, whole: Scene, io: str, folder: Path, *, early: bo
         raise SurvivorError(f"{scene.name}, {io}: {problems or messages[-1:]}")
     syscalls = Counter[str]()
     if with_strace:
-        syscalls = count_syscalls(server.start(acquire, scene, folder / "traced.ome.zarr", io, 0), folder / "trace")
+        syscalls = count_syscalls(
+            server.start(acquire, scene, folder / "traced.ome.zarr", io, 0), folder / "trace"
+        )
     shutil.rmtree(folder)
     closing = next(message.calls for message in messages if isinstance(message, Closing)) if early else 0
     return Survey(whole, io, early_end, closing, messages[-1].points, ms, syscalls)
 
 
-def schedule(surveys: list[Survey], count: int, shares: dict[str, float], rng: np.random.Generator) -> Iterator[Trial]:
-    """At least ``count`` trials: calls and system calls spread evenly over every scene and io mode, timers and endings at random."""
+def schedule(
+    surveys: list[Survey], count: int, shares: dict[str, float], rng: np.random.Generator
+) -> Iterator[Trial]:
+    """At least ``count`` trials: calls and system calls spread evenly over every scene and io mode, timers
+    and endings at random."""
     each = {way: -(-int(np.ceil(count * share)) // len(surveys)) for way, share in shares.items()}
     done = 0
     for found in surveys:
-        plans: list[Plan] = [AtCall(found.closing + number) for number in spread(each["calls"], len(found.points) - found.closing, rng)]
+        plans: list[Plan] = [
+            AtCall(found.closing + number)
+            for number in spread(each["calls"], len(found.points) - found.closing, rng)
+        ]
         plans += syscall_plans(each["syscalls"], found.syscalls, rng)
         plans += [AfterMs(float(ms)) for ms in rng.uniform(0, 1.1 * found.ms, each["timers"])]
         for plan in plans:
@@ -115,13 +127,21 @@ def schedule(surveys: list[Survey], count: int, shares: dict[str, float], rng: n
 def _trial(found: Survey, plan: Plan, rng: np.random.Generator) -> Trial:
     reader = "tensorstore" if rng.random() < 1 / 3 else "zarr-python"
     endings = ENDINGS if found.early_end is None else GOING_ON
-    return Trial(found.scene, found.io, plan, endings[int(rng.integers(len(endings)))], float(rng.random()), reader, found.early_end)
+    return Trial(
+        found.scene,
+        found.io,
+        plan,
+        endings[int(rng.integers(len(endings)))],
+        float(rng.random()),
+        reader,
+        found.early_end,
+    )
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Trials until ``count`` processes were killed. ``syscalls``: only at these. ``early_ends``: only those that are
-    ended early and go on. ``keep`` the folders of trials that broke a promise."""
+    """Trials until ``count`` processes were killed. ``syscalls``: only at these. ``early_ends``: only those
+    that are ended early and go on. ``keep`` the folders of trials that broke a promise."""
 
     count: int
     seed: int = 1
@@ -133,7 +153,9 @@ class Campaign:
     until_violation: bool = False
 
 
-def run(server: ForkServer, folder: Path, campaign: Campaign, progress: Callable[[Summary], None] | None = None) -> Summary:
+def run(
+    server: ForkServer, folder: Path, campaign: Campaign, progress: Callable[[Summary], None] | None = None
+) -> Summary:
     started, summary, rng = time.monotonic(), Summary(campaign.seed), np.random.default_rng(campaign.seed)
     with_strace = strace_works()
     if not with_strace:

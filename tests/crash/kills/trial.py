@@ -1,4 +1,5 @@
-"""One kill from beginning to verdict: an acquisition dies, what it left is judged, brought back or continued, and judged again."""
+"""One kill from beginning to verdict: an acquisition dies, what it left is judged, brought back or continued,
+and judged again."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ KILLED = -9
 
 @dataclass(frozen=True)
 class Trial:
-    """``second`` in [0, 1) says where in its run the second victim (a recovery, a resumed writer) is killed. ``early_end``: the first victim is told
-    to close after so many frames, and the acquisition goes on with the others all the same."""
+    """``second`` in [0, 1) says where in its run the second victim (a recovery, a resumed writer) is killed.
+    ``early_end``: the first victim is told to close after so many frames, and the acquisition goes on with
+    the others all the same."""
 
     scene: Scene
     io: str
@@ -49,7 +51,10 @@ class Trial:
 
     def __str__(self) -> str:
         end = "" if self.early_end is None else f" ended after {self.early_end} frames,"
-        return f"{self.scene.name}, {self.io},{end} killed at {self.plan}, then {self.ending} ({self.second:.2f})"
+        return (
+            f"{self.scene.name}, {self.io},{end} killed at {self.plan}, then {self.ending} "
+            f"({self.second:.2f})"
+        )
 
 
 @dataclass
@@ -133,7 +138,8 @@ class TrialRun:
         return messages[-1]
 
     def _recover_in_two_goes(self) -> None:
-        """The same wreck twice: recovered in one go, and by a recovery that is killed on its way and started again."""
+        """The same wreck twice: recovered in one go, and by a recovery that is killed on its way and started
+        again."""
         control = self._store.with_name("control.ome.zarr")
         shutil.copytree(self._store, control, symlinks=True)
         recovered = self._recover(control)
@@ -150,7 +156,12 @@ class TrialRun:
         trial, oracle = self._trial, self._oracle
         if trial.ending == "resume killed":
             first = oracle.next_to_send
-            oracle.listen(self._live(AtCall(1 + int(trial.second * 80)), resume_and_send, trial.scene, self._store, first), first)
+            oracle.listen(
+                self._live(
+                    AtCall(1 + int(trial.second * 80)), resume_and_send, trial.scene, self._store, first
+                ),
+                first,
+            )
             self._judge_final_shards()
             if not self._unfinished():
                 return
@@ -190,21 +201,34 @@ class TrialRun:
 def digest(store: Path) -> dict[str, str]:
     """Every file of a store by its path and what is in it."""
     files = sorted(path for path in store.rglob("*") if path.is_file())
-    return {path.relative_to(store).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(store).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
 
 
 def recovered_facts(store: Path) -> dict[str, str]:
-    """``digest``, but of the frame table its rows in the order of their sequences: it tells in which order things were written, too.
+    """``digest``, but of the frame table its rows in the order of their sequences: it tells in which order
+    things were written, too.
 
-    A frame that is lost for good has the moment at which this was found out; that is not compared. Of the record of the shards the last line of each
-    counts: a recovery that was killed before the rename leaves one more.
+    A frame that is lost for good has the moment at which this was found out; that is not compared. Of the
+    record of the shards the last line of each counts: a recovery that was killed before the rename leaves one
+    more.
     """
-    facts = {path: content for path, content in digest(store).items() if not path.startswith(f"{TABLE_PATH}/")}
+    facts = {
+        path: content for path, content in digest(store).items() if not path.startswith(f"{TABLE_PATH}/")
+    }
     for path in [path for path in facts if path.endswith("/shards.crc32c")]:
-        lines = {json.loads(line)["key"]: line for line in (store / path).read_text().splitlines() if line.endswith("}")}
+        lines = {
+            json.loads(line)["key"]: line
+            for line in (store / path).read_text().splitlines()
+            if line.endswith("}")
+        }
         facts[path] = "\n".join(sorted(lines.values()))
     if (store / TABLE_PATH).exists():
-        table = {name: np.asarray(column[:]) for name, column in zarr.open_group(store / TABLE_PATH, mode="r").arrays()}
+        table = {
+            name: np.asarray(column[:])
+            for name, column in zarr.open_group(store / TABLE_PATH, mode="r").arrays()
+        }
         order = np.argsort(table["sequence"], kind="stable")
         came = table["fate"][order] != Fate.LOST
         for name, values in table.items():

@@ -21,13 +21,19 @@ def test_without_measuring_it_is_arithmetic_and_says_so(config):
     assert "only arithmetic: --measure says what this machine can hold" in shown.stdout
     facts = json.loads(run_cli("plan", config, "--frame-rate", "100", "--json").stdout)
     (stream,) = facts["streams"]
-    assert (facts["ok"], facts["held"], facts["measured"], stream["held"]) == (True, "unknown", None, "unknown")
+    assert (facts["ok"], facts["held"], facts["measured"], stream["held"]) == (
+        True,
+        "unknown",
+        None,
+        "unknown",
+    )
     assert stream["needed_bytes_per_s"] == 100 * 48 * 80 * 2
     assert stream["hours"] == facts["hours"] > 0
 
 
 def test_a_camera_that_can_be_held_and_one_that_cannot(config):
-    """The same measurement, of a rate that any machine holds and one that none does: exit code, verdict and advice differ."""
+    """The same measurement, of a rate that any machine holds and one that none does: exit code, verdict and
+    advice differ."""
     held = run_cli("plan", config, "--measure", "--seconds", "2", "--frame-rate", "1", "--json")
     assert held.returncode == 0, held.stderr
     facts = json.loads(held.stdout)
@@ -50,7 +56,11 @@ def test_a_camera_that_can_be_held_and_one_that_cannot(config):
 
 def test_own_frames_on_the_command_line(config, tmp_path):
     np.save(tmp_path / "f.npy", np.zeros((4, 48, 80), np.uint16))
-    facts = json.loads(run_cli("plan", config, "--measure", "--seconds", "2", "--frames", tmp_path / "f.npy", "--json").stdout)
+    facts = json.loads(
+        run_cli(
+            "plan", config, "--measure", "--seconds", "2", "--frames", tmp_path / "f.npy", "--json"
+        ).stdout
+    )
     assert facts["measured"]["streams"]["cam0"]["sample"] == "4 frames of f.npy"
     assert (facts["held"], facts["streams"][0]["held"]) == ("unknown", "unknown"), "without a frame rate"
     assert facts["streams"][0]["predicted_frame_rate_hz"] > 0
@@ -58,7 +68,9 @@ def test_own_frames_on_the_command_line(config, tmp_path):
     assert (bad.returncode, json.loads(bad.stdout)["ok"]) == (1, False)
     assert "none.npy" in bad.stderr
     assert len([line for line in bad.stderr.splitlines() if line.startswith("shardwright: ")]) == 1
-    assert run_cli("plan", config, "--frames", tmp_path / "f.npy").returncode == 2, "means nothing without --measure"
+    assert run_cli("plan", config, "--frames", tmp_path / "f.npy").returncode == 2, (
+        "means nothing without --measure"
+    )
 
 
 def test_a_configuration_without_streams_has_nothing_to_plan(config):
@@ -70,7 +82,10 @@ def test_a_configuration_without_streams_has_nothing_to_plan(config):
 
 def test_an_interrupt_ends_it_with_1_and_leaves_nothing(config):
     process = subprocess.Popen(
-        [*CLI, "plan", str(config), "--measure", "--seconds", "600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*CLI, "plan", str(config), "--measure", "--seconds", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     seen = []
     for line in process.stderr:
@@ -99,9 +114,17 @@ def test_cameras_that_acquire_are_left_alone(config):
             assert beside.returncode == 0, beside.stderr
         assert stream.receipt.frames_stored == 1
         assert daemon.stop() == 0
-    assert {path.name for path in (config.parent / "data").iterdir() if not path.name.startswith(".")} == {"run-1.ome.zarr"}
+    assert {path.name for path in (config.parent / "data").iterdir() if not path.name.startswith(".")} == {
+        "run-1.ome.zarr"
+    }
 
 
 def test_the_help_names_what_it_does():
-    done = subprocess.run([sys.executable, "-m", "shardwright.cli", "plan", "--help"], capture_output=True, text=True, check=True, cwd=Path.cwd())
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwright.cli", "plan", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path.cwd(),
+    )
     assert "Exits with 1 when a camera cannot be held" in " ".join(done.stdout.replace("│", " ").split())

@@ -1,4 +1,5 @@
-"""The parts of a measurement, each by itself: samples, the scratch folder, stages, the moment from which a rate counts."""
+"""The parts of a measurement, each by itself: samples, the scratch folder, stages, the moment from which a
+rate counts."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ from shardwright.storage.measured_file import MeasuredFile
 
 def spec_of(rows=48, columns=80, dtype="uint16", depth=4, **more) -> sw.ArraySpec:
     counts = (("t", None, depth), ("y", rows, 32), ("x", columns, 32))
-    dimensions = [sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=2) for name, count, chunk in counts]
+    dimensions = [
+        sw.Dimension(name=name, count=count, chunk_size=chunk, shard_size_chunks=2)
+        for name, count, chunk in counts
+    ]
     return sw.ArraySpec(dtype=dtype, dimensions=dimensions, **more)
 
 
@@ -68,7 +72,10 @@ def test_frames_of_a_store_that_we_wrote(tmp_path):
 
 def test_frames_of_a_store_with_more_axes(tmp_path):
     axes = (("t", None, 1), ("z", 3, 1), ("y", 48, 32), ("x", 80, 32))
-    spec = sw.ArraySpec(dtype="uint16", dimensions=[sw.Dimension(name=name, count=count, chunk_size=chunk) for name, count, chunk in axes])
+    spec = sw.ArraySpec(
+        dtype="uint16",
+        dimensions=[sw.Dimension(name=name, count=count, chunk_size=chunk) for name, count, chunk in axes],
+    )
     frames = frames_of(6)
     with sw.create(tmp_path / "s.ome.zarr", spec) as writer:
         for frame in frames:
@@ -89,7 +96,12 @@ def test_what_holds_no_frames_is_refused(tmp_path):
     np.save(tmp_path / "pickled.npy", np.array([{}]), allow_pickle=True)
     (tmp_path / "text.npy").write_text("no array")
     (tmp_path / "frames.tif").write_bytes(b"II*\0")
-    for name, error in (("line.npy", FrameShapeError), ("pickled.npy", StorageError), ("text.npy", StorageError), ("frames.tif", StorageError)):
+    for name, error in (
+        ("line.npy", FrameShapeError),
+        ("pickled.npy", StorageError),
+        ("text.npy", StorageError),
+        ("frames.tif", StorageError),
+    ):
         with pytest.raises(error, match=name):
             OwnFrames(tmp_path / name)
     with pytest.raises(StorageError, match=r"none\.npy"):
@@ -133,7 +145,9 @@ def test_what_a_killed_run_left_is_removed_and_what_is_in_use_is_not(tmp_path):
         os.close(descriptor)
 
 
-@pytest.mark.parametrize("codec", [sw.Blosc(cname="lz4", clevel=1, shuffle="shuffle"), sw.Zstd(level=1), None])
+@pytest.mark.parametrize(
+    "codec", [sw.Blosc(cname="lz4", clevel=1, shuffle="shuffle"), sw.Zstd(level=1), None]
+)
 def test_the_kernel_is_the_one_that_writes(codec):
     """Its chunks decode to the frames, edges included, and the ratio is that of their lengths."""
     spec, frames = spec_of(codec=codec), frames_of(4)
@@ -168,13 +182,16 @@ def test_disk_writes_every_slab_in_place_and_leaves_nothing(tmp_path, monkeypatc
     monkeypatch.setattr(stages, "PIECE_BYTES", 6000)
     monkeypatch.setattr(stages, "LEAST_FILE_BYTES", 6 * 8192)
     rate = stages.disk(tmp_path, "pwrite", [5000, 900, 0, 8000], 8192, 2, 1e-9, room_bytes=4 * 8192)
-    assert sorted(written) == [(0, 8192), (3 * 8192, 8192)]  # the first two together, the empty one not at all; there is room for one slab
+    # the first two together, the empty one not at all; there is room for one slab
+    assert sorted(written) == [(0, 8192), (3 * 8192, 8192)]
     assert rate.bytes_per_s > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_fails_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(MeasuredFile, "sync", lambda self: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        MeasuredFile, "sync", lambda self: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(StorageError, match=r"cannot measure pwrite writes.*No space left"):
         stages.disk(tmp_path, "pwrite", [5000], 8192, 1, 1e-9, 8192)
 
@@ -192,7 +209,9 @@ def test_memory_and_transport_move_bytes():
 def test_a_rate_counts_while_the_ring_is_full():
     begin, end = Mark(0.0, 0, 0.0), Mark(12.0, 100, 8.0)
     full = [Mark(float(when), 10 * when, 0.0) for when in range(1, 11)]
-    assert steady(begin, full, end, 10, deferred=False) == (full[3], full[9], 60), "opening and sealing are not a part of it"
+    assert steady(begin, full, end, 10, deferred=False) == (full[3], full[9], 60), (
+        "opening and sealing are not a part of it"
+    )
     assert steady(begin, full, end, 10, deferred=True) == (full[3], end, 70), (
         "what waits in the page cache is; at the mark a ring of 10 was not stored"
     )
@@ -209,7 +228,9 @@ class FakeTarget:
 
     @property
     def receipt(self):
-        return SimpleNamespace(frames_stored=self.sent - self.lose, bytes_raw=self.sent * 7680, bytes_stored=self.sent * 3840)
+        return SimpleNamespace(
+            frames_stored=self.sent - self.lose, bytes_raw=self.sent * 7680, bytes_stored=self.sent * 3840
+        )
 
     def append(self, frame) -> None:
         self.sent += 1
@@ -222,7 +243,9 @@ class FakeTarget:
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("shardwright.diagnose.measure.acquisition.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(
+        "shardwright.diagnose.measure.acquisition.time", SimpleNamespace(perf_counter=lambda: now[0])
+    )
     monkeypatch.setattr("shardwright.diagnose.measure.acquisition.cpu_seconds", lambda pids: now[0] * 1.5)
     return now
 
@@ -234,7 +257,8 @@ def stream_of(config):
 @pytest.mark.parametrize(
     ("extent", "frames"),
     [
-        (Extent(3.0, 1000, 0), 40),  # 3 s are over after 12 frames, but eight slabs more than the ring come first
+        # 3 s are over after 12 frames, but eight slabs more than the ring come first
+        (Extent(3.0, 1000, 0), 40),
         (Extent(11.0, 1000, 0), 48),
         (Extent(1.0, 1000, 0), 20),  # four times as long as wanted: patience ends
         (Extent(99.0, 12, 0), 12),
@@ -255,7 +279,15 @@ def test_a_run_ends_when_it_should(config, clock, tmp_path, extent, frames):
 
 def test_frames_that_were_lost_make_no_measurement(config, clock, tmp_path):
     with pytest.raises(StorageError, match="frames were not stored"):
-        run(lambda: FakeTarget(clock, lose=1), frames_of(2), stream_of(config), Extent(1.0, 8, 0), tmp_path, (), deferred=False)
+        run(
+            lambda: FakeTarget(clock, lose=1),
+            frames_of(2),
+            stream_of(config),
+            Extent(1.0, 8, 0),
+            tmp_path,
+            (),
+            deferred=False,
+        )
 
 
 def test_an_acquisition_that_breaks_is_closed(config, clock, tmp_path):
@@ -271,7 +303,15 @@ def test_an_extent_has_a_slab_at_least_and_no_more_than_the_array(config):
     assert extent_of(stream, 1.0, 0, 0).most_frames == 4
     assert extent_of(stream, 1.0, 100 * stream.limits.frame_bytes, 0).most_frames == 100
     short = replace(
-        stream, spec=spec_of().model_copy(update={"dimensions": (spec_of().dimensions[0].model_copy(update={"count": 6}), *spec_of().dimensions[1:])})
+        stream,
+        spec=spec_of().model_copy(
+            update={
+                "dimensions": (
+                    spec_of().dimensions[0].model_copy(update={"count": 6}),
+                    *spec_of().dimensions[1:],
+                )
+            }
+        ),
     )
     assert extent_of(short, 1.0, 1 << 40, 0).most_frames == 6
 
@@ -282,9 +322,15 @@ def test_the_private_daemon_has_the_user_s_limits_and_nobody_else_s_sockets(conf
         + "    overload: drop\n    durability: durable\nhttp: {enabled: true}\ncompaction: {enabled: true}\n"
     )
     mine = load_config(config).config
-    told = private_configuration(mine, tmp_path, f"ipc://{config.parent}/private.sock", "pwrite", {"cam0": 77})
+    told = private_configuration(
+        mine, tmp_path, f"ipc://{config.parent}/private.sock", "pwrite", {"cam0": 77}
+    )
     found = parse_config(json.dumps(told)).config
-    assert (found.output.root, found.output.io, found.output.low_water) == (tmp_path, "pwrite", mine.output.low_water)
+    assert (found.output.root, found.output.io, found.output.low_water) == (
+        tmp_path,
+        "pwrite",
+        mine.output.low_water,
+    )
     assert found.ingest.endpoints == (f"ipc://{config.parent}/private.sock",)
     assert (found.ingest.group, found.ingest.curve, found.control_socket_path) == (None, None, None)
     assert (found.http.enabled, found.compaction.enabled) == (False, False)
@@ -292,4 +338,9 @@ def test_the_private_daemon_has_the_user_s_limits_and_nobody_else_s_sockets(conf
     (stream,) = found.streams
     assert (stream.array, stream.ring_frames) == (mine.streams[0].array, 77)
     rules = found.reliability_of(stream)
-    assert (rules.durability, rules.overload, rules.on_full, rules.store_within_ms) == ("durable", "block", "fail", 200)
+    assert (rules.durability, rules.overload, rules.on_full, rules.store_within_ms) == (
+        "durable",
+        "block",
+        "fail",
+        200,
+    )

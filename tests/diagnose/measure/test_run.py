@@ -19,7 +19,11 @@ from shardwright.model.errors import FrameShapeError, StorageError
 
 def children() -> set[str]:
     """Processes that this one has started and that still run."""
-    return {path.name for path in Path("/proc").iterdir() if path.name.isdecimal() and _parent(path) == os.getpid()}
+    return {
+        path.name
+        for path in Path("/proc").iterdir()
+        if path.name.isdecimal() and _parent(path) == os.getpid()
+    }
 
 
 def _parent(process: Path) -> int:
@@ -34,7 +38,9 @@ def loaded(config):
     """A second camera like the first, and a third that is written otherwise."""
     text = config.read_text()
     stream = text[text.index("  - name: cam0") :]
-    others = stream.replace("cam0", "cam1") + stream.replace("cam0", "cam2").replace("dtype: uint16", "dtype: uint8")
+    others = stream.replace("cam0", "cam1") + stream.replace("cam0", "cam2").replace(
+        "dtype: uint16", "dtype: uint8"
+    )
     config.write_text(text.replace("budget: 2GiB", "budget: 3GiB") + others)
     return load_config(config)
 
@@ -55,7 +61,9 @@ def test_every_stream_is_measured_and_nothing_is_left(loaded):
             assert len(runs.runs) >= measuring.LEAST_ROUNDS
             assert runs.sustained_bytes_per_s > 0
             assert all(one.frames % 4 == 0 for one in runs.runs), "whole slabs"
-            assert runs.ratio == pytest.approx(rates.kernel.ratio, rel=0.2), "the same frames by the same codec; indexes count with the stores"
+            assert runs.ratio == pytest.approx(rates.kernel.ratio, rel=0.2), (
+                "the same frames by the same codec; indexes count with the stores"
+            )
     total = told[0][2]
     assert [done for _, done, _ in told] == list(range(len(told)))
     assert len(told) <= total
@@ -105,5 +113,11 @@ def test_a_faster_codec_is_tried_for_a_camera_that_is_too_fast(loaded):
     plan = make_plan(loaded, frame_rate_hz=1e9)
     found = measure(loaded, plan, None, 1.0)
     own = codec_text(plan.streams[0].spec.codec)
-    assert set(found.streams["cam0"].other_codecs) == {"blosc:lz4:1:shuffle", "blosc:zstd:1:shuffle", "none"} - {own}
-    assert found.streams["cam0"].other_codecs["none"].ratio == pytest.approx(48 * 80 / (64 * 96)), "whole chunks are stored, also at the edges"
+    assert set(found.streams["cam0"].other_codecs) == {
+        "blosc:lz4:1:shuffle",
+        "blosc:zstd:1:shuffle",
+        "none",
+    } - {own}
+    assert found.streams["cam0"].other_codecs["none"].ratio == pytest.approx(48 * 80 / (64 * 96)), (
+        "whole chunks are stored, also at the edges"
+    )

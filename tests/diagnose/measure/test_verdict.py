@@ -1,4 +1,5 @@
-"""What follows from numbers that are given: floors, which one binds, who can be held, how long the disk lasts, what to change."""
+"""What follows from numbers that are given: floors, which one binds, who can be held, how long the disk
+lasts, what to change."""
 
 from __future__ import annotations
 
@@ -8,13 +9,22 @@ import pytest
 
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
-from shardwright.diagnose.measure.results import AcquisitionRun, Acquisitions, KernelRate, Measured, Rate, StreamRates
+from shardwright.diagnose.measure.results import (
+    AcquisitionRun,
+    Acquisitions,
+    KernelRate,
+    Measured,
+    Rate,
+    StreamRates,
+)
 from shardwright.diagnose.measure.verdict import ACCURACY, binding, floors_of, judge
 
 GB = 1e9
 
 
-def acquisitions(rate: float, cpu_s_per_gb: float = 1.0, ratio: float = 2.0, transport: str = "shm") -> Acquisitions:
+def acquisitions(
+    rate: float, cpu_s_per_gb: float = 1.0, ratio: float = 2.0, transport: str = "shm"
+) -> Acquisitions:
     run = AcquisitionRun(1000, 8 * 10**9, int(8 * 10**9 / ratio), 8 * GB / rate + 0.5, rate, cpu_s_per_gb)
     return Acquisitions(transport, (run,))
 
@@ -41,8 +51,14 @@ def plan(config):
 def judge_at(plan, part: float, **change: object):
     """The verdict on a camera that takes this part of the predicted rate."""
     found = measured(**change)
-    rate_hz = part * found.streams["cam0"].acquisitions["shm"].sustained_bytes_per_s / plan.streams[0].limits.frame_bytes
-    return judge(replace(plan, streams=(replace(plan.streams[0], frame_rate_hz=rate_hz),)), 0, found).streams[0]
+    rate_hz = (
+        part
+        * found.streams["cam0"].acquisitions["shm"].sustained_bytes_per_s
+        / plan.streams[0].limits.frame_bytes
+    )
+    return judge(replace(plan, streams=(replace(plan.streams[0], frame_rate_hz=rate_hz),)), 0, found).streams[
+        0
+    ]
 
 
 def test_floors_are_those_of_raw_pixels_the_lowest_first():
@@ -68,11 +84,16 @@ def test_floors_are_those_of_raw_pixels_the_lowest_first():
 )
 def test_the_lowest_floor_binds_unless_even_that_is_far_away(name, change):
     rates = replace(RATES, **change)
-    assert binding(floors_of(rates, measured(**change)), rates.acquisitions["shm"].sustained_bytes_per_s) == name
+    assert (
+        binding(floors_of(rates, measured(**change)), rates.acquisitions["shm"].sustained_bytes_per_s) == name
+    )
 
 
 def test_what_is_held_leaves_room_for_the_error_of_the_prediction(plan):
-    assert [judge_at(plan, part).held for part in (0.5, 1 / (1.001 + ACCURACY), 1 / (0.999 + ACCURACY), 0.999, 1.001)] == [
+    assert [
+        judge_at(plan, part).held
+        for part in (0.5, 1 / (1.001 + ACCURACY), 1 / (0.999 + ACCURACY), 0.999, 1.001)
+    ] == [
         "yes",
         "yes",
         "barely",
@@ -99,7 +120,11 @@ def test_one_camera_that_is_too_fast_is_enough_where_another_s_rate_is_unknown(p
     unknown = replace(plan.streams[0], name="cam1", frame_rate_hz=None)
     found = replace(measured(), streams={"cam0": RATES, "cam1": RATES})
     verdict = judge(replace(plan, streams=(fast, unknown)), 0, found)
-    assert (verdict.held, [stream.held for stream in verdict.streams], verdict.load) == ("no", ["no", "unknown"], None)
+    assert (verdict.held, [stream.held for stream in verdict.streams], verdict.load) == (
+        "no",
+        ["no", "unknown"],
+        None,
+    )
     slow = replace(fast, frame_rate_hz=1.0)
     assert judge(replace(plan, streams=(slow, unknown)), 0, found).held == "unknown"
 
@@ -117,11 +142,20 @@ def test_without_a_measurement_nothing_is_claimed(plan):
     stream = replace(plan.streams[0], frame_rate_hz=1e9)
     verdict = judge(replace(plan, streams=(stream,)), 0, None)
     (only,) = verdict.streams
-    assert (verdict.held, only.held, only.predicted_bytes_per_s, only.floors, only.advice) == ("unknown", "unknown", None, (), ())
+    assert (verdict.held, only.held, only.predicted_bytes_per_s, only.floors, only.advice) == (
+        "unknown",
+        "unknown",
+        None,
+        (),
+        (),
+    )
 
 
 SLOW_DISK = {"disk": {"direct": Rate(0.9 * GB, 0.1), "pwrite": Rate(1.5 * GB, 0.4)}}
-FASTER = {"none": KernelRate(Rate(9 * GB, 0.05), 1.0, (2000,)), "blosc:lz4:1:shuffle": KernelRate(Rate(8 * GB, 0.1), 1.9, (1050,))}
+FASTER = {
+    "none": KernelRate(Rate(9 * GB, 0.05), 1.0, (2000,)),
+    "blosc:lz4:1:shuffle": KernelRate(Rate(8 * GB, 0.1), 1.9, (1050,)),
+}
 
 
 @pytest.mark.parametrize(
@@ -145,19 +179,29 @@ def test_a_codec_that_the_disk_could_not_take_is_not_recommended(plan):
 
 
 def test_degrade_is_offered_where_only_the_codec_is_too_slow(plan):
-    words, roomy = "Set reliability.overload to degrade", {"disk": {"direct": Rate(9 * GB, 0.1)}, "transport": {"shm": Rate(9 * GB, 0.1)}}
+    words, roomy = (
+        "Set reliability.overload to degrade",
+        {"disk": {"direct": Rate(9 * GB, 0.1)}, "transport": {"shm": Rate(9 * GB, 0.1)}},
+    )
     assert any(words in line for line in judge_at(plan, 1.5, **roomy).advice)
-    assert not any(words in line for line in judge_at(plan, 1.5, **SLOW_DISK).advice), "uncompressed the disk could not take it"
+    assert not any(words in line for line in judge_at(plan, 1.5, **SLOW_DISK).advice), (
+        "uncompressed the disk could not take it"
+    )
     stream = plan.streams[0]
     for other in (
         replace(stream, reliability=stream.reliability.model_copy(update={"overload": "degrade"})),
         replace(stream, spec=stream.spec.model_copy(update={"codec": None})),
     ):
-        assert not any(words in line for line in judge_at(replace(plan, streams=(other,)), 1.5, **roomy).advice)
+        assert not any(
+            words in line for line in judge_at(replace(plan, streams=(other,)), 1.5, **roomy).advice
+        )
 
 
 def test_the_camera_of_a_network_is_told_of_shared_memory(plan):
-    slow = {"transport": {"message": Rate(1.9 * GB, 0.2)}, "acquisitions": {"message": acquisitions(1.8 * GB, 0.5, transport="message")}}
+    slow = {
+        "transport": {"message": Rate(1.9 * GB, 0.2)},
+        "acquisitions": {"message": acquisitions(1.8 * GB, 0.5, transport="message")},
+    }
     found = replace(measured(**slow), daemon_transport="message")
     fast = replace(plan.streams[0], frame_rate_hz=9 * GB / plan.streams[0].limits.frame_bytes)
     (stream,) = judge(replace(plan, streams=(fast,)), 0, found).streams
@@ -174,5 +218,7 @@ def test_a_short_acquisition_pays_for_its_start():
 
 
 def test_medians_of_the_rounds_count():
-    runs = Acquisitions("shm", tuple(AcquisitionRun(10, 10**9, 5 * 10**8, 2.0, rate, 1.0) for rate in (1e9, 5e9, 2e9)))
+    runs = Acquisitions(
+        "shm", tuple(AcquisitionRun(10, 10**9, 5 * 10**8, 2.0, rate, 1.0) for rate in (1e9, 5e9, 2e9))
+    )
     assert (runs.sustained_bytes_per_s, runs.spread_bytes_per_s, runs.ratio) == (2e9, (1e9, 5e9), 2.0)

@@ -1,10 +1,12 @@
-"""Micro-Manager's acquisition engine as a camera of shardwright: each frame it emits is appended at its own index."""
+"""Micro-Manager's acquisition engine as a camera of shardwright: each frame it emits is appended at its own
+index."""
 
 from pymmcore_plus.mda import mda_listeners_connected
 
 
 class FramesToStream:
-    """Listens in the engine's own thread, so that back-pressure reaches it. ``errors`` holds what append raised, ``frames`` what was emitted."""
+    """Listens in the engine's own thread, so that back-pressure reaches it. ``errors`` holds what append
+    raised, ``frames`` what was emitted."""
 
     def __init__(self, stream):
         self.stream = stream

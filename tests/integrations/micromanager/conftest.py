@@ -20,7 +20,8 @@ memory: {budget: 1GiB}
 @pytest.fixture(scope="session")
 def daemon(serve):
     """The endpoint of a daemon that all these tests share."""
-    with tempfile.TemporaryDirectory(prefix="sw-mm-") as folder:  # pytest's own paths can be too long for a Unix socket
+    # pytest's own paths can be too long for a Unix socket
+    with tempfile.TemporaryDirectory(prefix="sw-mm-") as folder:
         config = Path(folder) / "daemon.yaml"
         config.write_text(CONFIG, encoding="utf-8")
         endpoint = f"ipc://{folder}/ingest.sock"

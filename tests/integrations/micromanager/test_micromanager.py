@@ -15,17 +15,30 @@ TIMES, Z_POSITIONS = 3, (-4.0, -2.0, 0.0, 2.0, 4.0)
 
 
 def spec_of(core, channels, acquired="tcz"):
-    """Stored as t, c, z, y, x, as OME asks; acquired in the order named. Chunks and shards divide neither t nor z nor the rows."""
+    """Stored as t, c, z, y, x, as OME asks; acquired in the order named. Chunks and shards divide neither t
+    nor z nor the rows."""
     rows, columns = core.getImageHeight(), core.getImageWidth()
     axes = {
         "t": sw.Dimension(name="t", count=None, chunk_size=2, type="time", unit="second"),
         "c": sw.Dimension(name="c", count=channels, chunk_size=1, type="channel"),
-        "z": sw.Dimension(name="z", count=len(Z_POSITIONS), chunk_size=2, shard_size_chunks=2, type="space", unit="micrometer", scale=2.0),
+        "z": sw.Dimension(
+            name="z",
+            count=len(Z_POSITIONS),
+            chunk_size=2,
+            shard_size_chunks=2,
+            type="space",
+            unit="micrometer",
+            scale=2.0,
+        ),
     }
-    y = sw.Dimension(name="y", count=rows, chunk_size=100, shard_size_chunks=2, type="space", unit="micrometer")
+    y = sw.Dimension(
+        name="y", count=rows, chunk_size=100, shard_size_chunks=2, type="space", unit="micrometer"
+    )
     x = sw.Dimension(name="x", count=columns, chunk_size=columns, type="space", unit="micrometer")
     dimensions = [*(axes[name] for name in acquired), y, x]
-    return sw.ArraySpec(dtype=str(core.getImage().dtype), dimensions=dimensions, storage_order=("t", "c", "z", "y", "x"))
+    return sw.ArraySpec(
+        dtype=str(core.getImage().dtype), dimensions=dimensions, storage_order=("t", "c", "z", "y", "x")
+    )
 
 
 def sequence_of(channels, axis_order="tcz"):
@@ -44,7 +57,11 @@ def read(path):
 
 
 def assert_complete(receipt, frames):
-    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable) == (frames, frames, frames)
+    assert (receipt.frames_received, receipt.frames_stored, receipt.frames_durable) == (
+        frames,
+        frames,
+        frames,
+    )
     assert (receipt.frames_missing, receipt.frames_duplicate, receipt.frames_late) == (0, 0, 0)
 
 
@@ -59,7 +76,8 @@ def demo_camera(core):
 
 @pytest.fixture
 def sequence_tester(core):
-    """A camera that writes the state of stage, switcher and itself into its pixels. Channel n sets the switcher to n + 1."""
+    """A camera that writes the state of stage, switcher and itself into its pixels. Channel n sets the
+    switcher to n + 1."""
     core.loadDevice("THub", "SequenceTester", "THub")
     core.initializeDevice("THub")
     for device in ("TCamera-0", "TShutter-0", "TZStage-0", "TSwitcher-0"):
@@ -81,7 +99,8 @@ def sequence_tester(core):
 
 @pytest.mark.parametrize("acquired", ["tcz", "tzc"])
 def test_demo_camera_frames_are_stored_as_emitted(demo_camera, connection, acquired):
-    """Also where the microscope goes through the channels at each z and the array has its z planes together."""
+    """Also where the microscope goes through the channels at each z and the array has its z planes
+    together."""
     channels = ("DAPI", "FITC")
     with connection.acquire(f"demo-{acquired}", spec_of(demo_camera, len(channels), acquired)) as stream:
         frames = acquire(demo_camera, sequence_of(channels, acquired), stream)
@@ -97,12 +116,17 @@ def state_in(image):
     """(number of the image, switcher's state, z in micrometres) as the camera wrote them into the pixels."""
     packet = decode_image(image)
     state = {(setting.device, setting.property): setting.value for setting in packet.current_state}
-    return packet.camera_info.serial_img_num, state["TSwitcher-0", "Position"], state["TZStage-0", "ZPositionUm"]
+    return (
+        packet.camera_info.serial_img_num,
+        state["TSwitcher-0", "Position"],
+        state["TZStage-0", "ZPositionUm"],
+    )
 
 
 @pytest.mark.parametrize("axis_order", ["tcz", "tzc"])
 def test_sequence_tester_proves_every_frame_at_its_own_index(sequence_tester, connection, axis_order):
-    """The oracle is in the stored pixels themselves. Frames that the engine emits in another order than the array's axes arrive out of order."""
+    """The oracle is in the stored pixels themselves. Frames that the engine emits in another order than the
+    array's axes arrive out of order."""
     channels = ("red", "green", "blue")
     first = state_in(sequence_tester.getImage())[0] + 1
     with connection.acquire(f"tester-{axis_order}", spec_of(sequence_tester, len(channels))) as stream:
@@ -113,6 +137,8 @@ def test_sequence_tester_proves_every_frame_at_its_own_index(sequence_tester, co
     shape = dict(zip("tcz", pixels.shape, strict=False))
     for index in np.ndindex(pixels.shape[:3]):
         place = dict(zip("tcz", index, strict=True))
-        arrival = np.ravel_multi_index([place[axis] for axis in axis_order], [shape[axis] for axis in axis_order])
+        arrival = np.ravel_multi_index(
+            [place[axis] for axis in axis_order], [shape[axis] for axis in axis_order]
+        )
         number, switcher, z = state_in(pixels[index])
         assert (number - first, switcher, z) == (arrival, place["c"] + 1, Z_POSITIONS[place["z"]])

@@ -1,4 +1,5 @@
-"""Runs ``SHARDWRIGHT_SABOTAGE`` at the start of every Python process, before anything of the program is imported by anyone else."""
+"""Runs ``SHARDWRIGHT_SABOTAGE`` at the start of every Python process, before anything of the program is
+imported by anyone else."""
 
 import os
 

@@ -18,12 +18,17 @@ class AcquireZarr(Contender):
         kinds = (aqz.DimensionType.TIME, aqz.DimensionType.SPACE, aqz.DimensionType.SPACE)
         dimensions = [
             aqz.Dimension(name=n, kind=kind, array_size_px=size, chunk_size_px=c, shard_size_chunks=s // c)
-            for n, kind, size, c, s in zip("tyx", kinds, (0, *case.shape), case.chunk, case.shard, strict=True)
+            for n, kind, size, c, s in zip(
+                "tyx", kinds, (0, *case.shape), case.chunk, case.shard, strict=True
+            )
         ]
         array = aqz.ArraySettings(output_key="0", dimensions=dimensions, data_type=aqz.DataType.UINT16)
         if case.compressed:
             array.compression = aqz.CompressionSettings(
-                compressor=aqz.Compressor.BLOSC1, codec=COMPRESSION[case.cname], level=case.clevel, shuffle=SHUFFLE[case.shuffle]
+                compressor=aqz.Compressor.BLOSC1,
+                codec=COMPRESSION[case.cname],
+                level=case.clevel,
+                shuffle=SHUFFLE[case.shuffle],
             )
         settings = aqz.StreamSettings(store_path=str(path), max_threads=case.threads, overwrite=False)
         settings.arrays = [array]

@@ -1,4 +1,5 @@
-"""shardwright's daemon in a process of its own, with the number of threads it chooses itself; this process is its camera."""
+"""shardwright's daemon in a process of its own, with the number of threads it chooses itself; this process is
+its camera."""
 
 from __future__ import annotations
 

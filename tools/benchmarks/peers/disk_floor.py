@@ -1,6 +1,8 @@
-"""The disk alone: the bytes that the kernel would have produced, written chunk by chunk to their slots in preallocated shard files.
+"""The disk alone: the bytes that the kernel would have produced, written chunk by chunk to their slots in
+preallocated shard files.
 
-With as many threads as our own writer has: more requests in flight are a faster disk, and a floor must not be lower than who stands on it.
+With as many threads as our own writer has: more requests in flight are a faster disk, and a floor must not be
+lower than who stands on it.
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ class DiskFloor(Contender):
     open_flags = 0
 
     def write_slots(self, descriptor: int) -> None:
-        list(self._pool.map(lambda first: self._write_some(descriptor, first), range(0, self._slots, self._slots_per_task)))
+        list(
+            self._pool.map(
+                lambda first: self._write_some(descriptor, first), range(0, self._slots, self._slots_per_task)
+            )
+        )
 
     def _write_some(self, descriptor: int, first: int) -> None:
         for slot in range(first, min(first + self._slots_per_task, self._slots)):
@@ -73,7 +79,9 @@ class DiskFloor(Contender):
             shard = np.memmap(file, np.uint8, "r")
             last = self._slots - 1
             chunk = self.chunks[last % len(self.chunks)]
-            assert np.array_equal(shard[self.offset(last) : self.offset(last) + chunk.size], chunk), f"{file} differs"
+            assert np.array_equal(shard[self.offset(last) : self.offset(last) + chunk.size], chunk), (
+                f"{file} differs"
+            )
 
     def stop(self) -> None:
         self._pool.shutdown()

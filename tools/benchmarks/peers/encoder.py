@@ -18,10 +18,14 @@ class SlabKernel:
     """Encodes chunks of one slab. Not shared between threads: it owns its compressor states and its slots."""
 
     def __init__(self, case: Case, frames: Frames) -> None:
-        """``frames`` are those of the slab; smaller than the case's own if they are chunks already cut out."""
+        """``frames`` are those of the slab; smaller than the case's own if they are chunks already cut
+        out."""
         spec = case.spec()
         rows, columns = frames.shape[1:]
-        plane = (spec.dimensions[1].model_copy(update={"count": rows}), spec.dimensions[2].model_copy(update={"count": columns}))
+        plane = (
+            spec.dimensions[1].model_copy(update={"count": rows}),
+            spec.dimensions[2].model_copy(update={"count": columns}),
+        )
         grid = Grid.of(spec.model_copy(update={"dimensions": (spec.dimensions[0], *plane)}))
         codec = CodecParameters.of(spec, grid.chunk_bytes)
         self.frames = frames
@@ -32,7 +36,9 @@ class SlabKernel:
         self._contexts = CompressorContexts()
         self._scratch = np.zeros(codec.scratch_bytes, np.uint8)
         self.slots = np.zeros((self.chunks, self.layout.slot_bytes), np.uint8)
-        self._addresses = self.slots.ctypes.data + self.layout.slot_bytes * np.arange(self.chunks, dtype=np.int64)
+        self._addresses = self.slots.ctypes.data + self.layout.slot_bytes * np.arange(
+            self.chunks, dtype=np.int64
+        )
         self._fill_row = np.zeros(self.layout.plane.row_bytes, np.uint8)
         self.nbytes = np.zeros(self.chunks, np.int64)
         self._forms = np.zeros(self.chunks, np.uint8)

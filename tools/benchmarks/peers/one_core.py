@@ -1,4 +1,5 @@
-"""One core, no disk: our kernel and numcodecs' Blosc, from frames (the gather counted) and from chunks that are gathered already."""
+"""One core, no disk: our kernel and numcodecs' Blosc, from frames (the gather counted) and from chunks that
+are gathered already."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ class OneCore(Contender):
         """The chunks of slab 0, each contiguous."""
         _, rows, columns = self.case.chunk
         tops, lefts = range(0, self.case.shape[0], rows), range(0, self.case.shape[1], columns)
-        return [np.ascontiguousarray(self.slab(0)[:, y : y + rows, x : x + columns]) for y in tops for x in lefts]
+        return [
+            np.ascontiguousarray(self.slab(0)[:, y : y + rows, x : x + columns]) for y in tops for x in lefts
+        ]
 
 
 class KernelCore(OneCore):
@@ -63,7 +66,9 @@ class NumcodecsCoreGathered(OneCore):
     def start(self, folder: Path) -> None:
         blosc.use_threads = False  # its own global lock aside: one thread, the contextual call
         case = self.case
-        shuffle = {"noshuffle": blosc.NOSHUFFLE, "shuffle": blosc.SHUFFLE, "bitshuffle": blosc.BITSHUFFLE}[case.shuffle]
+        shuffle = {"noshuffle": blosc.NOSHUFFLE, "shuffle": blosc.SHUFFLE, "bitshuffle": blosc.BITSHUFFLE}[
+            case.shuffle
+        ]
         self._codec = blosc.Blosc(cname=case.cname, clevel=case.clevel, shuffle=shuffle)
         self._chunks = self.cut()
 
@@ -72,7 +77,9 @@ class NumcodecsCoreGathered(OneCore):
 
     def verify(self, path: Path) -> None:
         chunk = self._chunks[0]
-        assert np.array_equal(np.frombuffer(self._codec.decode(self._codec.encode(chunk)), np.uint16), chunk.ravel())
+        assert np.array_equal(
+            np.frombuffer(self._codec.decode(self._codec.encode(chunk)), np.uint16), chunk.ravel()
+        )
 
 
 class NumcodecsCore(NumcodecsCoreGathered):

@@ -14,14 +14,23 @@ from benchmarks.contender import Contender, check_last_shard, tree_bytes
 class TensorStore(Contender):
     def start(self, folder: Path) -> None:
         case = self.case
-        limits = {"data_copy_concurrency": {"limit": case.threads}, "file_io_concurrency": {"limit": case.threads}, "file_io_sync": False}
+        limits = {
+            "data_copy_concurrency": {"limit": case.threads},
+            "file_io_concurrency": {"limit": case.threads},
+            "file_io_sync": False,
+        }
         self._context = tensorstore.Context(limits)
         self._buffers = [np.zeros(case.shard, np.uint16) for _ in range(2)]
 
     def write(self, path: Path) -> int:
         case = self.case
         grid = {"name": "regular", "configuration": {"chunk_shape": list(case.shard)}}
-        metadata = {"shape": list(case.shape_of_array), "data_type": "uint16", "chunk_grid": grid, "codecs": case.codecs()}
+        metadata = {
+            "shape": list(case.shape_of_array),
+            "data_type": "uint16",
+            "chunk_grid": grid,
+            "codecs": case.codecs(),
+        }
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}, "metadata": metadata}
         store = tensorstore.open(spec, create=True, context=self._context).result()
         pending: list[Any] = [None, None]
@@ -32,7 +41,9 @@ class TensorStore(Contender):
                 pending[shard % 2].result()
             buffer[place] = self.frame(i)
             if place == case.shard[0] - 1:
-                pending[shard % 2] = store[i + 1 - case.shard[0] : i + 1].write(buffer, can_reference_source_data_indefinitely=True)
+                pending[shard % 2] = store[i + 1 - case.shard[0] : i + 1].write(
+                    buffer, can_reference_source_data_indefinitely=True
+                )
         for write in pending:
             if write is not None:
                 write.result()

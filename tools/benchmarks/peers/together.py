@@ -1,9 +1,10 @@
-"""The parts of a writer that goes past the page cache, all at once and nothing handed over: every frame copied into a ring, the kernel over every
-slab, the bytes that it makes written with O_DIRECT.
+"""The parts of a writer that goes past the page cache, all at once and nothing handed over: every frame
+copied into a ring, the kernel over every slab, the bytes that it makes written with O_DIRECT.
 
-The disk takes less beside processors that use the memory, and the kernel is slower beside the copies: each of them alone promises more. Threads as
-those two floors have them, so that whoever shares one pool between them may do a little better: it is held against those who write to a disk, and
-never said to bind where one of their rounds was above it.
+The disk takes less beside processors that use the memory, and the kernel is slower beside the copies: each of
+them alone promises more. Threads as those two floors have them, so that whoever shares one pool between them
+may do a little better: it is held against those who write to a disk, and never said to bind where one of
+their rounds was above it.
 """
 
 from __future__ import annotations

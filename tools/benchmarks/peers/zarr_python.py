@@ -13,7 +13,9 @@ from benchmarks.contender import Contender, check_last_shard, tree_bytes
 
 class ZarrPython(Contender):
     def start(self, folder: Path) -> None:
-        zarr.config.set({"threading.max_workers": self.case.threads, "async.concurrency": 2 * self.case.threads})
+        zarr.config.set(
+            {"threading.max_workers": self.case.threads, "async.concurrency": 2 * self.case.threads}
+        )
         self._buffer = np.zeros(self.case.shard, np.uint16)
 
     def write(self, path: Path) -> int:
@@ -21,7 +23,14 @@ class ZarrPython(Contender):
         entry = case.blosc()
         blosc = None if entry is None else BloscCodec.from_dict(entry)
         array = zarr.create_array(
-            path, shape=case.shape_of_array, dtype="uint16", chunks=case.chunk, shards=case.shard, compressors=blosc, filters=None, fill_value=0
+            path,
+            shape=case.shape_of_array,
+            dtype="uint16",
+            chunks=case.chunk,
+            shards=case.shard,
+            compressors=blosc,
+            filters=None,
+            fill_value=0,
         )
         for i in range(case.frames):
             place = i % case.shard[0]

@@ -1,4 +1,5 @@
-"""``shardwright plan --measure``: what this machine can hold of a configuration, found out with the cameras' own arrays.
+"""``shardwright plan --measure``: what this machine can hold of a configuration, found out with the cameras'
+own arrays.
 
 sample.py          frames to measure with: the user's, or simulated ones
 stages.py          each stage alone: kernel, disk, memory, transport

@@ -1,4 +1,5 @@
-"""Short real acquisitions at full speed: the only measurement in which all stages share the machine as they will."""
+"""Short real acquisitions at full speed: the only measurement in which all stages share the machine as they
+will."""
 
 from __future__ import annotations
 
@@ -48,9 +49,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Extent:
-    """How long one acquisition is: ``seconds``, but until its ring was full for ``LEAST_SLABS``, unless that takes ``PATIENCE`` times as long.
+    """How long one acquisition is: ``seconds``, but until its ring was full for ``LEAST_SLABS``, unless that
+    takes ``PATIENCE`` times as long.
 
-    It ends after a whole slab, before it has more than ``most_frames``, and when less than ``low_water_bytes`` of the disk are free.
+    It ends after a whole slab, before it has more than ``most_frames``, and when less than
+    ``low_water_bytes`` of the disk are free.
     """
 
     seconds: float
@@ -75,8 +78,9 @@ def run(
     *,
     deferred: bool,
 ) -> AcquisitionRun:
-    """Open, append ``frames`` in turns until ``extent`` is reached, close. ``folder``: on the disk written to; ``pids``: whose CPU time counts;
-    ``deferred``: chunks go through the page cache, so that the disk has its share only once all is synced.
+    """Open, append ``frames`` in turns until ``extent`` is reached, close. ``folder``: on the disk written
+    to; ``pids``: whose CPU time counts; ``deferred``: chunks go through the page cache, so that the disk has
+    its share only once all is synced.
 
     Raises what broke the acquisition, and ``StorageError`` when frames were lost.
     """
@@ -92,7 +96,11 @@ def run(
     end = Mark(time.perf_counter(), sent, cpu_seconds(pids))
     receipt = target.receipt
     if receipt.frames_stored != sent:
-        raise StorageError(f"stream {stream.name} could not be measured: frames were not stored", expected=f"{sent}", got=receipt.frames_stored)
+        raise StorageError(
+            f"stream {stream.name} could not be measured: frames were not stored",
+            expected=f"{sent}",
+            got=receipt.frames_stored,
+        )
     first, last, count = steady(begin, marks, end, stream.limits.ring_frames, deferred=deferred)
     raw_bytes = count * stream.limits.frame_bytes
     return AcquisitionRun(
@@ -106,7 +114,13 @@ def run(
 
 
 def _append(
-    target: Target, frames: np.ndarray[Any, Any], stream: StreamPlan, extent: Extent, folder: Path, pids: tuple[int, ...], begin_s: float
+    target: Target,
+    frames: np.ndarray[Any, Any],
+    stream: StreamPlan,
+    extent: Extent,
+    folder: Path,
+    pids: tuple[int, ...],
+    begin_s: float,
 ) -> tuple[list[Mark], int]:
     """(a mark after each slab since the ring was full once, frames that were sent)."""
     slab, ring, distinct = stream.limits.frames_per_slab, stream.limits.ring_frames, len(frames)
@@ -120,14 +134,20 @@ def _append(
             if sent >= ring:
                 marks.append(Mark(now_s, sent, cpu_seconds(pids)))
             so_far = (now_s - begin_s) / extent.seconds
-            if so_far > (1 if len(marks) > LEAST_SLABS else PATIENCE) or free_bytes(folder) < extent.low_water_bytes:
+            if (
+                so_far > (1 if len(marks) > LEAST_SLABS else PATIENCE)
+                or free_bytes(folder) < extent.low_water_bytes
+            ):
                 break
     return marks, sent
 
 
-def steady(begin: Mark, marks: list[Mark], end: Mark, ring_frames: int, *, deferred: bool) -> tuple[Mark, Mark, int]:
-    """(from when, until when, frames stored meanwhile) of the time that tells the rate: from a quarter of the way after the ring was full until the
-    last frame was taken. The ring is full at both, so that as many were stored as were sent. ``deferred``: until all is sealed and synced.
+def steady(
+    begin: Mark, marks: list[Mark], end: Mark, ring_frames: int, *, deferred: bool
+) -> tuple[Mark, Mark, int]:
+    """(from when, until when, frames stored meanwhile) of the time that tells the rate: from a quarter of the
+    way after the ring was full until the last frame was taken. The ring is full at both, so that as many were
+    stored as were sent. ``deferred``: until all is sealed and synced.
 
     All of it for an acquisition that fits its ring: no ``marks``, or one.
     """
@@ -146,5 +166,7 @@ def cpu_seconds(pids: tuple[int, ...]) -> float:
 
 
 def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    )
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,5 @@
-"""A daemon with the user's configuration, but an output folder and sockets of its own, for measuring: whoever may be acquiring is not touched."""
+"""A daemon with the user's configuration, but an output folder and sockets of its own, for measuring: whoever
+may be acquiring is not touched."""
 
 from __future__ import annotations
 
@@ -28,11 +29,20 @@ START_TIMEOUT_S = 120.0  # a first start compiles the kernels
 _END_TIMEOUT_S = 30.0
 
 
-def private_configuration(config: Config, root: Path, endpoint: str, io: IoMode, ring_frames: dict[str, int]) -> dict[str, Any]:
-    """What such a daemon is told: every limit but the rings as the user has it; nobody else may come, and nothing but acquiring is done."""
+def private_configuration(
+    config: Config, root: Path, endpoint: str, io: IoMode, ring_frames: dict[str, int]
+) -> dict[str, Any]:
+    """What such a daemon is told: every limit but the rings as the user has it; nobody else may come, and
+    nothing but acquiring is done."""
     facts = config.model_dump(mode="json")
     facts["output"] |= {"root": str(root), "io": io, "create": False, "spill_root": None, "in_memory": True}
-    facts["ingest"] |= {"endpoints": [endpoint], "ring_socket": "auto", "group": None, "curve": None, "insecure": False}
+    facts["ingest"] |= {
+        "endpoints": [endpoint],
+        "ring_socket": "auto",
+        "group": None,
+        "curve": None,
+        "insecure": False,
+    }
     facts["control"] = {"socket": "none"}
     facts["compaction"] = {"enabled": False}
     facts["http"] = {"enabled": False}
@@ -44,7 +54,8 @@ def private_configuration(config: Config, root: Path, endpoint: str, io: IoMode,
 
 
 class PrivateDaemon:
-    """Started by the constructor, ended by ``close``, or with this process. A context manager; the thread that makes it must outlive it.
+    """Started by the constructor, ended by ``close``, or with this process. A context manager; the thread
+    that makes it must outlive it.
 
     Raises ``StorageError`` when it does not start.
     """
@@ -56,7 +67,10 @@ class PrivateDaemon:
         self._errors = b""
         try:
             path = self._sockets / "plan.yaml"
-            path.write_text(json.dumps(private_configuration(config, root, self._endpoint, io, ring_frames)), encoding="utf-8")  # JSON is YAML
+            path.write_text(
+                json.dumps(private_configuration(config, root, self._endpoint, io, ring_frames)),
+                encoding="utf-8",
+            )  # JSON is YAML
             self._process = start_child([sys.executable, "-m", "shardwright.cli", "serve", str(path)])
             self._wait_until_ready()
         except BaseException:
@@ -76,7 +90,12 @@ class PrivateDaemon:
     def why(self) -> str:
         """What it said last on its way down."""
         process = self._process
-        if process is not None and process.stdout is not None and process.stderr is not None and not process.stderr.closed:
+        if (
+            process is not None
+            and process.stdout is not None
+            and process.stderr is not None
+            and not process.stderr.closed
+        ):
             self._errors += take(process.stdout) + take(process.stderr)
         lines = self._errors.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else "nothing was said"
@@ -92,7 +111,9 @@ class PrivateDaemon:
     def __enter__(self) -> PrivateDaemon:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _wait_until_ready(self) -> None:
@@ -104,7 +125,9 @@ class PrivateDaemon:
                 assert self._process is not None
                 if self._process.poll() is not None or time.monotonic() > until_s:
                     raise StorageError(
-                        "the daemon to measure with did not start", got=self.why(), hint="Does `shardwright serve` start with this configuration?"
+                        "the daemon to measure with did not start",
+                        got=self.why(),
+                        hint="Does `shardwright serve` start with this configuration?",
                     ) from None
             else:
                 return

@@ -1,4 +1,5 @@
-"""What was measured, frozen. Rates are raw bytes of pixels a second unless a name says otherwise; CPU seconds are those of all threads."""
+"""What was measured, frozen. Rates are raw bytes of pixels a second unless a name says otherwise; CPU seconds
+are those of all threads."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class KernelRate:
-    """Frames to encoded chunks in memory, on all cores. ``encoded_bytes`` of each chunk of one slab, in the order of the layout's tables."""
+    """Frames to encoded chunks in memory, on all cores. ``encoded_bytes`` of each chunk of one slab, in the
+    order of the layout's tables."""
 
     rate: Rate
     ratio: float
@@ -34,7 +36,8 @@ class KernelRate:
 
 @dataclass(frozen=True)
 class AcquisitionRun:
-    """One acquisition at full speed. ``seconds`` from its opening until it is sealed; the others once its ring was full."""
+    """One acquisition at full speed. ``seconds`` from its opening until it is sealed; the others once its
+    ring was full."""
 
     frames: int
     raw_bytes: int
@@ -45,13 +48,15 @@ class AcquisitionRun:
 
     @property
     def start_s(self) -> float:
-        """What an acquisition takes beside its frames: the ring's memory, files, sealing the last shard; below 0 where the ring hid a part."""
+        """What an acquisition takes beside its frames: the ring's memory, files, sealing the last shard;
+        below 0 where the ring hid a part."""
         return self.seconds - self.raw_bytes / self.sustained_bytes_per_s
 
 
 @dataclass(frozen=True)
 class Acquisitions:
-    """Rounds of one stream over one transport; medians count, as single rounds meet a slow moment of the disk."""
+    """Rounds of one stream over one transport; medians count, as single rounds meet a slow moment of the
+    disk."""
 
     transport: Transport
     runs: tuple[AcquisitionRun, ...]
@@ -98,8 +103,9 @@ class Acquisitions:
 
 @dataclass(frozen=True)
 class StreamRates:
-    """Everything that was measured for one stream. ``disk``: bytes of encoded chunks a second for each way of writing. ``transport``: of each way
-    that pixels may come, alone. ``other_codecs``: the kernel with settings that the stream does not have."""
+    """Everything that was measured for one stream. ``disk``: bytes of encoded chunks a second for each way of
+    writing. ``transport``: of each way that pixels may come, alone. ``other_codecs``: the kernel with
+    settings that the stream does not have."""
 
     sample: str
     kernel: KernelRate
@@ -118,13 +124,16 @@ class StreamRates:
             "disk": {mode: rate.to_dict() for mode, rate in self.disk.items()},
             "transport": {name: rate.to_dict() for name, rate in self.transport.items()},
             "acquisitions": {name: runs.to_dict() for name, runs in self.acquisitions.items()},
-            "other_codecs": {name: {**each.rate.to_dict(), "ratio": each.ratio} for name, each in self.other_codecs.items()},
+            "other_codecs": {
+                name: {**each.rate.to_dict(), "ratio": each.ratio} for name, each in self.other_codecs.items()
+            },
         }
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The machine, and each stream by its name. ``daemon_transport``: how a camera on this machine would send."""
+    """The machine, and each stream by its name. ``daemon_transport``: how a camera on this machine would
+    send."""
 
     cores: int
     memory_copy: Rate

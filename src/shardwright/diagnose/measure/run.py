@@ -1,7 +1,8 @@
-"""The order of measuring, and its bounds: a budget of seconds, memory for a few frames, and no byte of disk below ``output.low_water``.
+"""The order of measuring, and its bounds: a budget of seconds, memory for a few frames, and no byte of disk
+below ``output.low_water``.
 
-First each stage alone, then rounds of acquisitions, all kinds in each round, so that a slow moment of the disk meets every kind. The first round
-warms up and does not count.
+First each stage alone, then rounds of acquisitions, all kinds in each round, so that a slow moment of the
+disk meets every kind. The first round warms up and does not count.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ ROUNDS, LEAST_ROUNDS = 3, 2  # fewer where the machine is so slow that time runs
 MOST_ROUND_BYTES = 16 << 30  # raw, of one acquisition
 _STAGE_PART, _ACQUISITION_PART = 0.25, 0.55  # of the seconds; the rest is for opening, sealing and deleting
 _STAGES = 6  # kernel, three ways of writing, two transports: about as long each
-OTHER_CODECS: tuple[Codec | None, ...] = (Blosc(cname="lz4", clevel=1, shuffle="shuffle"), Blosc(cname="zstd", clevel=1, shuffle="shuffle"), None)
+OTHER_CODECS: tuple[Codec | None, ...] = (
+    Blosc(cname="lz4", clevel=1, shuffle="shuffle"),
+    Blosc(cname="zstd", clevel=1, shuffle="shuffle"),
+    None,
+)
 
 
 @dataclass
@@ -65,9 +70,14 @@ class _Steps:
 
 
 def measure(
-    loaded: LoadedConfig, plan: Plan, own_frames: OwnFrames | None, seconds: float, tell: Callable[[str, int, int], None] = lambda *_: None
+    loaded: LoadedConfig,
+    plan: Plan,
+    own_frames: OwnFrames | None,
+    seconds: float,
+    tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Measured:
-    """Measure this machine for every stream of the plan, in about ``seconds``. Raises ``StorageError`` without room, or what broke a measurement."""
+    """Measure this machine for every stream of the plan, in about ``seconds``. Raises ``StorageError``
+    without room, or what broke a measurement."""
     config = loaded.config
     assert plan.streams, "a plan without streams has nothing to measure"
     if own_frames is not None and not any(own_frames.fits(stream.spec) for stream in plan.streams):
@@ -88,8 +98,13 @@ def measure(
         steps.begin("copying memory")
         copy = stages.memory_copy(min(0.3, seconds / 20))
         steps.begin("starting a daemon")
-        daemon = opened.enter_context(PrivateDaemon(config, bench.daemon_root(), io, {s.name: s.limits.ring_frames for s in streams}))
-        found = {names[0]: bench.stream(stream, _sample(own_frames, stream.spec), daemon) for stream, names in kinds}
+        daemon = opened.enter_context(
+            PrivateDaemon(config, bench.daemon_root(), io, {s.name: s.limits.ring_frames for s in streams})
+        )
+        found = {
+            names[0]: bench.stream(stream, _sample(own_frames, stream.spec), daemon)
+            for stream, names in kinds
+        }
     rates = {name: found[names[0]] for _, names in kinds for name in names}
     return Measured(stages.cores(), copy, transport, rates, time.monotonic() - begin_s)
 
@@ -104,7 +119,12 @@ def _kinds(streams: list[StreamPlan]) -> list[tuple[StreamPlan, list[str]]]:
     """Streams that are written alike are measured once: (one of them, the names of all)."""
     kinds: list[tuple[StreamPlan, list[str]]] = []
     for stream in streams:
-        same = (names for other, names in kinds if (other.spec, other.limits, other.reliability) == (stream.spec, stream.limits, stream.reliability))
+        same = (
+            names
+            for other, names in kinds
+            if (other.spec, other.limits, other.reliability)
+            == (stream.spec, stream.limits, stream.reliability)
+        )
         if (names := next(same, None)) is not None:
             names.append(stream.name)
         else:
@@ -144,7 +164,15 @@ class _Bench:
         disk: dict[IoMode, Rate] = {}
         for mode in self.modes:
             self.steps.begin(f"{stream.name}: disk, {mode}")
-            disk[mode] = stages.disk(self.folder, mode, kernel.encoded_bytes, stream.limits.slot_bytes, self.plan.threads, stage_s, room_bytes)
+            disk[mode] = stages.disk(
+                self.folder,
+                mode,
+                kernel.encoded_bytes,
+                stream.limits.slot_bytes,
+                self.plan.threads,
+                stage_s,
+                room_bytes,
+            )
         self.steps.begin(f"{stream.name}: shared memory")
         transport: dict[Transport, Rate] = {"shm": stages.shared_memory(sample.frames, stage_s)}
         self.steps.begin(f"{stream.name}: messages")
@@ -154,7 +182,8 @@ class _Bench:
         return StreamRates(sample.source, kernel, disk, self.io, transport, acquisitions, others)
 
     def _room_bytes(self, stream: StreamPlan) -> int:
-        """What one acquisition may write beside what it reserves. Raises ``StorageError`` when that is not even a slab."""
+        """What one acquisition may write beside what it reserves. Raises ``StorageError`` when that is not
+        even a slab."""
         low_water = self.config.output.low_water
         needed = stream.disk_reserved_bytes + low_water + stream.limits.slab_bytes
         free = free_bytes(self.folder)
@@ -167,7 +196,9 @@ class _Bench:
             )
         return min(free - stream.disk_reserved_bytes - low_water, MOST_ROUND_BYTES)
 
-    def _acquisitions(self, stream: StreamPlan, sample: Sample, daemon: PrivateDaemon, room_bytes: int) -> dict[Transport, Acquisitions]:
+    def _acquisitions(
+        self, stream: StreamPlan, sample: Sample, daemon: PrivateDaemon, room_bytes: int
+    ) -> dict[Transport, Acquisitions]:
         runs: dict[Transport, list[AcquisitionRun]] = {"in-process": [], self.transport: []}
         seconds = self.seconds * _ACQUISITION_PART / (len(runs) * (ROUNDS + 0.5))
         until_s = time.monotonic() + 1.5 * self.seconds * _ACQUISITION_PART
@@ -175,16 +206,36 @@ class _Bench:
             for number in range(ROUNDS + 1):
                 if number > LEAST_ROUNDS and time.monotonic() > until_s:
                     break
-                extent = extent_of(stream, seconds if number else seconds / 2, room_bytes, self.config.output.low_water)
+                extent = extent_of(
+                    stream, seconds if number else seconds / 2, room_bytes, self.config.output.low_water
+                )
                 for transport, done in runs.items():
-                    self.steps.begin(f"{stream.name}: acquisition {transport}, " + (f"round {number} of {ROUNDS}" if number else "warming up"))
+                    self.steps.begin(
+                        f"{stream.name}: acquisition {transport}, "
+                        + (f"round {number} of {ROUNDS}" if number else "warming up")
+                    )
                     name = f"{stream.name}-{number}"
                     if transport == "in-process":
-                        opening: Callable[[], Target] = partial(self._create, self.folder / f"{name}.ome.zarr", stream)
+                        opening: Callable[[], Target] = partial(
+                            self._create, self.folder / f"{name}.ome.zarr", stream
+                        )
                         pids: tuple[int, ...] = (os.getpid(),)
                     else:
-                        opening, pids = partial(connection.acquire, name, stream=stream.name), (os.getpid(), daemon.pid)
-                    done.append(run(opening, sample.frames, stream, extent, self.folder, pids, deferred=self.io != "direct"))
+                        opening, pids = (
+                            partial(connection.acquire, name, stream=stream.name),
+                            (os.getpid(), daemon.pid),
+                        )
+                    done.append(
+                        run(
+                            opening,
+                            sample.frames,
+                            stream,
+                            extent,
+                            self.folder,
+                            pids,
+                            deferred=self.io != "direct",
+                        )
+                    )
                     self._clear(name)
         return {transport: Acquisitions(transport, tuple(done[1:])) for transport, done in runs.items()}
 
@@ -206,13 +257,20 @@ class _Bench:
             shutil.rmtree(store)
         sync_directory(self.folder)
 
-    def _other_codecs(self, stream: StreamPlan, sample: Sample, seconds: float, acquisitions: dict[Transport, Acquisitions]) -> dict[str, KernelRate]:
+    def _other_codecs(
+        self, stream: StreamPlan, sample: Sample, seconds: float, acquisitions: dict[Transport, Acquisitions]
+    ) -> dict[str, KernelRate]:
         """Only where the camera is too fast for what it has."""
         needed = stream.data_rate_bytes_per_s
         if needed is None or acquisitions[self.transport].sustained_bytes_per_s > needed:
             return {}
-        others: dict[str, Codec | None] = {codec_text(codec): codec for codec in OTHER_CODECS if codec != stream.spec.codec}
-        return {text: stages.kernel(stream.spec.model_copy(update={"codec": codec}), sample.frames, seconds / 2) for text, codec in others.items()}
+        others: dict[str, Codec | None] = {
+            codec_text(codec): codec for codec in OTHER_CODECS if codec != stream.spec.codec
+        }
+        return {
+            text: stages.kernel(stream.spec.model_copy(update={"codec": codec}), sample.frames, seconds / 2)
+            for text, codec in others.items()
+        }
 
 
 def codec_text(codec: Codec | None) -> str:

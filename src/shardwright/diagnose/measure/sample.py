@@ -1,4 +1,5 @@
-"""Frames to measure with: what a codec makes of them decides much of its speed, so the user's own are best. Held in bounded memory, used in turns."""
+"""Frames to measure with: what a codec makes of them decides much of its speed, so the user's own are best.
+Held in bounded memory, used in turns."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ SIMULATED = "simulated photon noise"
 
 @dataclass(frozen=True)
 class Sample:
-    """``frames``: of the stream's shape and dtype, C-contiguous. ``source``: where they come from, for people."""
+    """``frames``: of the stream's shape and dtype, C-contiguous. ``source``: where they come from, for
+    people."""
 
     frames: np.ndarray[Any, Any]
     source: str
@@ -49,7 +51,8 @@ def frames_wanted(spec: ArraySpec) -> int:
 
 
 class OwnFrames:
-    """The user's file: a .npy file or a store. Raises ``StorageError``, ``ShardFormatError`` or ``FrameShapeError`` for what holds no frames."""
+    """The user's file: a .npy file or a store. Raises ``StorageError``, ``ShardFormatError`` or
+    ``FrameShapeError`` for what holds no frames."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,15 +66,25 @@ class OwnFrames:
             shape, self._dtype = self._stored.shape, self._stored.dtype
         else:
             hint = "Save some frames with numpy.save, or name a store that shardwright has written."
-            raise StorageError(f"no frames can be read from {path}", expected="a .npy file or a Zarr v3 store", hint=hint)
+            raise StorageError(
+                f"no frames can be read from {path}", expected="a .npy file or a Zarr v3 store", hint=hint
+            )
         if len(shape) < 2 or 0 in shape:
-            raise FrameShapeError(f"{path} holds no frames", expected="rows and columns, with any number of axes before them", got=shape)
+            raise FrameShapeError(
+                f"{path} holds no frames",
+                expected="rows and columns, with any number of axes before them",
+                got=shape,
+            )
         self._shape = shape
 
     def fits(self, spec: ArraySpec) -> bool:
         """The same dtype, and at least as many rows and columns: a corner of larger frames is taken."""
         rows, columns = spec.frame_shape
-        return bool(self._dtype == np.dtype(spec.dtype)) and self._shape[-2] >= rows and self._shape[-1] >= columns
+        return (
+            bool(self._dtype == np.dtype(spec.dtype))
+            and self._shape[-2] >= rows
+            and self._shape[-1] >= columns
+        )
 
     def misfit(self) -> FrameShapeError:
         rows, columns = self._shape[-2:]
@@ -82,15 +95,22 @@ class OwnFrames:
         )
 
     def sample(self, spec: ArraySpec) -> Sample:
-        """The first frames, as many as are wanted and there. Raises ``ShardFormatError`` or ``StorageError`` where they cannot be read."""
+        """The first frames, as many as are wanted and there. Raises ``ShardFormatError`` or ``StorageError``
+        where they cannot be read."""
         rows, columns = spec.frame_shape
         count = min(frames_wanted(spec), math.prod(self._shape[:-2]))
-        frames = self._read(count) if self._numpy is None else self._numpy.reshape(-1, *self._shape[-2:])[:count]
+        frames = (
+            self._read(count) if self._numpy is None else self._numpy.reshape(-1, *self._shape[-2:])[:count]
+        )
         frames = frames[:, :rows, :columns]
-        return Sample(np.ascontiguousarray(frames, np.dtype(spec.dtype).newbyteorder("<")), f"{len(frames)} frames of {self.path.name}")
+        return Sample(
+            np.ascontiguousarray(frames, np.dtype(spec.dtype).newbyteorder("<")),
+            f"{len(frames)} frames of {self.path.name}",
+        )
 
     def _read(self, count: int) -> np.ndarray[Any, Any]:
-        """A box that holds at least ``count`` frames, or all there are: whole along the last axes, so that each chunk is decoded once."""
+        """A box that holds at least ``count`` frames, or all there are: whole along the last axes, so that
+        each chunk is decoded once."""
         assert self._stored is not None
         extent: list[int] = []
         wanted = count
@@ -106,5 +126,9 @@ def _open_numpy(path: Path) -> np.ndarray[Any, Any]:
     try:
         found: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise StorageError(f"cannot read {path}", expected="an array that numpy.save has written", got=str(error) or "nothing") from None
+        raise StorageError(
+            f"cannot read {path}",
+            expected="an array that numpy.save has written",
+            got=str(error) or "nothing",
+        ) from None
     return found

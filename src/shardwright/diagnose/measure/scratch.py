@@ -1,4 +1,5 @@
-"""The folder below an output root that measurements write to: hidden, ours alone, gone afterwards. What a killed run left is removed by the next."""
+"""The folder below an output root that measurements write to: hidden, ours alone, gone afterwards. What a
+killed run left is removed by the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Each stage alone, for a fraction of a second: what it could do if nothing else took the machine. Floors, in other words."""
+"""Each stage alone, for a fraction of a second: what it could do if nothing else took the machine. Floors, in
+other words."""
 
 from __future__ import annotations
 
@@ -96,12 +97,15 @@ def shared_memory(frames: np.ndarray[Any, Any], seconds: float) -> Rate:
 def messages(frames: np.ndarray[Any, Any], seconds: float) -> Rate:
     """Pixels in ZeroMQ messages over a Unix socket, both ends in this process."""
     cpu_begin_s = time.process_time()
-    took_s, received = ipc_rate([memoryview(frame.reshape(-1).view(np.uint8)) for frame in frames[:MOST_MESSAGES]], seconds)
+    took_s, received = ipc_rate(
+        [memoryview(frame.reshape(-1).view(np.uint8)) for frame in frames[:MOST_MESSAGES]], seconds
+    )
     return Rate(received / max(took_s, 1e-9), (time.process_time() - cpu_begin_s) / max(received, 1) * 1e9)
 
 
 class SlabKernel:
-    """One stream's kernel call, as its workers make it: ranges of a slab's chunks into a worker's own buffer."""
+    """One stream's kernel call, as its workers make it: ranges of a slab's chunks into a worker's own
+    buffer."""
 
     def __init__(self, spec: ArraySpec, frames: np.ndarray[Any, Any]) -> None:
         grid = Grid.of(spec)
@@ -113,18 +117,27 @@ class SlabKernel:
         self._addresses = [frame.ctypes.data for frame in frames]
         self._frames = frames  # whose addresses these are
         self._frames_per_slab = grid.frames_per_slab
-        self._codec, self._block_bytes, self._scratch_bytes = codec.as_array(), codec.block_bytes, codec.scratch_bytes
+        self._codec, self._block_bytes, self._scratch_bytes = (
+            codec.as_array(),
+            codec.block_bytes,
+            codec.scratch_bytes,
+        )
         self._keep_empty = spec.write_empty_chunks
-        self._fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
+        self._fill_row = np.frombuffer(
+            spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8
+        ).copy()
         tasks = math.ceil(self.chunks / chunks_per_task(grid, codec))
         self.ranges = [(self.chunks * i // tasks, self.chunks * (i + 1) // tasks) for i in range(tasks)]
         self.encoded_bytes = np.zeros(self.chunks, np.int64)  # of the last slab
 
     def encode(self, slab: int, first: int, stop: int, state: WorkerState) -> np.ndarray:
-        """int64[stop - first]: addresses of the encoded chunks in the worker's buffer; their lengths in ``encoded_bytes``."""
+        """int64[stop - first]: addresses of the encoded chunks in the worker's buffer; their lengths in
+        ``encoded_bytes``."""
         plane, part, count = self.layout.plane, slice(first, stop), stop - first
         begin, distinct = slab * self._frames_per_slab, len(self._addresses)
-        frames = np.array([self._addresses[(begin + i) % distinct] for i in range(self._frames_per_slab)], np.int64)
+        frames = np.array(
+            [self._addresses[(begin + i) % distinct] for i in range(self._frames_per_slab)], np.int64
+        )
         slots = state.slots(count, self.layout.slot_bytes)
         encode_chunks(
             frames,
@@ -170,7 +183,9 @@ def kernel(spec: ArraySpec, frames: np.ndarray[Any, Any], seconds: float) -> Ker
     return KernelRate(spent.rate(raw), raw / max(encoded, 1), tuple(work.encoded_bytes.tolist()))
 
 
-def _encode_turn(work: SlabKernel, states: list[WorkerState], pool: ThreadPoolExecutor, first_slab: int, slabs: int) -> None:
+def _encode_turn(
+    work: SlabKernel, states: list[WorkerState], pool: ThreadPoolExecutor, first_slab: int, slabs: int
+) -> None:
     tasks = [(first_slab + slab, first, stop) for slab in range(slabs) for first, stop in work.ranges]
 
     def share(number: int) -> None:
@@ -180,10 +195,20 @@ def _encode_turn(work: SlabKernel, states: list[WorkerState], pool: ThreadPoolEx
     list(pool.map(share, range(len(states))))
 
 
-def disk(folder: Path, mode: IoMode, chunk_bytes: Sequence[int], slot_bytes: int, threads: int, seconds: float, room_bytes: int) -> Rate:
-    """Chunks of these lengths to their slots in preallocated files, on as many threads as there are workers, the sync of each file counted.
+def disk(
+    folder: Path,
+    mode: IoMode,
+    chunk_bytes: Sequence[int],
+    slot_bytes: int,
+    threads: int,
+    seconds: float,
+    room_bytes: int,
+) -> Rate:
+    """Chunks of these lengths to their slots in preallocated files, on as many threads as there are workers,
+    the sync of each file counted.
 
-    ``bytes_per_s`` are those of whole pages. ``room_bytes``: most that may lie on the disk at once. Raises ``StorageError``.
+    ``bytes_per_s`` are those of whole pages. ``room_bytes``: most that may lie on the disk at once. Raises
+    ``StorageError``.
     """
     pieces = _pieces(chunk_bytes, slot_bytes)
     slab_bytes = max(len(chunk_bytes), 1) * slot_bytes
@@ -194,15 +219,20 @@ def disk(folder: Path, mode: IoMode, chunk_bytes: Sequence[int], slot_bytes: int
     with ThreadPoolExecutor(threads) as pool:
         try:
             while spent.seconds < seconds:
-                places = [(slab * slab_bytes + offset, length) for slab in range(slabs) for offset, length in pieces]
-                with ExitStack() as opened, _spending(spent):  # closing frees the blocks, which a shard keeps: after the time
+                places = [
+                    (slab * slab_bytes + offset, length) for slab in range(slabs) for offset, length in pieces
+                ]
+                # closing frees the blocks, which a shard keeps: after the time
+                with ExitStack() as opened, _spending(spent):
                     file = opened.enter_context(MeasuredFile(folder, mode, slabs * slab_bytes))
                     list(pool.map(partial(_put, file, source), places))
                     file.sync()
                 written += slabs * sum(length for _, length in pieces)
                 slabs = min(most, 2 * slabs)  # small files first: a slow disk is not kept busy for long
         except OSError as error:
-            raise StorageError(f"cannot measure {mode} writes below {folder}", got=error.strerror or str(error)) from error
+            raise StorageError(
+                f"cannot measure {mode} writes below {folder}", got=error.strerror or str(error)
+            ) from error
     return spent.rate(written)
 
 

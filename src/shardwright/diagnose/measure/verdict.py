@@ -1,7 +1,9 @@
-"""What follows from the measurements for each camera: can its rate be held, which floor binds, what to change. Pure arithmetic.
+"""What follows from the measurements for each camera: can its rate be held, which floor binds, what to
+change. Pure arithmetic.
 
-A stage alone gives a floor. What all of them reach together, on the same cores, was measured by real acquisitions: that is the prediction, and the
-floor that binds is the lowest. The cores are a floor as well: as many seconds of them as there are, over the seconds that a gigabyte took.
+A stage alone gives a floor. What all of them reach together, on the same cores, was measured by real
+acquisitions: that is the prediction, and the floor that binds is the lowest. The cores are a floor as well:
+as many seconds of them as there are, over the seconds that a gigabyte took.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ SMALL_CHUNK_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class Floor:
-    """The most raw bytes a second that one resource allows. ``basis``: what it was derived from, for people."""
+    """The most raw bytes a second that one resource allows. ``basis``: what it was derived from, for
+    people."""
 
     name: FloorName
     bytes_per_s: float
@@ -37,10 +40,11 @@ class Floor:
 
 @dataclass(frozen=True)
 class StreamVerdict:
-    """One camera. ``load``: the part of what this machine can do that it takes. Rates are raw bytes a second; None: not known or not measured.
+    """One camera. ``load``: the part of what this machine can do that it takes. Rates are raw bytes a second;
+    None: not known or not measured.
 
-    ``held`` counts every camera of the configuration acquiring at the same time, ``held_alone`` only this one. ``hours``: how long the disk lasts for
-    it alone, ``ratio`` 1 where compression was not measured.
+    ``held`` counts every camera of the configuration acquiring at the same time, ``held_alone`` only this
+    one. ``hours``: how long the disk lasts for it alone, ``ratio`` 1 where compression was not measured.
     """
 
     name: str
@@ -58,13 +62,18 @@ class StreamVerdict:
     advice: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("floors", "advice")}
+        facts = {
+            name: getattr(self, name)
+            for name in self.__dataclass_fields__
+            if name not in ("floors", "advice")
+        }
         return {**facts, "floors": [floor.to_dict() for floor in self.floors], "advice": list(self.advice)}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All cameras at the same time. ``load`` is the sum of theirs; ``hours``: until the disk is at ``output.low_water``."""
+    """All cameras at the same time. ``load`` is the sum of theirs; ``hours``: until the disk is at
+    ``output.low_water``."""
 
     streams: tuple[StreamVerdict, ...]
     load: float | None
@@ -83,15 +92,24 @@ class Verdict:
 
 
 def judge(plan: Plan, low_water_bytes: int, measured: Measured | None) -> Verdict:
-    """Without ``measured``, only what arithmetic says: what is needed, and how long the disk lasts uncompressed."""
+    """Without ``measured``, only what arithmetic says: what is needed, and how long the disk lasts
+    uncompressed."""
     loads = [_load(stream, measured) for stream in plan.streams]
     total = None if None in loads or not loads else sum(load for load in loads if load is not None)
-    known = sum(load for load in loads if load is not None)  # a camera of unknown rate takes something as well: then nothing is promised
+    # a camera of unknown rate takes something as well: then nothing is promised
+    known = sum(load for load in loads if load is not None)
     room = max(0, plan.disk_free_bytes - plan.disk_reserved_bytes - low_water_bytes)
     together = _held(total) if total is not None else ("no" if known > 1 else "unknown")
-    streams = tuple(_judge_stream(stream, load, together, room, measured) for stream, load in zip(plan.streams, loads, strict=True))
+    streams = tuple(
+        _judge_stream(stream, load, together, room, measured)
+        for stream, load in zip(plan.streams, loads, strict=True)
+    )
     stored = [None if s.needed_bytes_per_s is None else s.needed_bytes_per_s / s.ratio for s in streams]
-    hours = None if None in stored or not stored else room / sum(rate for rate in stored if rate is not None) / 3600
+    hours = (
+        None
+        if None in stored or not stored
+        else room / sum(rate for rate in stored if rate is not None) / 3600
+    )
     return Verdict(streams, total, together, hours, measured)
 
 
@@ -111,7 +129,9 @@ def _predicted(rates: StreamRates, transport: Transport) -> float:
     return rates.acquisitions[transport].sustained_bytes_per_s
 
 
-def _judge_stream(stream: StreamPlan, load: float | None, together: Held, room_bytes: int, measured: Measured | None) -> StreamVerdict:
+def _judge_stream(
+    stream: StreamPlan, load: float | None, together: Held, room_bytes: int, measured: Measured | None
+) -> StreamVerdict:
     needed, alone = stream.data_rate_bytes_per_s, _held(load)
     rates = None if measured is None else measured.streams[stream.name]
     predicted, binds, ratio = None, None, 1.0
@@ -143,13 +163,33 @@ def _judge_stream(stream: StreamPlan, load: float | None, together: Held, room_b
 def floors_of(rates: StreamRates, measured: Measured) -> tuple[Floor, ...]:
     """The lowest first."""
     transport = measured.daemon_transport
-    runs, disk, ratio = rates.acquisitions[transport], rates.disk[rates.io], rates.acquisitions[transport].ratio
+    runs, disk, ratio = (
+        rates.acquisitions[transport],
+        rates.disk[rates.io],
+        rates.acquisitions[transport].ratio,
+    )
     cores = measured.cores
     found = (
-        Floor("kernel", rates.kernel.rate.bytes_per_s, f"{rates.sample}, {cores} cores, ratio {rates.kernel.ratio:.2f}"),
-        Floor("disk", disk.bytes_per_s * ratio, f"{disk.bytes_per_s / 1e9:.2f} GB/s of chunks by {rates.io}, ratio {ratio:.2f}"),
-        Floor("transport", rates.transport[transport].bytes_per_s, "one camera into shared memory" if transport == "shm" else "messages over ipc"),
-        Floor("processors", cores / runs.cpu_s_per_gb * 1e9, f"{cores} cores, {runs.cpu_s_per_gb:.2f} CPU s/GB: {_shares(rates, transport)}"),
+        Floor(
+            "kernel",
+            rates.kernel.rate.bytes_per_s,
+            f"{rates.sample}, {cores} cores, ratio {rates.kernel.ratio:.2f}",
+        ),
+        Floor(
+            "disk",
+            disk.bytes_per_s * ratio,
+            f"{disk.bytes_per_s / 1e9:.2f} GB/s of chunks by {rates.io}, ratio {ratio:.2f}",
+        ),
+        Floor(
+            "transport",
+            rates.transport[transport].bytes_per_s,
+            "one camera into shared memory" if transport == "shm" else "messages over ipc",
+        ),
+        Floor(
+            "processors",
+            cores / runs.cpu_s_per_gb * 1e9,
+            f"{cores} cores, {runs.cpu_s_per_gb:.2f} CPU s/GB: {_shares(rates, transport)}",
+        ),
     )
     return tuple(sorted(found, key=lambda floor: floor.bytes_per_s))
 
@@ -171,7 +211,9 @@ def binding(floors: tuple[Floor, ...], predicted: float) -> FloorName:
     return floors[0].name if predicted >= WAITS_BELOW * floors[0].bytes_per_s else "pipeline"
 
 
-def advice(stream: StreamPlan, rates: StreamRates, measured: Measured, binds: FloorName, alone: Held) -> tuple[str, ...]:
+def advice(
+    stream: StreamPlan, rates: StreamRates, measured: Measured, binds: FloorName, alone: Held
+) -> tuple[str, ...]:
     """What to change for a camera that is not held, the most promising first."""
     found: list[str] = []
     if binds == "disk":
@@ -179,16 +221,24 @@ def advice(stream: StreamPlan, rates: StreamRates, measured: Measured, binds: Fl
     found += _codec_advice(stream, rates, measured)
     found += _degrade_advice(stream, rates, measured)
     if binds == "transport" and measured.daemon_transport == "message":
-        found.append("Let the camera run on this machine and connect over ipc: pixels then go through shared memory.")
+        found.append(
+            "Let the camera run on this machine and connect over ipc: pixels then go through shared memory."
+        )
     if stream.limits.chunk_bytes < SMALL_CHUNK_BYTES:
-        found.append(f"Make inner chunks larger (chunk_size): at {stream.limits.chunk_bytes >> 10} KiB each chunk's own cost counts.")
+        found.append(
+            f"Make inner chunks larger (chunk_size): at {stream.limits.chunk_bytes >> 10} KiB each "
+            f"chunk's own cost counts."
+        )
     if stream.limits.threads < measured.cores:
-        found.append(f"Set workers.threads to auto: {stream.limits.threads} cannot use {measured.cores} cores.")
+        found.append(
+            f"Set workers.threads to auto: {stream.limits.threads} cannot use {measured.cores} cores."
+        )
     if alone in ("yes", "barely"):
         found.append("Alone it can be held: let the cameras take turns, or give one of them another machine.")
     predicted = _predicted(rates, measured.daemon_transport) / stream.limits.frame_bytes
     found.append(
-        f"Lower the frame rate, to at most {predicted / (1 + ACCURACY):,.0f} frames a second for this camera alone, or record a smaller region."
+        f"Lower the frame rate, to at most {predicted / (1 + ACCURACY):,.0f} frames a second for this "
+        f"camera alone, or record a smaller region."
     )
     return tuple(found)
 
@@ -197,7 +247,10 @@ def _disk_advice(rates: StreamRates) -> list[str]:
     own, best = rates.disk[rates.io], max(rates.disk, key=lambda mode: rates.disk[mode].bytes_per_s)
     found = []
     if rates.disk[best].bytes_per_s > (1 + ACCURACY) * own.bytes_per_s:
-        found.append(f"Set output.io to {best}: it wrote {rates.disk[best].bytes_per_s / own.bytes_per_s:.1f} times as fast here as {rates.io}.")
+        found.append(
+            f"Set output.io to {best}: it wrote "
+            f"{rates.disk[best].bytes_per_s / own.bytes_per_s:.1f} times as fast here as {rates.io}."
+        )
     found.append("Put output.root on a faster disk.")
     return found
 
@@ -205,13 +258,19 @@ def _disk_advice(rates: StreamRates) -> list[str]:
 def _codec_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) -> list[str]:
     """Other codecs, by what their kernels took and made: estimates, as their acquisitions were not run."""
     own = _predicted(rates, measured.daemon_transport)
-    reached = min(1.0, own / floors_of(rates, measured)[0].bytes_per_s)  # of the lowest floor: another codec will not do better
+    # of the lowest floor: another codec will not do better
+    reached = min(1.0, own / floors_of(rates, measured)[0].bytes_per_s)
     found = []
     for name, other in rates.other_codecs.items():
         estimate = reached * _lowest_floor_with(other, rates, measured)
         if estimate > (1 + ACCURACY) * own:
             rate = estimate / stream.limits.frame_bytes
-            found.append((estimate, f"Set codec to {name}: about {rate:,.0f} frames a second, at {other.ratio:.2f} : 1."))
+            found.append(
+                (
+                    estimate,
+                    f"Set codec to {name}: about {rate:,.0f} frames a second, at {other.ratio:.2f} : 1.",
+                )
+            )
     return [text for _, text in sorted(found, reverse=True)]
 
 
@@ -227,13 +286,28 @@ def _degrade_advice(stream: StreamPlan, rates: StreamRates, measured: Measured) 
     ):
         return []
     cost = "chunks that come too fast are then compressed less, or not at all, until there is room again"
-    return [f"Set reliability.overload to degrade: {cost}. compaction: {{enabled: true, recompress: codec}} puts them right later."]
+    return [
+        (
+            f"Set reliability.overload to degrade: {cost}. compaction: {{enabled: true, recompress: codec}} "
+            f"puts them right later."
+        )
+    ]
 
 
 def _lowest_floor_with(other: KernelRate, rates: StreamRates, measured: Measured) -> float:
     """Raw bytes a second, were the chunks encoded so."""
     transport, disk, kernel = measured.daemon_transport, rates.disk[rates.io], rates.kernel
     written_cpu_s = disk.cpu_s_per_gb * (1 / max(other.ratio, 1e-9) - 1 / max(kernel.ratio, 1e-9))
-    cpu_s = rates.acquisitions[transport].cpu_s_per_gb + other.rate.cpu_s_per_gb - kernel.rate.cpu_s_per_gb + written_cpu_s
+    cpu_s = (
+        rates.acquisitions[transport].cpu_s_per_gb
+        + other.rate.cpu_s_per_gb
+        - kernel.rate.cpu_s_per_gb
+        + written_cpu_s
+    )
     processors = measured.cores / max(cpu_s, 1e-3) * 1e9
-    return min(other.rate.bytes_per_s, disk.bytes_per_s * other.ratio, rates.transport[transport].bytes_per_s, processors)
+    return min(
+        other.rate.bytes_per_s,
+        disk.bytes_per_s * other.ratio,
+        rates.transport[transport].bytes_per_s,
+        processors,
+    )
