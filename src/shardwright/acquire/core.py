@@ -1,17 +1,12 @@
 """The heart of an acquisition: a state machine between frames that come in and shards that are sealed. It
 decides, others act.
 
-    frames, with their time  ─┐                  ┌─▶ Encode, Stage                         ─▶ workers ─▶
-    SlabEncoded, FramesStaged ─┐
-    reports of what was done ─┼─▶ Core.submit    ├─▶ Prepare, Commit, Seal, Reopen,        ─▶ keeper  ─▶ a
-    report for each ─────────┤
-    tick, with the time      ─┤   .handle, .tick │   Rewrite, Record, Grow, Finish, ...
-    │
-    flush, finish, ...       ─┘                  └─▶ sequences whose pixels are free, watermarks, events
-    │
-                              ▲
-                              │
-                              └─────────────────────────────────────────────────────────────────────────────────────────────────────┘
+    frames, with their time  ─┐                  ┌─▶ Encode, Stage ─▶ workers ─▶ SlabEncoded, FramesStaged ─┐
+    reports of what was done ─┼─▶ Core.submit    ├─▶ Prepare, Commit, Seal, Reopen, Rewrite, Record, Grow,  │
+    tick, with the time      ─┤   .handle, .tick │   Finish, ... ─▶ keeper ─▶ a report for each ────────────┤
+    flush, finish, ...       ─┘                  └─▶ sequences whose pixels are free, watermarks, events    │
+                              ▲                                                                             │
+                              └─────────────────────────────────────────────────────────────────────────────┘
 
 No clock, thread, lock, file or queue: time comes with what happens, pixels are addresses that it never
 follows, and the same inputs give the same outputs. Whoever drives it (``Acquisition``; the simulation) calls

@@ -7,7 +7,7 @@ OPEN       takes frames
 CLOSING    takes no more frames; slabs of it are still being compressed
 SEALING    handed to the keeper
 (gone)     sealed (or, after a failure, given up); only its holes are remembered, so that a late frame can be
-told from a duplicate
+           told from a duplicate
 
 What a frame meets whose slab collects nothing yet (``fates``, ``_open_slab``); an *earlier* group is one that
 a process before this one closed, by an end that came early or was cut short by a kill. A place is shut when
@@ -16,8 +16,8 @@ it has a frame, or when newer frames had passed over its slab.
     group                       the place           then
     unknown, or prepared        any                 the group opens
     OPEN                        slab not begun      a row of the slab table
-    OPEN                        slab of earlier     shut: refused; else the group is sealed, opened again, and
-                                takes it
+    OPEN                        slab of earlier     shut: refused; else the group is sealed, opened again,
+                                                    and takes it
     REOPENING                   shut                refused; else it waits
     CLOSING, SEALING            any                 it waits when the group opens again, else it is refused
     gone, earlier, not full     shut                refused; else the group is opened again: REOPENING

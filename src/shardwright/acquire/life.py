@@ -1,7 +1,6 @@
 """The life of an acquisition: its states, and what leads from one to the next. A table, and nothing else.
 
-OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       an end was asked for: every group is sealed, then the
-store finished
+OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       an end was asked for: groups are sealed, then all
   │        │     ▲            │     ▲
   │        │     └── NO_ROOM_TO_FINISH ◀┘               on a full disk, if it may wait for room
   ▼        ▼

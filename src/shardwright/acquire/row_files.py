@@ -4,11 +4,9 @@ next. A table, and nothing else.
 PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a row on a sound disk
   │  ▲          │ ▲        │ ▲
   ▼  │          ▼ │        ▼ │
-REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room for the files, after an I/O error, without room
-to seal
+REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room, after an I/O error, without room to seal
 NO_ROOM      REWRITING
-REOPENING ──▶ READY                               of a row that was sealed before it was full;
-NO_ROOM_TO_REOPEN
+REOPENING ──▶ READY                               a row that was sealed before it was full; NO_ROOM_TO_REOPEN
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ by whoever opens the acquisition.
     NAME.ome.zarr/0/c/...            sealed shards
     NAME.ome.zarr/frames/            frame table, written at the end
     NAME.ome.zarr/.shardwright/      the workspace, gone when the acquisition has ended: lock, manifest,
-                                     journals and shards in progress, staging
-                                     area, frame log, ballast
+                                     journals and shards in progress, staging area, frame log, ballast
 
 Made beside its name and renamed to it (``new_store``), so that it is never seen without a manifest before its
 end, which deletes that first: a workspace without one is done with, or was left by an older release that died

@@ -3,14 +3,13 @@ beside the image.
 
 zarr-python and pandas (or pyarrow) make a table of it in one line:
 
-    pandas.DataFrame({name: column[:] for name, column in zarr.open_group("embryo.ome.zarr/frames",
-    mode="r").arrays()})
+    pandas.DataFrame({name: column[:] for name, column in zarr.open_group(PATH, mode="r").arrays()})
 
     index_<axis>            i64, one for each frame axis, in the order of acquisition; -1 for a frame that
                             names no place
     frame_id, sequence      the camera's own number (-1: none), and the writer's count of what was sent
-    camera_ns, monotonic_ns           when the frame was given to the client: UTC, and that machine's
-    monotonic clock arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
+    camera_ns, monotonic_ns  when the frame was given to the client: UTC, and that machine's monotonic clock
+    arrival_ns, arrival_monotonic_ns  when the writer took it in, likewise
     delta_t ... position_z, further fields    f64, NaN where not given
     client_epoch            u32, which client of the acquisition sent it, counted from 1
     fate, reason            u8, ``model.fates``; the group's attributes spell the numbers out

@@ -1,11 +1,9 @@
 """The daemon compacts what it has sealed: one store after another, in a process of its own, whenever the
 cameras leave it room.
 
-    acquisition_ended ──▶ queued (a file in the store, so that it outlives the daemon) ──after_s──▶ child ──▶
-    done: the file goes
-                                                                                          │ ▲
-                                                           the cameras need the machine: it waits, as every
-                                                           other job does
+    acquisition_ended ──▶ queued (a file in the store) ──after_s──▶ child ──▶ done: the file goes
+                                                                     │ ▲
+                                      the cameras need the machine: it waits, as every other job does
 
     failed           tried again after 4 and 16 times after_s, then given up; how often it has failed stands
                      in the file

@@ -1,8 +1,8 @@
 """The control socket: a Unix stream socket on which other processes of this machine ask the daemon things
 (CONTROL.md).
 
-    round   what has come ──▶ one request of each connection ──▶ replies ──▶ whoever took too long is closed
-            ──▶ new connections ──▶ rest
+    round   what has come ──▶ one request of each connection ──▶ replies
+            ──▶ connections that took too long are closed ──▶ new connections ──▶ rest
 
 One thread, non-blocking; without connections it sleeps for good. After each round it rests nine times as long
 as the round took, so that no number of questions takes more than a tenth of one processor (and of the

@@ -1,14 +1,11 @@
 """The life of a daemon process: threads that must not die unseen, the signals that end it, and its exit code.
 
-    running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: no new acquisitions, open ones
-               are sealed
+    running    SIGTERM, SIGINT or SIGHUP ──▶ draining    the stop event is set: open acquisitions are sealed
     running    somebody asks to drain    ──▶ draining    the same; a signal after this is the first one
     running    SIGHUP                    ──▶ running     where it asks for a reload: see take_signals
     running    a thread dies             ──▶ draining    what can be sealed is sealed, the exit code is 1
-    draining   the ingest thread ends    ──▶ exit        0 unless a thread has died (or the daemon left stores
-               to recovery: 3)
-    draining   a second signal           ──▶ exit        at once, 128 + the signal's number; what is open is
-               left to recovery
+    draining   the ingest thread ends    ──▶ exit        0; 1 when a thread died, 3 when stores are left
+    draining   a second signal           ──▶ exit        at once, 128 + its number; the rest is recovery's
 
 Signals come to the main thread as bytes in a pipe, and it does nothing but wait for them: no handler ever
 interrupts other code. (Blocking them and waiting with sigtimedwait is not enough: threads that libraries

@@ -4,9 +4,9 @@ snapshot, in a thread of its own.
     EXTEND_TIMEOUT_USEC, STATUS   while kernels are compiled or loaded
     READY, STATUS                 once frames can come
     WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on:
-    none of their calls has been going on
-                                  for half of the manager's patience. So a disk that is stuck for one and a
-                                  half times as long ends the daemon; the next start takes up what was stored
+                                  none of their calls has been going on for half of the manager's patience. So
+                                  a disk that is stuck for one and a half times as long ends the daemon; the
+                                  next start takes up what was stored
     RELOADING ... READY, STATUS   around a reload, never after STOPPING
     STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets
                                   on

@@ -3,7 +3,7 @@ not shrink or the compressor failed; the caller then writes the stored form over
 ``capacity``.
 
     Blosc 1 chunk:  16-byte header | u32 start of each block | for each block its streams: u32 size, bytes
-    (c-blosc README_CHUNK_FORMAT)
+                    (c-blosc README_CHUNK_FORMAT)
 
 A stream that does not shrink is stored with its size equal to its own length. Shuffled LZ4 blocks are split
 into one stream a byte plane (flag 0x10 not set): the low bytes of a camera are noise, which two small samples

@@ -5,8 +5,7 @@ The last window of an odd axis has one element, so every window has 2^k elements
 twin in ``reference.py`` too:
 
     mean     integers: exact, half to even (numpy.rint of the exact mean; a bool counts as 0 or 1). Floats:
-             summed in float64, row-major, then rounded
-             once to the dtype; NaN where one element is NaN.
+             summed in float64, row-major, then rounded once to the dtype; NaN where one element is NaN.
     min max  NaN where one element is NaN, as numpy.minimum and numpy.maximum.
     nearest  the window's first element, bit for bit.
 

@@ -5,8 +5,7 @@ A frame is acknowledged once its slab is stored (each chunk, then its entry in t
 written is found. So a missing frame was
 
     acknowledged    its slab is journaled whole and a chunk does not fit its checksum, or it is staged and its
-                    pixels do not,
-                    or the frame log tells of it, and its row was opened again
+                    pixels do not, or the frame log tells of it, and its row was opened again
     never           its slab is not journaled whole, or nothing tells of it: it was only in memory
 
 as long as nothing worse than kills has come over the store (``acquire.intact``). Of a store that is not

@@ -1,7 +1,7 @@
 """The claim on a destination, made and given back: who writes there, so that of two jobs one is refused.
 
-    look that nothing is there ──▶ put the claim, on condition that it is new ──▶ look again: another job may
-    have come and gone in between
+    look that nothing is there ──▶ put the claim, on condition that it is new
+    ──▶ look again: another job may have come and gone in between
 
 Whatever lies at a destination beside a claim is its job's. A job that is run again finds its own claim by the
 token, and goes on.

@@ -1,10 +1,9 @@
 """Where tasks run: in local processes, or on the workers of a dask.distributed cluster. Both call
 ``run_task`` and give results back as they come.
 
-    tasks ──▶ a bounded number in flight ──▶ run_task in another process ──▶ results, in the order of their
-    completion
-                                                        └── bytes granted by Manners.take (local processes
-                                                        only) ──▶ on_moved(task, nbytes)
+    tasks ──▶ a bounded number in flight ──▶ run_task in another process ──▶ results, as they complete
+                                               └── bytes granted by Manners.take (local processes only)
+                                                   ──▶ on_moved(task, nbytes)
 
 A worker that is killed costs only its task's progress: the task is run again elsewhere, and becomes a failed
 result when it took ``MAX_ATTEMPTS`` workers with it. Leaving the iterator early (an interrupt, ``close``)

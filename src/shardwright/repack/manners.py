@@ -1,8 +1,7 @@
 """How a compaction task behaves beside an acquisition: at idle priority, below a byte rate, and not at all
 while it is told to pause.
 
-    bytes read or written ──▶ Manners.take ──▶ waits while somebody holds jobs up (pausing.py), then for the
-    rate, before they move
+    bytes read or written ──▶ Manners.take ──▶ waits while jobs are held up (pausing.py), then for the rate
 
 A task calls ``take`` with the bytes it is about to move, in pieces of a few MiB: a piece once granted is
 moved without a further wait. All that passes a disk or a network counts, each time it does: a chunk is read

@@ -6,8 +6,8 @@ STORE/.compact/ for each destination.
     move.HASH.sent    a JSON line for each file that was sent and verified; losing the last of them costs
                       verifying those again
 
-    sending ◀──▶ complete: all has arrived, no shard is damaged ──▶ deleting: files of the source are gone, or
-    will be
+    sending ◀──▶ complete: all has arrived, no shard is damaged
+    complete ──▶ deleting: files of the source are gone, or will be
 
 A job that is complete goes back to sending when the destination turns out to have lost something, or the
 source to have changed. From deleting there is no way back: what is missing here then is missing because this

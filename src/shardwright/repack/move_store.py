@@ -2,11 +2,10 @@
 asked for, deleted here.
 
     locks, claim ──▶ shards, then all other files but ──▶ zarr.json, the deepest first ──▶ record: complete
-                                                                                              │ with move
+                                                                                           │ with move
                                           all that an earlier run has sent: read back once more
-                                                                                              │ record:
-                                                                                              deleting
-    claim released ◀── locks, folders ◀── shards and other files ◀── zarr.json, the highest ◀─┘
+                                                                                           │ record: deleting
+    claim released ◀── locks, folders ◀── shards, other files ◀── zarr.json, the highest ◀─┘
 
     move_plan       which files there are, and in which phases they go
     send_store      the upper line: the claim, phase by phase

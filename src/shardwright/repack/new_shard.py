@@ -1,8 +1,8 @@
 """A shard that did not exist before: its chunks one behind the other in a working file, the index where the
 array wants it, and the name at the end.
 
-    append ... ──▶ index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared ──▶
-    rename, never over an existing file
+    append ... ──▶ index ──▶ sync ──▶ every chunk and the index read back from the disk, crc32c compared
+    ──▶ rename, never over an existing file
 
 A shard of which every chunk is absent gets no file, but a line in the array's record: it reads as fill value.
 """

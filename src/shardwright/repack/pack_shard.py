@@ -1,8 +1,8 @@
 """One shard packed in place: its chunks copied (or recoded) to a working file, read back from the disk and
 compared, put in the old file's place.
 
-    source ──▶ working file ──▶ sync ──▶ read back ──▶ record held: source untouched? rename ──▶ directory
-    sync
+    source ──▶ working file ──▶ sync ──▶ read back ──▶ record held: source untouched? rename
+    ──▶ directory sync
 
 Until the rename the shard is what it was, and whatever fails leaves it so and no working file behind. What is
 compared is the crc32c of every chunk: of the bytes as they came from the source, and of those that the disk

@@ -1,11 +1,9 @@
 """HTTP connections with limits on everything that a client could hold: uvicorn's own limits, and those that
 it lacks.
 
-connection   ──▶ waits for a request: at most HEAD_S from the first byte to the last of a head, KEEP_ALIVE_S
-             between requests
+connection   ──▶ waits for a request: HEAD_S for all of a head, KEEP_ALIVE_S between requests
              ──▶ is answered: a client that takes nothing of its answer for STALL_S is cut off
-too many     the connection that has waited for a request longest goes; where all are being answered, the new
-             one goes
+too many     the connection that has waited longest for a request goes; else the new one
 """
 
 from __future__ import annotations
