@@ -7,8 +7,9 @@ one piece does not keep to it.
     bytes     over TCP, where the kernel counts them: more than credit and a little
     memory    over any transport: the process has more than its plan, and the peer has said nothing whole for
               a while, though bytes of it wait to be read. A part without content is 2 bytes on the wire and
-              64 in memory, and a Unix socket does not tell how many came. The while is what the longest message that it may send takes on a slow
-              link; a shorter one once that message cannot explain the memory
+              64 in memory, and a Unix socket does not tell how many came. The while is what the longest
+              message that it may send takes on a slow link; a shorter one once that message cannot explain
+              the memory
 """
 
 from __future__ import annotations
