@@ -18,7 +18,7 @@ from shardwright.array.spec import ArraySpec, Dimension
 from shardwright.model.fates import Fate, Reason
 from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
-from shardwright.recovery.table import Action, FileFacts, JournalFact
+from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 
@@ -73,6 +73,7 @@ EMPTY = StoreFacts(
     log_groups=frozenset(),
     log_torn_bytes=0,
     groups=(),
+    strays=(),
     staged=None,
     sealed_shards=0,
     sealed_bytes=0,
@@ -229,3 +230,7 @@ def test_a_group_below_the_second_root_goes_on_there():
     """New files of it, after an I/O error, would else lie where its journal is not."""
     (here, there) = decided(groups=(group(0, slab(0)), replace(group(1, slab(2)), spilled=True))).groups
     assert (here.standing.spilled, there.standing.spilled) == (False, True)
+
+
+def test_a_stray_is_deleted():
+    assert decided(strays=(Stray.SHARD, Stray.REWRITE)).strays == (Action.DELETE, Action.DELETE)

@@ -8,7 +8,16 @@ from itertools import product
 import pytest
 
 from shardwright.recovery.leftovers import FOLDER_TABLE, FolderAction, FolderFacts, row_for
-from shardwright.recovery.table import TABLE, Action, FileFacts, JournalFact, action_for, all_facts
+from shardwright.recovery.table import (
+    STRAYS,
+    TABLE,
+    Action,
+    FileFacts,
+    JournalFact,
+    Stray,
+    action_for,
+    all_facts,
+)
 
 
 @pytest.mark.parametrize("facts", all_facts(), ids=str)
@@ -26,8 +35,7 @@ def test_nothing_that_was_stored_is_ever_deleted():
     for facts in all_facts():
         if facts.journal is JournalFact.VALID and facts.working and not facts.final:
             assert action_for(facts) is Action.CONTINUE
-        if action_for(facts) is Action.DELETE:
-            assert facts.journal is JournalFact.NONE
+        assert action_for(facts) is not Action.DELETE
 
 
 def test_a_final_name_is_always_believed():
@@ -47,7 +55,11 @@ def test_a_row_that_takes_frames_again_goes_on_whatever_has_its_final_names():
 
 def test_all_facts_are_all():
     assert len(set(all_facts())) == len(JournalFact) * 2**3
-    assert FileFacts(JournalFact.NONE, working=False, final=False, holds=False) in all_facts()
+    assert FileFacts(JournalFact.VALID, working=False, final=False, holds=False) in all_facts()
+
+
+def test_every_stray_has_one_decision():
+    assert set(STRAYS) == set(Stray)
 
 
 ALL_FOLDERS = [FolderFacts(*facts) for facts in product((False, True), repeat=4)]

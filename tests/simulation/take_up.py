@@ -13,7 +13,7 @@ from shardwright.acquire.restored import Restored, RestoredGroup
 from shardwright.kernels.place import slabs_and_places
 from shardwright.recovery.decide import decide
 from shardwright.recovery.facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
-from shardwright.recovery.table import Action, FileFacts, JournalFact, action_for
+from shardwright.recovery.table import Action, FileFacts, JournalFact, Stray, action_for
 from shardwright.shard.frame_log import BlockKind
 from shardwright.shard.frame_record import record_dtype
 
@@ -104,13 +104,13 @@ def opened_anew(file: File) -> None:
 
 
 class _Scan:
-    """As ``recovery.scan``: ``useless`` names, and what was read back of each group."""
+    """As ``recovery.scan``: the names of ``strays``, and what was read back of each group."""
 
     def __init__(self, disk: Disk, plan: Plan) -> None:
         self._disk, self._layout, self._grid = disk, plan.encoder.layout, plan.grid
         assert disk.manifest is not None, "it is ours"
         self._place = Place(disk.manifest.files_epoch)
-        self.useless: list[Name] = []
+        self.strays: list[Name] = []
         self.read_back: dict[int, Found] = {}
 
     def facts(self) -> StoreFacts:
@@ -118,12 +118,12 @@ class _Scan:
         assert disk.manifest is not None
         place = self._place
         names = sorted(name for name in disk.names if place.has(name))
-        self.useless = [name for name in names if name[0].endswith(REWRITE)]
         empty = [name for name in names if name[0] == JOURNAL and HEADER not in disk.names[name].data]
         begun = [name[1] for name in names if name[0] == JOURNAL and name not in empty]
-        unnamed = FileFacts(JournalFact.NONE, working=True, final=False, holds=False)
-        assert action_for(unnamed) is Action.DELETE
-        self.useless += empty + [name for name in names if name[0] == WORKING and name[1] not in begun]
+        strays = [(Stray.REWRITE, name) for name in names if name[0].endswith(REWRITE)]
+        strays += [(Stray.JOURNAL, name) for name in empty]
+        strays += [(Stray.SHARD, name) for name in names if name[0] == WORKING and name[1] not in begun]
+        self.strays = [name for _, name in strays]
         logged = frozenset(disk.log.groups())
         shards = sum(name[0] == FINAL for name in disk.names)
         return StoreFacts(
@@ -134,6 +134,7 @@ class _Scan:
             log_groups=logged,
             log_torn_bytes=0,
             groups=tuple(self._group(number, logged) for number in begun),
+            strays=tuple(stray for stray, _ in strays),
             staged=None if disk.staging is None else _staged(disk.staging),
             sealed_shards=shards,
             sealed_bytes=shards,
@@ -235,8 +236,9 @@ class _Executor:
             disk.manifest = replace(
                 disk.manifest, seen_stop=accounts.seen.stop, seen_extent=accounts.received_extent
             )
-        for name in self._scan.useless:
-            self._delete(name)
+        for name, action in zip(self._scan.strays, decisions.strays, strict=True):
+            if action is Action.DELETE:
+                self._delete(name)
         restored = Restored(None, decisions.standing)  # type: ignore[arg-type]
         for group in decisions.groups:
             self._settle_files(group)

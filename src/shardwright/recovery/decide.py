@@ -21,7 +21,7 @@ from shardwright.shard.frame_record import PASSED_OVER
 from shardwright.shard.slab_map import frames_of_group, slabs_of_group
 
 from .evidence import Evidence
-from .table import Action, JournalFact, action_for
+from .table import STRAYS, Action, JournalFact, action_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,11 +49,12 @@ class GroupDecision:
 @dataclass(frozen=True)
 class Decisions:
     """``standing``: what the acquisition goes on with. ``remember_seen``: nothing else will tell of all
-    frames that came; it must be on disk before anything is cleared. ``frames_forgotten``: known to have come,
-    never acknowledged, and behind everything that is kept."""
+    frames that came; it must be on disk before anything is cleared. ``strays``: for each stray.
+    ``frames_forgotten``: known to have come, never acknowledged, and behind everything that is kept."""
 
     standing: Standing
     groups: tuple[GroupDecision, ...]
+    strays: tuple[Action, ...]
     remember_seen: bool
     frames_forgotten: int
 
@@ -98,6 +99,7 @@ class _Judge:
         return Decisions(
             self._standing,
             groups,
+            strays=tuple(STRAYS[stray][0] for stray in facts.strays),
             remember_seen=self._accounts.missing_acknowledged() > 0,
             frames_forgotten=forgotten,
         )

@@ -52,8 +52,9 @@ class _Executor:
             self._make_durable()
             if decisions.remember_seen:  # before anything that tells of them goes
                 folder.remember_seen(accounts.seen.stop, accounts.received_extent)
-            for path in self._scanned.useless:
-                self._delete(path)
+            for path, action in zip(self._scanned.strays, decisions.strays, strict=True):
+                if action is Action.DELETE:
+                    self._delete(path)
             for group in decisions.groups:
                 if group.standing is None:
                     self._put_away(group)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from .table import FileFacts, JournalFact
+    from .table import FileFacts, JournalFact, Stray
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class StoreFacts:
     """``seen_stop``, ``seen_extent``: as the manifest remembers them. ``intact``: nothing worse than kills
     has come over the store. ``set_aside``: an earlier recovery could not believe a file. ``log_groups``:
     groups that have a block in the frame log; ``log_torn_bytes`` lie behind its last whole block.
-    ``sealed_shards`` files of ``sealed_bytes`` have final names."""
+    ``strays``: files in progress that belong to none of ``groups``. ``sealed_shards`` files of
+    ``sealed_bytes`` have final names."""
 
     seen_stop: int
     seen_extent: int
@@ -73,6 +74,7 @@ class StoreFacts:
     log_groups: frozenset[int]
     log_torn_bytes: int
     groups: tuple[GroupFacts, ...]
+    strays: tuple[Stray, ...]
     staged: StagedFacts | None
     sealed_shards: int
     sealed_bytes: int

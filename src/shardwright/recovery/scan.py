@@ -19,7 +19,7 @@ from shardwright.shard.read_back import read_back
 from shardwright.storage.files import read_range, storage_errors
 
 from .facts import GroupFacts, SlabFacts, StagedFacts, StoreFacts
-from .table import Action, FileFacts, JournalFact, action_for
+from .table import Action, FileFacts, JournalFact, Stray, action_for
 from .unfinished import journals
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scanned:
-    """``useless``: files in the workspaces that hold nothing, whatever is in them. By group: where its files
-    lie, and what was read back of them."""
+    """``strays``: where the strays of ``facts`` lie, one for one. By group: where its files lie, and what was
+    read back of them."""
 
     facts: StoreFacts
-    useless: list[Path] = field(default_factory=list)
+    strays: list[Path] = field(default_factory=list)
     placements: dict[int, Placement] = field(default_factory=dict)
     read_back: dict[int, ReadBack] = field(default_factory=dict)
     checked_bytes: int = 0
@@ -74,7 +74,7 @@ class _Scan:
         self._layout = store.layout
         self._threads = threads
         self._progress = progress
-        self._useless: list[Path] = []
+        self._strays: list[tuple[Stray, Path]] = []
         self._found_in: dict[int, Placement] = {}
         self._read_back: dict[int, ReadBack] = {}
         # of sealed shards below the second root that the store does not name yet
@@ -93,25 +93,28 @@ class _Scan:
             log_groups=frozenset(log.groups),
             log_torn_bytes=log.torn_bytes,
             groups=groups,
+            strays=tuple(stray for stray, _ in self._strays),
             staged=None if staging is None else _staged(staging),
             sealed_shards=len(sealed),
             sealed_bytes=sum(sealed),
         )
         checked_bytes = sum(found.checked_bytes for found in self._read_back.values())
-        return Scanned(facts, self._useless, self._found_in, self._read_back, checked_bytes)
+        strays = [path for _, path in self._strays]
+        return Scanned(facts, strays, self._found_in, self._read_back, checked_bytes)
 
     # ------------------------------------------------------------------ a workspace
 
     def _workspace(self, placement: Placement, logged: set[int]) -> list[GroupFacts]:
-        """Journals lead to their groups; a shard in progress that no journal names holds nothing, as the
-        table says."""
+        """Journals lead to their groups; what they do not name is a stray."""
         with storage_errors("look into", placement.files):
             names = sorted(entry.name for entry in placement.files.iterdir())
-        self._useless += [placement.files / name for name in names if name.endswith(REWRITE_SUFFIX)]
+        self._strays += [
+            (Stray.REWRITE, placement.files / name) for name in names if name.endswith(REWRITE_SUFFIX)
+        ]
         begun = []
         for number, path in journals(placement):
             if was_never_begun(path):
-                self._useless.append(path)
+                self._strays.append((Stray.JOURNAL, path))
             else:
                 begun.append(number)
         named = {
@@ -124,10 +127,7 @@ class _Scan:
             for name in names
             if name.startswith("c.") and name.endswith(WORKING_SUFFIX)
         ]
-        unnamed = FileFacts(JournalFact.NONE, working=True, final=False, holds=False)
-        self._useless += [
-            path for path in working if path not in named and action_for(unnamed) is Action.DELETE
-        ]
+        self._strays += [(Stray.SHARD, path) for path in working if path not in named]
         return [self._group(placement, number, logged) for number in begun]
 
     def _group(self, placement: Placement, number: int, logged: set[int]) -> GroupFacts:

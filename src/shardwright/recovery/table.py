@@ -1,5 +1,5 @@
-"""What recovery does with each shard file of a group, as a table over the facts on disk: ``scan`` finds them,
-``decide`` asks, ``execute`` acts.
+"""The tables of recovery: what is done with each shard file of a group that has a journal, and with each file
+that belongs to none. ``scan`` finds the facts, ``decide`` looks them up, ``execute`` acts.
 
 A group's files are created before its journal and lose it last, so that without a journal a shard in progress
 holds nothing. A final name is only ever given to a complete shard, so that it is always believed.
@@ -13,7 +13,6 @@ from itertools import product
 
 
 class JournalFact(Enum):
-    NONE = "none"
     VALID = "valid"
     REOPENED = "reopened"  # valid, of a group that was sealed before it was full and takes frames again
     DAMAGED = "damaged"  # there, but not the journal of this group
@@ -35,7 +34,7 @@ class Action(Enum):
     SEALED = "sealed"  # complete; a working file beside it is another name of it, or a leftover, and goes
     ALL_FILL = "all fill"  # sealing found nothing to keep and deleted it
     LOST = "lost"  # chunks were stored in a file that is gone
-    DELETE = "delete"  # prepared, nothing was stored in it
+    DELETE = "delete"  # nothing was stored in it, or all of that is elsewhere too
     # cannot be believed without its journal; kept under another name for whoever wants to look
     SET_ASIDE = "set aside"
     NOTHING = "nothing"  # not begun, or over
@@ -113,16 +112,22 @@ TABLE = (
         "the journal's header does not check: bit rot, or another program",
     ),
     Row(_J.DAMAGED, False, None, None, Action.NOTHING, "a damaged journal without this file"),
-    Row(
-        _J.NONE,
-        True,
-        None,
-        None,
-        Action.DELETE,
-        "the writer died while it prepared the group, or after it had sealed it",
-    ),
-    Row(_J.NONE, False, None, None, Action.NOTHING, "not begun, or sealed and logged"),
 )
+
+
+class Stray(Enum):
+    """A file in progress that belongs to no group that was begun."""
+
+    SHARD = "a shard that no journal names"
+    JOURNAL = "a journal without a header"
+    REWRITE = "a new file of a row that is rewritten"
+
+
+STRAYS = {
+    Stray.SHARD: (Action.DELETE, "the writer died while it prepared the group, or after it had sealed it"),
+    Stray.JOURNAL: (Action.DELETE, "the writer died while it prepared the group: the header is written last"),
+    Stray.REWRITE: (Action.DELETE, "the row's old files have their names until all new ones are durable"),
+}
 
 
 def action_for(facts: FileFacts) -> Action:
