@@ -23,8 +23,8 @@ from shardwright.acquire.assembly import grid_tables
 from shardwright.acquire.earlier_row import EarlierRow
 from shardwright.acquire.groups import Group, GroupState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.row_files import FilesState
 from shardwright.acquire.settings import WriteSettings
+from shardwright.acquire.states import FilesState
 from shardwright.array.grid import Grid
 from shardwright.kernels.place import DUPLICATE, LATE, PLACED
 from shardwright.model.errors import StorageFullError

@@ -7,11 +7,9 @@ from itertools import product
 
 import pytest
 
-from shardwright.acquire import life, row_files
-from shardwright.acquire.life import AcquisitionState, Life, LifeEvent
-from shardwright.acquire.row_files import FilesEvent, FilesState
+from shardwright.acquire.states import FILES, LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
 
-MACHINES = [(life.TABLE, Life, LifeEvent), (row_files.TABLE, FilesState, FilesEvent)]
+MACHINES = [(LIFE, Life, LifeEvent), (FILES, FilesState, FilesEvent)]
 CASES = [
     (table, state, event) for table, states, events in MACHINES for state, event in product(states, events)
 ]
@@ -38,8 +36,8 @@ def test_every_event_says_when_it_never_comes(table, _states, events):
 @pytest.mark.parametrize(
     ("table", "states", "first", "last"),
     [
-        (life.TABLE, Life, {Life.OPEN}, {Life.SEALED, Life.FAILED}),
-        (row_files.TABLE, FilesState, {FilesState.PREPARING, FilesState.REOPENING}, {FilesState.GONE}),
+        (LIFE, Life, {Life.OPEN}, {Life.SEALED, Life.FAILED}),
+        (FILES, FilesState, {FilesState.PREPARING, FilesState.REOPENING}, {FilesState.GONE}),
     ],
     ids=["life", "files"],
 )

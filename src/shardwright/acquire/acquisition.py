@@ -28,8 +28,8 @@ from .commands import Encode, Stage
 from .core import Core, Now
 from .encoding import SlabEncoder, SlabJob, SlabTask, StageTask
 from .keeper import ShardKeeper
-from .life import AcquisitionState
 from .settings import WriteSettings
+from .states import AcquisitionState
 from .store_folder import StoreFolder
 
 if TYPE_CHECKING:

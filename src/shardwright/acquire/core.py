@@ -54,8 +54,6 @@ from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
 from .earlier_row import EarlierRow
 from .encoding_desk import EncodingDesk
 from .groups import FULL_DISK_RETRY_S, Group, Groups, GroupState
-from .life import TABLE as LIFE
-from .life import AcquisitionState, Life, LifeEvent
 from .measures import Measures
 from .recorder import Recorder
 from .reopen import TakingBack
@@ -72,8 +70,8 @@ from .reports import (
     SlabEncoded,
     StoreFinished,
 )
-from .row_files import FilesEvent, FilesState
 from .staging_desk import StagingDesk
+from .states import LIFE, AcquisitionState, FilesEvent, FilesState, Life, LifeEvent
 from .telling import Telling
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from shardwright.model.errors import StorageError, StorageFullError
 
 from .commands import Discard, Prepare, Reopen, Rewrite, Seal
 from .holes import HoleMemory, VisibleExtent
-from .row_files import TABLE, FilesEvent, FilesState
+from .states import FILES, FilesEvent, FilesState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -107,7 +107,7 @@ class Group:
 
     def go(self, event: FilesEvent) -> None:
         """Its files' next state."""
-        self.files_state = TABLE.after(self.files_state, event)
+        self.files_state = FILES.after(self.files_state, event)
 
     @property
     def state(self) -> GroupState:

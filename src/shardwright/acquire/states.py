@@ -1,0 +1,240 @@
+"""The state machines of an acquisition and of the files of a shard row, as tables: which event leads from
+which states to which, and why an event never comes where there is no such step.
+
+The life of an acquisition:
+
+OPEN ──▶ FINISHING ──▶ FINISHING_STORE ──▶ SEALED       an end was asked for: groups are sealed, then all
+  │        │     ▲            │     ▲
+  │        │     └── NO_ROOM_TO_FINISH ◀┘               on a full disk, if it may wait for room
+  ▼        ▼
+FAILING ──▶ LEAVING ──▶ LEAVING_STORE ──▶ FAILED        sound groups are sealed, the others left to recovery
+
+The files of one shard row while it is in progress:
+
+PREPARING ──▶ READY ──▶ SEALING ──▶ GONE          the way of a row on a sound disk
+  │  ▲          │ ▲        │ ▲
+  ▼  │          ▼ │        ▼ │
+REFUSED,     BROKEN,     NO_ROOM_TO_SEAL          without room, after an I/O error, without room to seal
+NO_ROOM      REWRITING
+REOPENING ──▶ READY                               a row that was sealed before it was full; NO_ROOM_TO_REOPEN
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+@dataclass(frozen=True)
+class Step(Generic[S, E]):
+    """In any of these states this event leads to ``after``."""
+
+    states: frozenset[S]
+    event: E
+    after: S
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Table(Generic[S, E]):
+    """``never``: of each event, why it does not come in a state for which there is no step."""
+
+    steps: tuple[Step[S, E], ...]
+    never: dict[E, str]
+
+    def after(self, state: S, event: E) -> S:
+        """The next state. An event that cannot come is a mistake of ours."""
+        found = [step.after for step in self.steps if event is step.event and state in step.states]
+        assert found, f"{event.value} comes while it is {state.value}: {self.never[event]}"
+        return found[0]
+
+
+def step(states: S | frozenset[S], event: E, after: S, why: str = "") -> Step[S, E]:
+    """From one state, or any of several."""
+    return Step(states if isinstance(states, frozenset) else frozenset({states}), event, after, why)
+
+
+# ---------------------------------------------------------------------- an acquisition
+
+
+class AcquisitionState(Enum):
+    """As everybody outside of the core sees it."""
+
+    OPEN = "open"
+    FINISHING = "finishing"
+    SEALED = "sealed"
+    FAILING = "failing"
+    FAILED = "failed"
+
+
+class Life(Enum):
+    OPEN = "open"
+    FINISHING = "finishing"  # what is incomplete is closed, every group sealed
+    FINISHING_STORE = "finishing the store"  # the keeper is at it
+    NO_ROOM_TO_FINISH = "no room to finish"  # tried again later
+    SEALED = "sealed"
+    # nothing more is taken in; workers may still read pixels, or the keeper copies a group
+    FAILING = "failing"
+    LEAVING = "leaving"  # nobody reads pixels: what is sound is being sealed, the rest is left
+    LEAVING_STORE = "leaving the store"  # the keeper makes what readers see of it true
+    FAILED = "failed"
+
+    @property
+    def state(self) -> AcquisitionState:
+        return _STATE_OF[self]
+
+
+class LifeEvent(Enum):
+    CLOSE = "close"  # an end was asked for, and every frame that came has its place
+    DONE = "done"  # no group, commit, slab or record is under way
+    STORE_FINISHED = "store finished"
+    WAIT = "wait"  # for room on the disk
+    RETRY = "retry"
+    FAIL = "fail"
+    UNREAD = "unread"  # nobody reads pixels any more
+    OVER = "over"  # the keeper has died, or has finished with the store
+
+
+_STATE_OF = {
+    Life.OPEN: AcquisitionState.OPEN,
+    Life.FINISHING: AcquisitionState.FINISHING,
+    Life.FINISHING_STORE: AcquisitionState.FINISHING,
+    Life.NO_ROOM_TO_FINISH: AcquisitionState.FINISHING,
+    Life.SEALED: AcquisitionState.SEALED,
+    Life.FAILING: AcquisitionState.FAILING,
+    Life.LEAVING: AcquisitionState.FAILING,
+    Life.LEAVING_STORE: AcquisitionState.FAILING,
+    Life.FAILED: AcquisitionState.FAILED,
+}
+_L, _E = Life, LifeEvent
+_FAILED = frozenset({_L.FAILING, _L.LEAVING, _L.LEAVING_STORE})
+
+LIFE = Table(
+    (
+        step(_L.OPEN, _E.CLOSE, _L.FINISHING),
+        step(_L.FINISHING, _E.DONE, _L.FINISHING_STORE),
+        step(_L.FINISHING_STORE, _E.STORE_FINISHED, _L.SEALED),
+        step(_L.FINISHING_STORE, _E.WAIT, _L.NO_ROOM_TO_FINISH),
+        step(_L.NO_ROOM_TO_FINISH, _E.RETRY, _L.FINISHING),
+        step(frozenset({_L.OPEN, _L.FINISHING, _L.NO_ROOM_TO_FINISH}), _E.FAIL, _L.FAILING),
+        step(
+            _L.FINISHING_STORE,
+            _E.FAIL,
+            _L.LEAVING_STORE,
+            "all groups are sealed, and the keeper's answer is still to come",
+        ),
+        step(_L.FAILING, _E.UNREAD, _L.LEAVING),
+        step(_L.LEAVING, _E.DONE, _L.LEAVING_STORE),
+        step(
+            _FAILED,
+            _E.OVER,
+            _L.FAILED,
+            "in the first two because the keeper has died: nothing more can be sealed",
+        ),
+    ),
+    {
+        _E.CLOSE: "an acquisition is closed once",
+        _E.DONE: "that is asked while groups are being sealed",
+        _E.STORE_FINISHED: "nobody has asked for it; after a failure it is over instead",
+        _E.WAIT: "only the end of a store waits for room here, and none that has failed",
+        _E.RETRY: "only what waits is tried again",
+        _E.FAIL: "the first reason counts, and of one that is sealed nothing can be lost",
+        _E.UNREAD: "only one that has just failed waits for that",
+        _E.OVER: "it has not failed",
+    },
+)
+
+
+# ---------------------------------------------------------------------- the files of a shard row
+
+
+class FilesState(Enum):
+    PREPARING = "preparing"  # the keeper makes them
+    REFUSED = "refused"  # they could not be made, and no slab has needed them yet
+    NO_ROOM = "no room"  # a slab waits for them, and they for room on the disk
+    READY = "ready"  # workers may write
+    BROKEN = "broken"  # an I/O error: nothing more goes in, and new ones are made once nobody is at these
+    REWRITING = "rewriting"  # the keeper makes new ones of what can be read back
+    SEALING = "sealing"  # the keeper gives them their final names
+    NO_ROOM_TO_SEAL = "no room to seal"
+    REOPENING = "reopening"  # the keeper makes files that go on with sealed shards
+    NO_ROOM_TO_REOPEN = "no room to reopen"
+    GONE = "gone"  # sealed, discarded or given up
+
+
+class FilesEvent(Enum):
+    PREPARED = "prepared"
+    REFUSED = "refused"
+    WAIT = "wait"  # for room on the disk
+    RETRY = "retry"  # there may be room
+    BROKE = "broke"
+    REWRITE = "rewrite"  # nobody is at the broken ones any more
+    REWRITTEN = "rewritten"  # or not: then the old ones are all there is
+    SEAL = "seal"
+    SEALED = "sealed"
+    SEAL_FAILED = "seal failed"
+    REOPENED = "reopened"
+    GIVE_UP = "give up"  # or discard; also what could not be reopened
+
+
+_S, _F = FilesState, FilesEvent
+
+FILES = Table(
+    (
+        step(_S.PREPARING, _F.PREPARED, _S.READY),
+        step(_S.PREPARING, _F.REFUSED, _S.REFUSED),
+        step(
+            _S.REFUSED,
+            _F.WAIT,
+            _S.NO_ROOM,
+            "a slab is full and needs them, or the row is to be sealed",
+        ),
+        step(_S.REFUSED, _F.RETRY, _S.PREPARING, "at once, below the second root"),
+        step(_S.NO_ROOM, _F.RETRY, _S.PREPARING),
+        step(_S.READY, _F.BROKE, _S.BROKEN),
+        step(_S.BROKEN, _F.BROKE, _S.BROKEN, "another slab, or a commit, met the same disk"),
+        step(
+            _S.REWRITING,
+            _F.BROKE,
+            _S.REWRITING,
+            "of the old files; what was asked for is answered before, so that this is only for safety",
+        ),
+        step(
+            _S.SEALING,
+            _F.BROKE,
+            _S.SEALING,
+            "a commit that was asked for before: sealing fails as well, and says so",
+        ),
+        step(_S.BROKEN, _F.REWRITE, _S.REWRITING),
+        step(_S.REWRITING, _F.REWRITTEN, _S.READY),
+        step(_S.READY, _F.SEAL, _S.SEALING),
+        step(_S.SEALING, _F.SEALED, _S.GONE),
+        step(_S.SEALING, _F.SEAL_FAILED, _S.READY, "to be rewritten, or given up"),
+        step(_S.SEALING, _F.WAIT, _S.NO_ROOM_TO_SEAL),
+        step(_S.NO_ROOM_TO_SEAL, _F.RETRY, _S.SEALING),
+        step(_S.NO_ROOM_TO_SEAL, _F.SEAL, _S.SEALING, "for the last time: the acquisition fails"),
+        step(_S.REOPENING, _F.REOPENED, _S.READY),
+        step(_S.REOPENING, _F.WAIT, _S.NO_ROOM_TO_REOPEN),
+        step(_S.NO_ROOM_TO_REOPEN, _F.RETRY, _S.REOPENING),
+        step(frozenset(_S) - {_S.GONE, _S.SEALING, _S.REWRITING}, _F.GIVE_UP, _S.GONE),
+    ),
+    {
+        _F.PREPARED: "only what is being prepared is answered so; of files that were discarded meanwhile "
+        "nobody hears",
+        _F.REFUSED: "likewise",
+        _F.WAIT: "files that are there need no room, and what waits already does not wait twice",
+        _F.RETRY: "only what waits for room is tried again",
+        _F.BROKE: "nobody writes to files that are not there, and what is sealed or given up is out of reach",
+        _F.REWRITE: "only broken files are rewritten, and once",
+        _F.REWRITTEN: "only what is being rewritten is answered so",
+        _F.SEAL: "slabs wait for files that are not ready, and a row is sealed once no slab waits",
+        _F.SEALED: "only what is being sealed is answered so",
+        _F.SEAL_FAILED: "likewise",
+        _F.REOPENED: "only what is being opened again is answered so",
+        _F.GIVE_UP: "the keeper is at them, and its answer is waited for",
+    },
+)
