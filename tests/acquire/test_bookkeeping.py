@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.assembly import SlabTable
-from shardwright.acquire.holes import REMEMBERED_HOLES, HoleMemory
+from shardwright.acquire.closed_rows import REMEMBERED_HOLES, HoleMemory
 from shardwright.acquire.limits import RUNTIME_BYTES, SLOW_TASK_BYTES, TASK_BYTES, Limits, least_ring_frames
-from shardwright.acquire.sequence_set import SequenceSet
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.grid import Grid
 from shardwright.array.spec import ArraySpec, Blosc, Dimension, Gzip, Zstd

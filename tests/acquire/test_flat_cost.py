@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import shardwright
+from shardwright.acquire.accounts import SequenceSet
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.limits import Limits
-from shardwright.acquire.sequence_set import SequenceSet
 from shardwright.acquire.settings import WriteSettings
 from shardwright.acquire.workers import WorkerPool
 from shardwright.array.spec import ArraySpec, Dimension

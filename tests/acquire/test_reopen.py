@@ -20,7 +20,7 @@ import zarr
 import shardwright as sw
 from shardwright.acquire.acquisition import Acquisition, AcquisitionState
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.earlier_row import EarlierRow
+from shardwright.acquire.closed_rows import EarlierRow
 from shardwright.acquire.groups import Group, GroupState
 from shardwright.acquire.limits import Limits
 from shardwright.acquire.settings import WriteSettings

@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from shardwright.acquire import scheduling
+from shardwright.acquire import workers
 from shardwright.acquire.workers import WorkerPool, WorkerState
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ class Asking:
     def run(self, state: WorkerState) -> None:
         self.nice = os.getpriority(os.PRIO_PROCESS, 0)
         self.policy = os.sched_getscheduler(0)
-        attributes = ctypes.create_string_buffer(scheduling._ATTRIBUTES.size)
-        number = _SCHED_GETATTR[scheduling._SCHED_SETATTR[os.uname().machine]]
-        ctypes.CDLL(None).syscall(ctypes.c_long(number), 0, attributes, scheduling._ATTRIBUTES.size, 0)
-        self.slice_ns = scheduling._ATTRIBUTES.unpack(attributes.raw)[5]
+        attributes = ctypes.create_string_buffer(workers._ATTRIBUTES.size)
+        number = _SCHED_GETATTR[workers._SCHED_SETATTR[os.uname().machine]]
+        ctypes.CDLL(None).syscall(ctypes.c_long(number), 0, attributes, workers._ATTRIBUTES.size, 0)
+        self.slice_ns = workers._ATTRIBUTES.unpack(attributes.raw)[5]
         self.told.set()
 
 
@@ -47,16 +47,16 @@ def test_a_worker_preempts_nobody_and_keeps_its_share() -> None:
     worker = told_by_a_worker()
     assert worker.policy == os.SCHED_BATCH
     assert worker.nice == os.getpriority(os.PRIO_PROCESS, 0)
-    assert worker.slice_ns in (0, scheduling.SLICE_MS * 1_000_000), "0 before Linux 6.12"
+    assert worker.slice_ns in (0, workers.SLICE_MS * 1_000_000), "0 before Linux 6.12"
     assert os.sched_getscheduler(0) == ours, "nobody else's thread"
 
 
 def test_where_the_kernel_will_not_they_are_ordinary_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling, "_SCHED_SETATTR", {})
-    assert not scheduling.let_others_first()
+    monkeypatch.setattr(workers, "_SCHED_SETATTR", {})
+    assert not workers.let_others_first()
     monkeypatch.undo()
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_FIFO)
-    assert not scheduling.let_others_first(), "somebody wants it so"
+    assert not workers.let_others_first(), "somebody wants it so"
     monkeypatch.undo()
-    monkeypatch.setattr(scheduling, "_SCHED_SETATTR", {os.uname().machine: 10**6})
-    assert not scheduling.let_others_first()
+    monkeypatch.setattr(workers, "_SCHED_SETATTR", {os.uname().machine: 10**6})
+    assert not workers.let_others_first()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardwright.acquire.assembly import grid_tables
+from shardwright.acquire.closed_rows import split_by_slab
 from shardwright.acquire.commands import (
     Abandon,
     Commit,
@@ -24,7 +25,6 @@ from shardwright.acquire.commands import (
     Seal,
 )
 from shardwright.acquire.commit_ledger import LOGGED, STAGED
-from shardwright.acquire.earlier_row import split_by_slab
 from shardwright.acquire.reopen import ReopenedRow
 from shardwright.acquire.reports import (
     Committed,

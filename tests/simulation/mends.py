@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.acquire.closed_rows import HoleMemory
 from shardwright.acquire.commit_ledger import LOGGED, CommitLedger
 from shardwright.acquire.core import Core
 from shardwright.acquire.groups import Groups
-from shardwright.acquire.holes import HoleMemory
 from shardwright.acquire.staging_desk import StagingDesk
 from shardwright.recovery import leftovers, table
 from shardwright.recovery.leftovers import FolderAction

@@ -49,9 +49,9 @@ from shardwright.wire.descriptor import FRAME_DROPPED, descriptor_dtype, not_hel
 
 from .accounts import Accounts
 from .assembly import SlabTable
+from .closed_rows import EarlierRow
 from .commands import Abandon, Commit, Discard, Finish, Grow, RemoveStore
 from .commit_ledger import LOGGED, STAGED, CommitLedger, Uncommitted, joined
-from .earlier_row import EarlierRow
 from .encoding_desk import EncodingDesk
 from .groups import FULL_DISK_RETRY_S, Group, Groups, GroupState
 from .measures import Measures

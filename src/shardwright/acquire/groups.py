@@ -40,8 +40,8 @@ import numpy as np
 from shardwright.kernels.place import DUPLICATE, PLACED
 from shardwright.model.errors import StorageError, StorageFullError
 
+from .closed_rows import HoleMemory, VisibleExtent
 from .commands import Discard, Prepare, Reopen, Rewrite, Seal
-from .holes import HoleMemory, VisibleExtent
 from .states import FILES, FilesEvent, FilesState
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from shardwright.model.error_text import ErrorText
     from shardwright.shard.group_files import GroupFiles
 
+    from .closed_rows import EarlierRow
     from .commands import KeeperCommand
-    from .earlier_row import EarlierRow
     from .limits import Limits
     from .reopen import TakingBack
     from .reports import GroupPrepared

@@ -24,7 +24,7 @@ from shardwright.shard.sealed_row import SealedRow
 from shardwright.shard.slab_map import slab_places
 
 from .assembly import grid_tables
-from .earlier_row import split_by_slab
+from .closed_rows import split_by_slab
 
 if TYPE_CHECKING:
     from collections.abc import Callable

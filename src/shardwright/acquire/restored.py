@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .holes import HoleMemory
+from .closed_rows import HoleMemory
 
 if TYPE_CHECKING:
     from shardwright.shard.group_files import GroupFiles
 
     from .accounts import Accounts
-    from .earlier_row import EarlierRow
+    from .closed_rows import EarlierRow
     from .limits import Limits
     from .store_folder import StoreFolder
 

@@ -6,7 +6,11 @@ its own acquisition.
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
+import platform
+import struct
 import threading
 import time
 from queue import SimpleQueue
@@ -20,7 +24,6 @@ from shardwright.storage.spare_memory import LEAST_BYTES, spare_memory
 
 from .limits import raise_descriptor_limit
 from .measures import BusyClock
-from .scheduling import let_others_first
 from .turns import Schedule
 
 if TYPE_CHECKING:
@@ -211,3 +214,31 @@ class WorkerPool:
     def _end_when_done(self) -> None:
         for _ in self._threads:
             self._tokens.put(False)
+
+
+SLICE_MS = 20
+# libc has no wrapper for it
+_SCHED_SETATTR = {"x86_64": 314, "i686": 351, "aarch64": 274, "riscv64": 274, "ppc64le": 355}
+_ATTRIBUTES = struct.Struct("IIQiIQQQ")  # size, policy, flags, nice, priority, runtime, deadline, period
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def let_others_first() -> bool:
+    """Give the calling thread the same part of the processors as before, but let threads that have little to
+    do run first. False: nothing has changed, since this kernel cannot, or another policy was chosen for this
+    process.
+
+    A camera's thread that copies a frame in a millisecond would else wait for a worker's time slice, or for
+    several. So workers are SCHED_BATCH, which preempts nobody when it wakes, with long slices (Linux 6.12),
+    which anybody with a shorter one preempts (sched(7), sched_setattr(2)). Needs no privilege, and takes
+    nothing from the workers: their nice value stays. Measured at 80 % of the sustainable rate on two cores,
+    four workers: 99.9 % of appends within 6.8 ms in process and 7.2 through the daemon; 27 and 8.8 without; a
+    bare copy beside four busy threads of the usual kind: 13.
+    """
+    number = _SCHED_SETATTR.get(platform.machine())
+    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return False
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_BATCH, 0, nice, 0, SLICE_MS * 1_000_000, 0, 0)
+    return bool(_libc.syscall(ctypes.c_long(number), ctypes.c_int(0), attributes, ctypes.c_uint(0)) == 0)

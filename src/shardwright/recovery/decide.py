@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.acquire.accounts import Accounts
 from shardwright.acquire.assembly import grid_tables
-from shardwright.acquire.earlier_row import EarlierRow
+from shardwright.acquire.closed_rows import EarlierRow
 from shardwright.acquire.restored import GroupStanding, Standing
 from shardwright.model.fates import Fate, Reason
 from shardwright.shard.frame_log import BlockKind
