@@ -85,6 +85,9 @@ class Source:
     def frame_row_bytes(self) -> int:
         return next((frame.shape[1] for frame in self.frames if frame is not None), self.row_bytes)
 
+    def cut(self, keep_empty: bool) -> tuple[int, int, int, np.ndarray, bool]:
+        return (self.frame_row_bytes, self.chunk_rows, self.row_bytes, self.fill_row, keep_empty)
+
     def for_kernel(self, chunk: int) -> tuple:
         """The ``source`` tuple that the kernels hand to each other."""
         fill = int(self.fill_row.ctypes.data)
@@ -134,29 +137,21 @@ def encode(contexts: CompressorContexts) -> Callable[..., list[tuple[bytes, int]
     def run(source: Source, codec: CodecParameters, keep_empty: bool = True) -> list[tuple[bytes, int]]:
         slots = [GuardedMemory(codec.max_encoded_bytes) for _ in source.plane]
         scratch = GuardedMemory(codec.scratch_bytes)
-        nbytes, forms, crcs = (
+        nbytes, forms, crcs = encoded = (
             np.full(len(slots), -1, np.int64),
             np.full(len(slots), 255, np.uint8),
             np.full(len(slots), 7, np.uint32),
         )
         encode_chunks(
             source.addresses,
-            source.frame_row_bytes,
             source.plane,
-            np.array([s.address for s in slots], np.int64),
-            NOT_PACKED,
-            codec.max_encoded_bytes,
-            source.chunk_rows,
-            source.row_bytes,
+            source.cut(keep_empty),
             codec.as_array(),
-            codec.block_bytes,
-            keep_empty,
-            source.fill_row,
-            contexts.addresses,
-            scratch.view,
-            nbytes,
-            forms,
-            crcs,
+            np.array([s.address for s in slots], np.int64),
+            codec.max_encoded_bytes,
+            NOT_PACKED,
+            (contexts.addresses, scratch.view),
+            encoded,
         )
         assert scratch.untouched_outside()
         for slot, used, crc in zip(slots, nbytes.tolist(), crcs.tolist(), strict=True):

@@ -21,7 +21,7 @@ from shardwright.codecs.parameters import (
     KIND_ZSTD,
 )
 from shardwright.kernels import reference
-from shardwright.kernels.encode import ABSENT, COMPRESSED, PAGE_BYTES, STORED, encode_chunks
+from shardwright.kernels.encode import ABSENT, COMPRESSED, PAGE_BYTES, STORED, encode_chunks, room_for
 
 TYPESIZES = (1, 2, 4, 8)
 
@@ -111,19 +111,18 @@ def test_packed_chunks_are_the_same_back_to_back(
         np.full(count, room.ctypes.data + base, np.int64),
         np.zeros(codec.scratch_bytes, np.uint8),
     )
-    nbytes, forms, crcs = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
-    frames = (
+    nbytes, forms, _ = packed = room_for(count)
+    encode_chunks(
         source.addresses,
-        source.frame_row_bytes,
         source.plane,
+        source.cut(keep_empty),
+        codec.as_array(),
         slots,
-        files,
         capacity,
-        source.chunk_rows,
-        source.row_bytes,
+        files,
+        (contexts.addresses, scratch),
+        packed,
     )
-    how = (codec.as_array(), codec.block_bytes, keep_empty, source.fill_row, contexts.addresses, scratch)
-    encode_chunks(*frames, *how, nbytes, forms, crcs)
     assert [(n, f) for n, f in zip(nbytes.tolist(), forms.tolist(), strict=True)] == [
         (len(encoded), form) for encoded, form in expected
     ]

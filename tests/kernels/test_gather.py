@@ -52,7 +52,7 @@ def test_gather_range_equals_its_twin(source_of, guarded, cut, data):
     for chunk in range(len(source.plane)):
         target = guarded(stop - start)
         arguments = source.for_kernel(chunk)
-        gather_range(*arguments[:6], start, stop, target.address)
+        gather_range(arguments, start, stop, target.address)
         expected = reference.gather_range(
             source.frames,
             source.plane[chunk],
@@ -73,7 +73,7 @@ def test_gather_shuffled_16_equals_its_twin(source_of, guarded, cut, data):
     for chunk in range(len(source.plane)):
         target = guarded(stop - start)
         arguments = source.for_kernel(chunk)
-        gather_shuffled_16(*arguments[:6], start, stop, target.address)
+        gather_shuffled_16(arguments, start, stop, target.address)
         plain = reference.gather_range(
             source.frames,
             source.plane[chunk],

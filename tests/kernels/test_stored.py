@@ -8,6 +8,7 @@ import numcodecs
 import numpy as np
 import pytest
 
+from shardwright.codecs.parameters import BLOSC_LZ4, FILTER_NONE, KIND_BLOSC, CodecParameters
 from shardwright.kernels import reference
 from shardwright.kernels.stored import store_blosc, store_gzip, store_plain, store_zstd
 
@@ -19,12 +20,13 @@ def test_stored_forms_equal_their_twins_and_decode(one_piece, guarded, count):
     data = np.random.default_rng(count).bytes(count)
     piece = one_piece(data)  # owns the memory
     source = piece.for_kernel(0)
-    block = min(count, 131072)
+    codec = CodecParameters(KIND_BLOSC, BLOSC_LZ4, 1, 5, FILTER_NONE, 1, checksum=False, chunk_bytes=count)
+    parameters = codec.as_array()
     forms = {
         "plain": (lambda out, address: store_plain(address, source), reference.store_plain(data), bytes),
         "blosc": (
-            lambda out, address: store_blosc(out, address, 1, 1, block, source),
-            reference.store_blosc(data, 1, 1, block),
+            lambda out, address: store_blosc(out, address, parameters, source),
+            reference.store_blosc(data, 1, 1, codec.block_bytes),
             numcodecs.Blosc().decode,
         ),
         "zstd": (

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import CodecParameters
-from shardwright.kernels.encode import NOT_PACKED, encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, Encoded, encode_chunks, room_for
 from shardwright.kernels.journal import journal_chunks, journal_frames, stage_frames
 from shardwright.kernels.write import start_writeback, write_runs, write_slots
 from shardwright.model.error_text import ErrorText
@@ -48,13 +48,11 @@ class SlabEncoder:
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
         self.grid = grid
         self._codecs = {level: faster.as_array() for level, faster in degrade_ladder(codec).items()}
-        self._block_bytes = codec.block_bytes
         self._scratch_bytes = codec.scratch_bytes
-        self._keep_empty = spec.write_empty_chunks
         plane = self.layout.plane
-        self._fill_row = np.frombuffer(
-            spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8
-        ).copy()
+        fill_row = np.frombuffer(spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8).copy()
+        rows = (plane.frame_row_bytes, plane.chunk_rows, plane.row_bytes)
+        self._cut = (*rows, fill_row, spec.write_empty_chunks)
 
     @property
     def chunks_per_slab(self) -> int:
@@ -98,31 +96,8 @@ class SlabEncoder:
         )
         packed = files.journal.packed
         descriptors = np.array([shard.descriptor for shard in files.slots], np.int64)
-        nbytes, forms, crcs = (
-            np.zeros(stop - first, np.int64),
-            np.zeros(stop - first, np.uint8),
-            np.zeros(stop - first, np.uint32),
-        )
         reach("slots.before_store")
-        encode_chunks(
-            frames,
-            plane.frame_row_bytes,
-            plane.geometry[part],
-            targets,
-            file if packed else NOT_PACKED,
-            slot_bytes,
-            plane.chunk_rows,
-            plane.row_bytes,
-            self._codecs[level],
-            self._block_bytes,
-            self._keep_empty,
-            self._fill_row,
-            state.contexts.addresses,
-            state.scratch(self._scratch_bytes),
-            nbytes,
-            forms,
-            crcs,
-        )
+        nbytes, _, crcs = self.to_slots(frames, part, targets, file if packed else NOT_PACKED, state, level)
         if None in mapped:
             self._write(files, descriptors, file, offset, targets, nbytes)
         if files.cached:
@@ -135,6 +110,32 @@ class SlabEncoder:
             mine = file == number
             shard.record(entry[mine], offset[mine], nbytes[mine])
         return nbytes
+
+    def to_slots(
+        self,
+        frames: np.ndarray,
+        part: slice,
+        slots: np.ndarray,
+        files: np.ndarray,
+        state: WorkerState,
+        level: DegradeLevel,
+    ) -> Encoded:
+        """Encode a part of a slab's chunks into the memory at ``slots``. ``frames``, ``slots``, ``files``: as
+        ``encode_chunks`` takes them."""
+        encoded = room_for(slots.size)
+        tools = (state.contexts.addresses, state.scratch(self._scratch_bytes))
+        encode_chunks(
+            frames,
+            self.layout.plane.geometry[part],
+            self._cut,
+            self._codecs[level],
+            slots,
+            self.layout.slot_bytes,
+            files,
+            tools,
+            encoded,
+        )
+        return encoded
 
     def _mapped_slots(self, addresses: list[int | None], file: np.ndarray, slot: np.ndarray) -> np.ndarray:
         targets: np.ndarray = np.array(addresses, np.int64)[file] + slot * self.layout.slot_bytes

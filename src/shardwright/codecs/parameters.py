@@ -106,7 +106,7 @@ class CodecParameters:
         return (deflate and self.level != LEVEL_STORED) or (zstd and self.level >= SLOW_ZSTD_LEVEL)
 
     def as_array(self) -> npt.NDArray[np.int64]:
-        """int64[8] in the order of the fields, as ``kernels.encode`` reads it."""
+        """int64[9] in the order of the fields, then ``block_bytes``, as ``kernels.encode`` reads it."""
         values = (
             self.kind,
             self.compressor,
@@ -116,6 +116,7 @@ class CodecParameters:
             self.typesize,
             int(self.checksum),
             self.chunk_bytes,
+            self.block_bytes,
         )
         return np.array(values, np.int64)
 

@@ -94,20 +94,15 @@ def filter_block(kind: int, typesize: int, count: int, source: int, to: int) -> 
 
 
 @njit(nogil=True, cache=CACHE)
-def gather_filtered(codec: Any, block_bytes: int, scratch: int, source: Any, start: int, count: int) -> int:
+def gather_filtered(codec: Any, scratch: int, source: Any, start: int, count: int) -> int:
     """Gather and filter bytes [start, start + count) of the chunk; returns the address of the result within
     ``scratch``."""
-    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, _ = source
     kind, typesize = codec[4], codec[5]
     if kind == FILTER_SHUFFLE and typesize == 2:
-        gather_shuffled_16(
-            frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, start + count, scratch
-        )
+        gather_shuffled_16(source, start, start + count, scratch)
         return scratch
-    gather_range(
-        frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, start, start + count, scratch
-    )
-    return int(filter_block(kind, typesize, count, scratch, scratch + block_bytes))
+    gather_range(source, start, start + count, scratch)
+    return int(filter_block(kind, typesize, count, scratch, scratch + codec[8]))
 
 
 @njit(nogil=True, cache=CACHE)
@@ -160,11 +155,9 @@ def put_stream(
 
 
 @njit(nogil=True, cache=CACHE)
-def compress_blosc(
-    out: Any, address: int, codec: Any, block_bytes: int, contexts: Any, scratch: int, source: Any
-) -> int:
+def compress_blosc(out: Any, address: int, codec: Any, contexts: Any, scratch: int, source: Any) -> int:
     chunk_bytes = source[6]
-    compressor, format_number, kind, typesize = codec[1], codec[2], codec[4], codec[5]
+    compressor, format_number, kind, typesize, block_bytes = codec[1], codec[2], codec[4], codec[5], codec[8]
     blocks = (chunk_bytes + block_bytes - 1) // block_bytes
     limit = chunk_bytes + BLOSC_HEADER_BYTES  # the stored form's size: beyond it compression has lost
     split = (
@@ -176,7 +169,7 @@ def compress_blosc(
     for block in range(blocks):
         start = block * block_bytes
         count = min(block_bytes, chunk_bytes - start)
-        filtered = gather_filtered(codec, block_bytes, scratch, source, start, count)
+        filtered = gather_filtered(codec, scratch, source, start, count)
         put_u32(out, BLOSC_HEADER_BYTES + 4 * block, position)
         streams = typesize if split and count == block_bytes else 1  # a shorter last block is never split
         for plane in range(streams):
@@ -195,8 +188,8 @@ def compress_blosc(
 
 @njit(nogil=True, cache=CACHE)
 def compress_zstd(address: int, capacity: int, level: int, contexts: Any, scratch: int, source: Any) -> int:
-    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
-    gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, scratch)
+    chunk_bytes = source[6]
+    gather_range(source, 0, chunk_bytes, scratch)
     written = zstd_compress(contexts[CONTEXT_ZSTD], address, capacity, scratch, chunk_bytes, level)
     return 0 if zstd_is_error(written) else int(written)
 
@@ -207,8 +200,8 @@ def compress_gzip(
 ) -> int:
     """A zlib stream (2-byte header, deflate, 4-byte Adler) is written where its deflate part starts right
     behind the gzip header."""
-    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
-    gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, scratch)
+    chunk_bytes = source[6]
+    gather_range(source, 0, chunk_bytes, scratch)
     zlib_start = GZIP_HEADER_BYTES - 2
     room = capacity - zlib_start - (GZIP_TRAILER_BYTES - 4)
     written = compress_zlib(contexts, scratch, chunk_bytes, address + zlib_start, room, level)

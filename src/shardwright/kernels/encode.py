@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from shardwright.codecs.parameters import (
@@ -33,22 +34,23 @@ NOT_PACKED = np.zeros(0, np.int64)
 PAGE_BYTES = 4096  # direct writes begin and end at one
 
 
+Encoded = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.uint32]]
+
+
+def room_for(count: int) -> Encoded:
+    """Arrays for what ``encode_chunks`` says of n chunks."""
+    return np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
+
+
 @njit(nogil=True, cache=CACHE)
 def _compress(
-    out: Any,
-    address: int,
-    capacity: int,
-    codec: Any,
-    block_bytes: int,
-    contexts: Any,
-    scratch: int,
-    source: Any,
+    out: Any, address: int, capacity: int, codec: Any, contexts: Any, scratch: int, source: Any
 ) -> int:
     kind, level = codec[0], codec[3]
     if level == LEVEL_STORED:
         return 0
     if kind == KIND_BLOSC:
-        return compress_blosc(out, address, codec, block_bytes, contexts, scratch, source)
+        return compress_blosc(out, address, codec, contexts, scratch, source)
     if kind == KIND_ZSTD:
         return compress_zstd(address, capacity, level, contexts, scratch, source)
     if kind == KIND_GZIP:
@@ -57,10 +59,10 @@ def _compress(
 
 
 @njit(nogil=True, cache=CACHE)
-def _store(out: Any, address: int, codec: Any, block_bytes: int, source: Any) -> int:
+def _store(out: Any, address: int, codec: Any, source: Any) -> int:
     kind = codec[0]
     if kind == KIND_BLOSC:
-        return store_blosc(out, address, codec[5], codec[2], block_bytes, source)
+        return store_blosc(out, address, codec, source)
     if kind == KIND_ZSTD:
         return store_zstd(out, address, source)
     if kind == KIND_GZIP:
@@ -71,41 +73,37 @@ def _store(out: Any, address: int, codec: Any, block_bytes: int, source: Any) ->
 @njit(nogil=True, cache=CACHE)
 def encode_chunks(
     frames: Any,
-    frame_row_bytes: int,
     plane: Any,
-    slots: Any,
-    files: Any,
-    capacity: int,
-    chunk_rows: int,
-    row_bytes: int,
+    cut: Any,
     codec: Any,
-    block_bytes: int,
-    keep_empty: bool,
-    fill_row: Any,
-    contexts: Any,
-    scratch: Any,
-    nbytes: Any,
-    forms: Any,
-    crcs: Any,
+    slots: Any,
+    capacity: int,
+    files: Any,
+    tools: Any,
+    encoded: Any,
 ) -> None:
     """Encode chunk i of ``plane`` into the memory at ``slots[i]``, for every i.
 
     frames      int64[P]    address of each frame of the slab, storage order; 0 where no frame came
     plane       int64[n,4]  top row, left byte, rows, width in bytes of each chunk inside the frame
-                (``gather.PLANE_*``)
+                            (``gather.PLANE_*``)
+    cut         how chunks are cut from frames: (bytes of a frame's row; rows of a chunk; bytes of a chunk's
+                row; uint8 of as many, what stands where no frame reaches; whether chunks that are all fill
+                are encoded as well)
+    codec       int64[9]    ``CodecParameters.as_array()``
     slots       int64[n]    address of each slot, each with room for ``capacity`` bytes
-    files       int64[n]    packed: the shard file of each chunk, in groups; the chunks of one follow each
-                other without a gap from ``slots[0]`` on,
-                            each file's at a page, and ``slots`` becomes where each was put. int64[0]: each in
-                            its own slot
-    codec       int64[8]    ``CodecParameters.as_array()``
-    fill_row    uint8[row_bytes]
-    contexts    int64[4]    this worker's compressor states; scratch: uint8, ``CodecParameters.scratch_bytes``
-    nbytes      int64[n]    out: encoded bytes, 0 for a chunk that is all fill and left out
-    forms       uint8[n]    out: ABSENT, COMPRESSED or STORED
-    crcs        uint32[n]   out: crc32c of the encoded bytes without an inner checksum (so equal to that); 0
-                for a chunk that is left out
+    files       int64[n]    packed: the shard file of each chunk, those of one file together. They follow each
+                            other without a gap from ``slots[0]`` on, each file's at a page, and ``slots``
+                            becomes where each was put. ``NOT_PACKED``: each in its own slot
+    tools       of the calling thread: (int64[4], its compressor states; uint8, the codec's scratch_bytes)
+    encoded     out, ``room_for(n)``: (int64[n], encoded bytes, 0 for a chunk that is all fill and left out;
+                uint8[n], ABSENT, COMPRESSED or STORED; uint32[n], crc32c of the encoded bytes without an
+                inner checksum, so equal to that, 0 for a chunk that is left out)
+
+    Tuples, not named ones: these cost a microsecond each at every call.
     """
+    frame_row_bytes, chunk_rows, row_bytes, fill_row, keep_empty = cut
+    (contexts, scratch), (nbytes, forms, crcs) = tools, encoded
     checksum, chunk_bytes = codec[6], codec[7]
     room = capacity - (CHECKSUM_BYTES if checksum else 0)
     fill, work = int(fill_row.ctypes.data), int(scratch.ctypes.data)
@@ -123,9 +121,9 @@ def encode_chunks(
         out = bytes_at(address, capacity)
         written, form = 0, COMPRESSED
         if NATIVE_AVAILABLE:
-            written = _compress(out, address, room, codec, block_bytes, contexts, work, source)
+            written = _compress(out, address, room, codec, contexts, work, source)
         if written == 0:
-            written, form = _store(out, address, codec, block_bytes, source), STORED
+            written, form = _store(out, address, codec, source), STORED
         crc = np.int64(crc32c_at(address, written))  # uint64 here would become float64 below
         if checksum:
             put_u32(out, written, crc)

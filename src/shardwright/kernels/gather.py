@@ -4,6 +4,10 @@ A chunk of a slab holds, for each of its frames in storage order, ``chunk_rows``
 Rows and columns past the frame's edge, and whole frames that never came (address 0), are fill value. Rows are
 copied with memcpy block by block, so that the filter that follows reads a block that is still in L2; a pixel
 loop here costs half of everything.
+
+``source`` is one chunk as kernels hand it to each other: (frames int64[P], the addresses of the frames; bytes
+of a frame's row; the chunk's row of the plane table; chunk_rows; row_bytes; address of one row of fill; bytes
+of the chunk).
 """
 
 from __future__ import annotations
@@ -26,19 +30,9 @@ CACHE_LINE_BYTES = 64
 
 
 @njit(nogil=True, cache=CACHE)
-def gather_range(
-    frames: Any,
-    frame_row_bytes: int,
-    chunk: Any,
-    chunk_rows: int,
-    row_bytes: int,
-    fill_row: int,
-    start: int,
-    stop: int,
-    to: int,
-) -> None:
-    """Copy bytes [start, stop) of a chunk to address ``to``. ``chunk`` is one row of the plane table,
-    ``fill_row`` the address of one row of fill."""
+def gather_range(source: Any, start: int, stop: int, to: int) -> None:
+    """Copy bytes [start, stop) of a chunk to address ``to``."""
+    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, _ = source
     top, left, rows, width = (
         chunk[PLANE_TOP],
         chunk[PLANE_LEFT_BYTES],
@@ -101,22 +95,13 @@ def _split_pixels(source: int, count: int, low: int, high: int) -> None:
 
 
 @njit(nogil=True, cache=CACHE)
-def gather_shuffled_16(
-    frames: Any,
-    frame_row_bytes: int,
-    chunk: Any,
-    chunk_rows: int,
-    row_bytes: int,
-    fill_row: int,
-    start: int,
-    stop: int,
-    to: int,
-) -> None:
+def gather_shuffled_16(source: Any, start: int, stop: int, to: int) -> None:
     """``gather_range`` and the shuffle filter in one pass, for 16-bit pixels: all low bytes of [start, stop)
     at ``to``, then all high bytes.
 
     Saves a write and a read of every pixel. ``start`` and ``stop`` are even.
     """
+    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, _ = source
     top, left, rows, width = (
         chunk[PLANE_TOP],
         chunk[PLANE_LEFT_BYTES],

@@ -40,10 +40,8 @@ def put_blosc_header(
 
 
 @njit(nogil=True, cache=CACHE)
-def store_blosc(
-    out: Any, address: int, typesize: int, format_number: int, block_bytes: int, source: Any
-) -> int:
-    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
+def store_blosc(out: Any, address: int, codec: Any, source: Any) -> int:
+    format_number, typesize, block_bytes, chunk_bytes = codec[2], codec[5], codec[8], source[6]
     put_blosc_header(
         out,
         BLOSC_MEMCPYED | (format_number << 5),
@@ -52,23 +50,13 @@ def store_blosc(
         block_bytes,
         chunk_bytes + BLOSC_HEADER_BYTES,
     )
-    gather_range(
-        frames,
-        frame_row_bytes,
-        chunk,
-        chunk_rows,
-        row_bytes,
-        fill_row,
-        0,
-        chunk_bytes,
-        address + BLOSC_HEADER_BYTES,
-    )
+    gather_range(source, 0, chunk_bytes, address + BLOSC_HEADER_BYTES)
     return int(chunk_bytes + BLOSC_HEADER_BYTES)
 
 
 @njit(nogil=True, cache=CACHE)
 def store_zstd(out: Any, address: int, source: Any) -> int:
-    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
+    chunk_bytes = source[6]
     put_u32(out, 0, 0xFD2FB528)
     out[4] = 0xA0  # single segment, content size in 4 bytes
     put_u32(out, 5, chunk_bytes)
@@ -78,17 +66,7 @@ def store_zstd(out: Any, address: int, source: Any) -> int:
         header = ((stop - start) << 3) | (1 if stop == chunk_bytes else 0)  # block type 0: raw
         for i in range(3):
             out[position + i] = (header >> (8 * i)) & 0xFF
-        gather_range(
-            frames,
-            frame_row_bytes,
-            chunk,
-            chunk_rows,
-            row_bytes,
-            fill_row,
-            start,
-            stop,
-            address + position + 3,
-        )
+        gather_range(source, start, stop, address + position + 3)
         position += 3 + stop - start
     return position
 
@@ -103,7 +81,7 @@ def put_gzip_header(out: Any) -> None:
 
 @njit(nogil=True, cache=CACHE)
 def store_gzip(out: Any, address: int, source: Any) -> int:
-    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
+    chunk_bytes = source[6]
     put_gzip_header(out)
     position = GZIP_HEADER_BYTES
     crc = 0
@@ -112,17 +90,7 @@ def store_gzip(out: Any, address: int, source: Any) -> int:
         length = stop - start
         out[position] = 1 if stop == chunk_bytes else 0
         put_u32(out, position + 1, length | ((length ^ 0xFFFF) << 16))
-        gather_range(
-            frames,
-            frame_row_bytes,
-            chunk,
-            chunk_rows,
-            row_bytes,
-            fill_row,
-            start,
-            stop,
-            address + position + 5,
-        )
+        gather_range(source, start, stop, address + position + 5)
         crc = zlib_crc32(crc, address + position + 5, length)
         position += 5 + length
     put_u32(out, position, crc)
@@ -132,6 +100,6 @@ def store_gzip(out: Any, address: int, source: Any) -> int:
 
 @njit(nogil=True, cache=CACHE)
 def store_plain(address: int, source: Any) -> int:
-    frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, chunk_bytes = source
-    gather_range(frames, frame_row_bytes, chunk, chunk_rows, row_bytes, fill_row, 0, chunk_bytes, address)
+    chunk_bytes = source[6]
+    gather_range(source, 0, chunk_bytes, address)
     return int(chunk_bytes)

@@ -7,13 +7,13 @@ import threading
 
 import numpy as np
 
-from shardwright.codecs.parameters import KIND_NONE
+from shardwright.codecs.parameters import KIND_NONE, CodecParameters
 
 from . import CACHE_FOLDER
 from .cache import is_compiled, note_compiled
 from .contexts import CompressorContexts
 from .copy import copy_streaming
-from .encode import NOT_PACKED, encode_chunks
+from .encode import NOT_PACKED, encode_chunks, room_for
 from .journal import journal_chunks, journal_frames, stage_frames
 from .place import place_frames, slabs_and_places
 from .write import start_writeback, write_runs, write_slots
@@ -44,25 +44,17 @@ def warm_up() -> None:
 def _run_each() -> None:
     contexts = CompressorContexts()
     frame, slot = np.ones(64, np.uint8), np.zeros(4096, np.uint8)
-    codec = np.array([KIND_NONE, 0, 0, 0, 0, 1, 1, 64], np.int64)
+    codec = CodecParameters(KIND_NONE, 0, 0, 0, 0, 1, checksum=True, chunk_bytes=64)
     encode_chunks(
         np.array([frame.ctypes.data], np.int64),
-        8,
         np.array([[0, 0, 8, 8]], np.int64),
+        (8, 8, 8, np.zeros(8, np.uint8), False),
+        codec.as_array(),
         np.array([slot.ctypes.data], np.int64),
-        NOT_PACKED,
         slot.size,
-        8,
-        8,
-        codec,
-        64,
-        False,
-        np.zeros(8, np.uint8),
-        contexts.addresses,
-        np.zeros(128, np.uint8),
-        np.zeros(1, np.int64),
-        np.zeros(1, np.uint8),
-        np.zeros(1, np.uint32),
+        NOT_PACKED,
+        (contexts.addresses, np.zeros(128, np.uint8)),
+        room_for(1),
     )
     contexts.close()
     copy_streaming(int(slot.ctypes.data), int(frame.ctypes.data), frame.size)

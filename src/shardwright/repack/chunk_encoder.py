@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from shardwright.codecs.parameters import CodecParameters, codec_of
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.encode import NOT_PACKED, encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,6 @@ class ChunkEncoder:
         codec = codec_parameters(array)
         self.array = array
         self._codec = codec.as_array()
-        self._block_bytes = codec.block_bytes
         self._capacity = codec.max_encoded_bytes
         self._slots = np.empty(_batch_chunks(array, codec) * self._capacity, np.uint8)
         self._scratch = np.empty(codec.scratch_bytes, np.uint8)
@@ -139,26 +138,14 @@ class ChunkEncoder:
     ) -> EncodedChunks:
         count, itemsize = len(numbers), self.array.dtype.itemsize
         addresses = int(self._slots.ctypes.data) + self._capacity * np.arange(count, dtype=np.int64)
-        nbytes, forms, crcs = np.zeros(count, np.int64), np.zeros(count, np.uint8), np.zeros(count, np.uint32)
+        chunk_rows, chunk_columns = self.array.chunk_shape[-2:]
+        frame_row_bytes, row_bytes = values.shape[-1] * itemsize, chunk_columns * itemsize
+        cut = (frame_row_bytes, chunk_rows, row_bytes, self._fill_row, False)
+        tools, encoded = (self._contexts.addresses, self._scratch), room_for(count)
         encode_chunks(
-            frames,
-            values.shape[-1] * itemsize,
-            geometry,
-            addresses,
-            NOT_PACKED,
-            self._capacity,
-            self.array.chunk_shape[-2],
-            self.array.chunk_shape[-1] * itemsize,
-            self._codec,
-            self._block_bytes,
-            False,
-            self._fill_row,
-            self._contexts.addresses,
-            self._scratch,
-            nbytes,
-            forms,
-            crcs,
+            frames, geometry, cut, self._codec, addresses, self._capacity, NOT_PACKED, tools, encoded
         )
+        nbytes, _, crcs = encoded
         return EncodedChunks(numbers, addresses, nbytes, crcs)
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from shardwright.codecs.decode import HEAD_BYTES, decode_chunk_into, describe_ch
 from shardwright.codecs.degrade import degrade_ladder
 from shardwright.codecs.parameters import FILTERS, KIND_BLOSC, CodecParameters, codec_of
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.encode import NOT_PACKED, encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import CodecError, ConfigError, ShardFormatError, SpecError
 
@@ -154,27 +154,21 @@ class Recoder:
     def _encode(self) -> UInt8s:
         """The decoded chunk, encoded. To the kernel it is one frame of one row."""
         chunk_bytes = self._array.chunk_bytes
-        nbytes = np.zeros(1, np.int64)
+        never_read = np.zeros(1, np.uint8)  # the row is as long as the frame
+        # a chunk that is there stays there, even when all of it is fill value
+        cut, encoded = (chunk_bytes, 1, chunk_bytes, never_read, True), room_for(1)
         encode_chunks(
             np.array([self._decoded.ctypes.data], np.int64),
-            chunk_bytes,
             np.array([[0, 0, 1, chunk_bytes]], np.int64),
-            np.array([self._encoded.ctypes.data], np.int64),
-            NOT_PACKED,
-            self._encoded.size,
-            1,
-            chunk_bytes,
+            cut,
             self._codec.as_array(),
-            self._codec.block_bytes,
-            True,  # a chunk that is there stays there, even when all of it is fill value
-            np.zeros(1, np.uint8),  # never read: the row is as long as the frame
-            self._contexts.addresses,
-            self._scratch,
-            nbytes,
-            np.zeros(1, np.uint8),
-            np.zeros(1, np.uint32),
+            np.array([self._encoded.ctypes.data], np.int64),
+            self._encoded.size,
+            NOT_PACKED,
+            (self._contexts.addresses, self._scratch),
+            encoded,
         )
-        return self._encoded[: int(nbytes[0])]
+        return self._encoded[: int(encoded[0][0])]
 
     def close(self) -> None:
         self._contexts.close()

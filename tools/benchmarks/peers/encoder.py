@@ -10,7 +10,7 @@ from benchmarks.case import Case, Frames
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.contexts import CompressorContexts
-from shardwright.kernels.encode import NOT_PACKED, encode_chunks
+from shardwright.kernels.encode import NOT_PACKED, encode_chunks, room_for
 from shardwright.shard.layout import ArrayLayout
 
 
@@ -32,42 +32,36 @@ class SlabKernel:
         self._compressed = case.compressed
         self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, index_at_start=False)
         self.chunks = len(self.layout.plane.geometry)
-        self._codec, self._block_bytes = codec.as_array(), codec.block_bytes
+        self._codec = codec.as_array()
         self._contexts = CompressorContexts()
-        self._scratch = np.zeros(codec.scratch_bytes, np.uint8)
+        self._tools = (self._contexts.addresses, np.zeros(codec.scratch_bytes, np.uint8))
         self.slots = np.zeros((self.chunks, self.layout.slot_bytes), np.uint8)
         self._addresses = self.slots.ctypes.data + self.layout.slot_bytes * np.arange(
             self.chunks, dtype=np.int64
         )
-        self._fill_row = np.zeros(self.layout.plane.row_bytes, np.uint8)
-        self.nbytes = np.zeros(self.chunks, np.int64)
-        self._forms = np.zeros(self.chunks, np.uint8)
-        self._crcs = np.zeros(self.chunks, np.uint32)
+        chunks = self.layout.plane
+        fill_row = np.zeros(chunks.row_bytes, np.uint8)
+        self._cut = (chunks.frame_row_bytes, chunks.chunk_rows, chunks.row_bytes, fill_row, False)
+        self._encoded = room_for(self.chunks)
+        self.nbytes = self._encoded[0]
 
     def encode(self, first: int, stop: int) -> int:
         """Encode chunks [first, stop) of the slab into ``slots``; returns their encoded bytes."""
         plane, part = self.layout.plane, slice(first, stop)
+        nbytes, forms, crcs = (array[part] for array in self._encoded)
         addresses = np.array([frame.ctypes.data for frame in self.frames], np.int64)
         encode_chunks(
             addresses,
-            plane.frame_row_bytes,
             plane.geometry[part],
-            self._addresses[part],
-            NOT_PACKED,
-            self.layout.slot_bytes,
-            plane.chunk_rows,
-            plane.row_bytes,
+            self._cut,
             self._codec,
-            self._block_bytes,
-            False,
-            self._fill_row,
-            self._contexts.addresses,
-            self._scratch,
-            self.nbytes[part],
-            self._forms[part],
-            self._crcs[part],
+            self._addresses[part],
+            self.layout.slot_bytes,
+            NOT_PACKED,
+            self._tools,
+            (nbytes, forms, crcs),
         )
-        return int(self.nbytes[part].sum())
+        return int(nbytes.sum())
 
     def decoded(self, chunk: int) -> npt.NDArray[np.uint16]:
         """One encoded chunk of the slab as numcodecs reads it."""

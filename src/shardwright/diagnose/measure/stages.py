@@ -4,7 +4,6 @@ other words."""
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwright.acquire.encoding import SlabEncoder
 from shardwright.acquire.limits import chunks_per_task
 from shardwright.acquire.workers import WorkerState
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.ingest.loopback import ipc_rate
-from shardwright.kernels.encode import NOT_PACKED, encode_chunks
+from shardwright.kernels.encode import NOT_PACKED
+from shardwright.model.degrade_level import DegradeLevel
 from shardwright.model.errors import StorageError
-from shardwright.shard.layout import PAGE_BYTES, ArrayLayout, page_aligned
+from shardwright.shard.layout import PAGE_BYTES, page_aligned
 from shardwright.storage.measured_file import MeasuredFile
 from shardwright.storage.ring import Ring
 
@@ -109,55 +110,26 @@ class SlabKernel:
 
     def __init__(self, spec: ArraySpec, frames: np.ndarray[Any, Any]) -> None:
         grid = Grid.of(spec)
-        codec = CodecParameters.of(spec, grid.chunk_bytes)
-        self.layout = ArrayLayout.of(grid, codec.max_encoded_bytes, spec.index_location == "start")
-        self.chunks = len(self.layout.plane.file)
+        self._encoder = SlabEncoder(spec, grid)
+        self.layout, self.chunks = self._encoder.layout, self._encoder.chunks_per_slab
         self.slab_bytes = grid.frames_per_slab * grid.frame_bytes
-        plane = self.layout.plane
         self._addresses = [frame.ctypes.data for frame in frames]
         self._frames = frames  # whose addresses these are
         self._frames_per_slab = grid.frames_per_slab
-        self._codec, self._block_bytes, self._scratch_bytes = (
-            codec.as_array(),
-            codec.block_bytes,
-            codec.scratch_bytes,
-        )
-        self._keep_empty = spec.write_empty_chunks
-        self._fill_row = np.frombuffer(
-            spec.fill_bytes() * (plane.row_bytes // spec.itemsize), np.uint8
-        ).copy()
-        tasks = math.ceil(self.chunks / chunks_per_task(grid, codec))
-        self.ranges = [(self.chunks * i // tasks, self.chunks * (i + 1) // tasks) for i in range(tasks)]
+        codec = CodecParameters.of(spec, grid.chunk_bytes)
+        self.ranges = self._encoder.task_ranges(chunks_per_task(grid, codec))
         self.encoded_bytes = np.zeros(self.chunks, np.int64)  # of the last slab
 
     def encode(self, slab: int, first: int, stop: int, state: WorkerState) -> np.ndarray:
         """int64[stop - first]: addresses of the encoded chunks in the worker's buffer; their lengths in
         ``encoded_bytes``."""
-        plane, part, count = self.layout.plane, slice(first, stop), stop - first
+        part, slots = slice(first, stop), state.slots(stop - first, self.layout.slot_bytes)
         begin, distinct = slab * self._frames_per_slab, len(self._addresses)
         frames = np.array(
             [self._addresses[(begin + i) % distinct] for i in range(self._frames_per_slab)], np.int64
         )
-        slots = state.slots(count, self.layout.slot_bytes)
-        encode_chunks(
-            frames,
-            plane.frame_row_bytes,
-            plane.geometry[part],
-            slots,
-            NOT_PACKED,
-            self.layout.slot_bytes,
-            plane.chunk_rows,
-            plane.row_bytes,
-            self._codec,
-            self._block_bytes,
-            self._keep_empty,
-            self._fill_row,
-            state.contexts.addresses,
-            state.scratch(self._scratch_bytes),
-            self.encoded_bytes[part],
-            np.zeros(count, np.uint8),
-            np.zeros(count, np.uint32),
-        )
+        nbytes, _, _ = self._encoder.to_slots(frames, part, slots, NOT_PACKED, state, DegradeLevel.CONFIGURED)
+        self.encoded_bytes[part] = nbytes
         return slots
 
 
