@@ -33,9 +33,7 @@ ROOM = Path(shardwright.acquire.__file__).parent
 OF_THE_CORE = (
     "core",
     "groups",
-    "life",
-    "row_files",
-    "steps",
+    "states",
     "assembly",
     "encoding_desk",
     "staging_desk",
@@ -43,7 +41,7 @@ OF_THE_CORE = (
     "recorder",
     "telling",
     "accounts",
-    "holes",
+    "closed_rows",
     "commands",
     "reports",
 )

@@ -83,19 +83,8 @@ def test_place_frames_equals_its_twin(grid, data):
     rows: dict[int, reference.SlabRow] = {}
     first = opened = 0
     while True:
-        done, done_rows, missing = place_frames(
-            first,
-            *batch,
-            *tables(grid),
-            slab,
-            addresses,
-            sequences,
-            records,
-            held,
-            expected,
-            fates,
-            completed,
-        )
+        table = (slab, addresses, sequences, records, held, expected)
+        done, done_rows, missing = place_frames(first, tuple(batch), tables(grid), table, fates, completed)
         twin = reference.place_frames(rows, first, frames, tuple(t.tolist() for t in tables(grid)))
         assert (done, [int(slab[r]) for r in completed[:done_rows]], missing) == twin[:3]
         assert {i: fates[i] == DUPLICATE for i in range(first, done)} == twin[3]

@@ -21,7 +21,7 @@ UNSTAGED, ON_ITS_WAY = -1, -2  # in ``staging_slot``; 0 and more: the slot that 
 
 
 def grid_tables(grid: Grid) -> tuple[np.ndarray, ...]:
-    """A grid as the kernels of ``kernels.place`` read it."""
+    """The grid as the kernels of ``kernels.place`` read it."""
     return tuple(
         np.array(t, np.int64) for t in (grid.counts, grid.chunk, grid.slab_counts, grid.slab_strides)
     )
@@ -77,11 +77,9 @@ class SlabTable:
     ) -> tuple[int, list[int], int]:
         """``kernels.place.place_frames`` on this table: (frames done, rows completed, slab without a row or
         -1)."""
-        words = records.view(np.int64).reshape(records.size, -1)
-        state = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
-        done, count, missing = place_frames(
-            first, positions, sequences, addresses, words, *self.grid_tables, *state, fates, self._completed
-        )
+        batch = (positions, sequences, addresses, records.view(np.int64).reshape(records.size, -1))
+        table = (self._taking, self.addresses, self.sequences, self._words, self.frames, self.expected)
+        done, count, missing = place_frames(first, batch, self.grid_tables, table, fates, self._completed)
         rows = self._completed[:count].tolist()
         for row in rows:
             del self._collecting[int(self.slab[row])]

@@ -45,35 +45,20 @@ def slabs_and_places(positions: Any, counts: Any, chunk: Any, slab_counts: Any, 
 
 
 @njit(nogil=True, cache=CACHE)
-def place_frames(
-    first: int,
-    positions: Any,
-    sequences: Any,
-    addresses: Any,
-    records: Any,
-    counts: Any,
-    chunk: Any,
-    slab_counts: Any,
-    slab_strides: Any,
-    row_slab: Any,
-    row_addresses: Any,
-    row_sequences: Any,
-    row_records: Any,
-    row_frames: Any,
-    row_expected: Any,
-    fates: Any,
-    completed: Any,
-) -> Any:
+def place_frames(first: int, batch: Any, grid: Any, table: Any, fates: Any, completed: Any) -> Any:
     """Place frames first, first+1, ... of a batch.
 
-    positions, sequences, addresses  int64[n]; records int64[n, w]: each frame's record as w words
-    row_slab       int64[R]    which slab a row collects, -1 when free
-    row_addresses  int64[R,P]  0 where no frame has come; row_sequences and row_records[R,P,w] alike;
-                   row_frames, row_expected int64[R] count frames
-    fates          uint8[n]    out: PLACED or DUPLICATE
-    completed      int64[R]    out: rows whose last frame came, in order
+    batch      (positions, sequences, addresses: int64[n]; records int64[n,w]: each frame's record as w words)
+    grid       (counts, chunk, slab counts, slab strides), as ``slab_and_place`` takes them
+    table      (int64[R]: which slab a row collects, -1 when free; addresses int64[R,P]: 0 where no frame has
+               come; sequences int64[R,P]; records int64[R,P,w]; frames, expected int64[R])
+    fates      uint8[n]    out: PLACED or DUPLICATE
+    completed  int64[R]    out: rows whose last frame came, in order
     Returns (frames done, rows completed, slab that has no row or -1).
     """
+    positions, sequences, addresses, records = batch
+    counts, chunk, slab_counts, slab_strides = grid
+    row_slab, row_addresses, row_sequences, row_records, row_frames, row_expected = table
     done_rows, row = 0, 0
     for i in range(first, positions.size):
         slab, place = slab_and_place(positions[i], counts, chunk, slab_counts, slab_strides)

@@ -70,4 +70,4 @@ def _run_each() -> None:
     words, axes = np.zeros((1, 16), np.int64), (one, one, one, one)
     row = (0 * one, table, table.copy(), words.reshape(1, 1, -1).copy(), 0 * one, one)
     slabs_and_places(0 * one, *axes)
-    place_frames(0, 0 * one, 0 * one, one, words, *axes, *row, np.zeros(1, np.uint8), 0 * one)
+    place_frames(0, (0 * one, 0 * one, one, words), axes, row, np.zeros(1, np.uint8), 0 * one)
