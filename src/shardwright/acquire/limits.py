@@ -93,19 +93,7 @@ class Limits:
         has these."""
         grid = Grid.of(spec)
         codec = CodecParameters.of(spec, grid.chunk_bytes)
-        least = least_ring_frames(grid, batch_frames)
-        ring = (
-            max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grid.frame_bytes, MESSAGE_BYTES)))
-            if ring_frames is None
-            else ring_frames
-        )
-        if ring < least:
-            raise BudgetError(
-                "ring_frames is too small for this chunking",
-                expected=f"at least {least} frames",
-                got=ring,
-                hint=_smaller_chunks(grid),
-            )
+        ring = _ring_frames(grid, ring_frames, batch_frames)
         rows = max(MIN_ROWS, 2 * grid.open_slabs + -(-ring // grid.frames_per_slab) + 2)
         shard = largest_shard(grid, codec.max_encoded_bytes, spec.index_location == "start")
         files = math.prod(grid.plane_shards)
@@ -189,6 +177,21 @@ class Limits:
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+def _ring_frames(grid: Grid, wish: int | None, batch_frames: int) -> int:
+    """``wish``, or as many as suit the frames' size. Raises ``BudgetError`` when the wish is too small."""
+    least = least_ring_frames(grid, batch_frames)
+    if wish is None:
+        return max(least, min(MAX_RING_FRAMES, SMALL_RING_BYTES // max(grid.frame_bytes, MESSAGE_BYTES)))
+    if wish < least:
+        raise BudgetError(
+            "ring_frames is too small for this chunking",
+            expected=f"at least {least} frames",
+            got=wish,
+            hint=_smaller_chunks(grid),
+        )
+    return wish
 
 
 def message_overhead_bytes(ring_frames: int, transport: str) -> int:
