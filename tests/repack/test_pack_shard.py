@@ -247,7 +247,7 @@ def test_an_uncompressed_chunk_of_another_length_is_seen(store_of):
     assert "uncompressed chunk has the wrong length" in run_task(task(array, 0, 0, 0))["error"]["message"]
 
 
-POINTS = ["create", "preallocate", "write", "index", "truncate", "sync", "read_back", "replace"]
+POINTS = ["create", "preallocate", "write", "index", "truncate", "sync", "read_back", "rename"]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
@@ -289,7 +289,7 @@ def test_the_bytes_are_durable_before_the_name_and_the_name_before_success(store
         "compact.before_index",
         "compact.before_sync",
         "compact.before_read_back",
-        "compact.before_replace",
+        "compact.before_rename",
     ]
     assert [name for name in dict.fromkeys(seen) if name in order] == order
     assert seen[-1] == "directory.before_sync"

@@ -82,9 +82,9 @@ def crop(path: Path, frames: int) -> None:
 @pytest.mark.parametrize(
     ("options", "left", "point"),
     [
-        ({}, 5, "compact.before_replace"),
-        ({"recompress": RECOMPRESS}, 5, "compact.before_replace"),
-        ({"trim": True}, 2, "compact.before_replace"),
+        ({}, 5, "compact.before_rename"),
+        ({"recompress": RECOMPRESS}, 5, "compact.before_rename"),
+        ({"trim": True}, 2, "compact.before_rename"),
         ({"trim": True}, 0, "compact.before_drop"),
     ],
 )

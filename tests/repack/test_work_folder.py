@@ -79,7 +79,7 @@ def die_while_packing(array: StoredArray, point: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("point", ["compact.before_index", "compact.before_replace", "directory.before_sync"])
+@pytest.mark.parametrize("point", ["compact.before_index", "compact.before_rename", "directory.before_sync"])
 def test_what_a_dead_job_left_is_cleared_and_done_again(store_of, point):
     array = store_of()
     assert die_while_packing(array, point) == 9

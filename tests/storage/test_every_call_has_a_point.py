@@ -44,7 +44,8 @@ EXCEPTIONS = {
     "storage/files.py:replace_by_rename": "its caller has the point",
     "storage/ring.py:Ring.__init__": "memory, no filesystem",
     "storage/ring.py:_allocate": "memory, no filesystem",
-    "storage/working_file.py:WorkingFile._write_all": "its callers have the point",
+    "storage/files.py:write_all": "its callers have the point",
+    "storage/working_file.py:WorkingFile.__init__": "preallocate is AtomicFile.preallocate",
     "storage/choose_io.py:_takes_direct_writes": "a probe before the store holds anything; its failure is "
     "an answer",
     "storage/measured_file.py:MeasuredFile.__init__": "a file without a name, to measure with; its failure "

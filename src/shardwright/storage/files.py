@@ -13,7 +13,7 @@ import mmap
 import os
 import stat
 import struct
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from time import monotonic, sleep
 from typing import IO, TYPE_CHECKING
 
@@ -23,7 +23,9 @@ from .failpoints import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
+    from typing import Self
 
 _FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 0x01, 0x02
 _RENAME_NOREPLACE = 1
@@ -137,12 +139,12 @@ def pieces_of(descriptor: int, *, skip_unreadable: bool = False) -> Iterator[tup
             start += len(piece)
 
 
-def write_all(descriptor: int, offset: int, data: bytes) -> None:
-    """Raises ``OSError``."""
-    reach("files.before_write")
-    while data:
-        done = os.pwrite(descriptor, data, offset)
-        data, offset = data[done:], offset + done
+def write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
+    """All of ``data``, however little one call writes. Raises ``OSError``."""
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(descriptor, view, offset)
+        view, offset = view[done:], offset + done
 
 
 def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
@@ -161,6 +163,7 @@ def renew(path: Path, *, again: bool, failed: Callable[[], None]) -> None:
             again = True
         for offset, piece in pieces_of(descriptor, skip_unreadable=True) if again else ():
             try:
+                reach("files.before_write")
                 write_all(descriptor, offset, piece)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
@@ -281,6 +284,80 @@ def make_directories(path: Path) -> None:
         sync_directory(directory.parent)
 
 
+class AtomicFile:
+    """A file that gets its name whole and durable, or not at all.
+
+        AtomicFile(path) ──▶ write ... ──▶ sync ──▶ replace, or take_name
+        leaving the context before that deletes it: what has the name keeps it
+
+    Failpoints: ``KIND.before_create``, ``before_preallocate``, ``before_write``, ``before_sync``,
+    ``before_rename``, ``before_discard``. Every step raises ``StorageError`` (``StorageFullError``).
+    """
+
+    def __init__(self, path: Path, kind: str, *, called: Path | None = None, mode: int = 0o644) -> None:
+        """``path`` is the name until then, and must not exist. ``called``: what errors call it."""
+        self.path, self._kind, self._called = path, kind, called or path
+        with storage_errors("write", self._called):
+            reach(f"{kind}.before_create")
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+    def preallocate(self, nbytes: int) -> None:
+        with storage_errors("preallocate", self._called):
+            reach(f"{self._kind}.before_preallocate")
+            preallocate(self.descriptor, nbytes)
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        with storage_errors("write", self._called):
+            reach(f"{self._kind}.before_write")
+            write_all(self.descriptor, offset, data)
+
+    def sync(self, *, forget: bool = False) -> None:
+        """``forget``: its bytes leave the page cache, so that what is read next comes from the disk."""
+        with storage_errors("write", self._called):
+            reach(f"{self._kind}.before_sync")
+            os.fsync(self.descriptor)
+            if forget:
+                os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def replace(self, target: Path, may_replace: AbstractContextManager[None] | None = None) -> None:
+        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open
+        keeps the old. ``may_replace`` is entered right before, and left right behind."""
+        with storage_errors("write", target):
+            reach(f"{self._kind}.before_rename")
+            with may_replace or nullcontext():
+                self.path.replace(target)
+        self._named(target)
+
+    def take_name(self, target: Path) -> None:
+        """As ``replace``, but raises ``OutputExistsError`` when there is such a file."""
+        reach(f"{self._kind}.before_rename")
+        rename_without_replacing(self.path, target)
+        self._named(target)
+
+    def _named(self, target: Path) -> None:
+        self.path = target
+        self._close()
+        sync_directory(target.parent)
+
+    def discard(self) -> None:
+        """Delete it, unless it has its name. Never raises: what stays is a leftover."""
+        if self.descriptor >= 0:
+            self._close()
+            with suppress(OSError):
+                reach(f"{self._kind}.before_discard")
+                self.path.unlink()
+
+    def _close(self) -> None:
+        os.close(self.descriptor)
+        self.descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+
 def replace_file(
     path: Path, data: bytes, may_replace: Callable[[], None] = lambda: None, *, writer: int | None = None
 ) -> None:
@@ -292,18 +369,20 @@ def replace_file(
     (``delete_new_files``), and has its own under another name.
     """
     temporary = path.with_name(f".{path.name}.new" if writer is None else f".{path.name}.{writer}.new")
+
+    @contextmanager
+    def asked() -> Iterator[None]:
+        may_replace()
+        yield
+
     with storage_errors("write", path):
-        try:
-            reach("replace.before_delete")
-            temporary.unlink(missing_ok=True)  # of an earlier try
-            _write_synced(temporary, data)
-            reach("replace.before_rename")
-            may_replace()
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)  # on a full disk it would hold the last free blocks
-            raise
-    sync_directory(path.parent)
+        reach("replace.before_delete")
+        temporary.unlink(missing_ok=True)  # of an earlier try
+    # discarded on failure: on a full disk it would hold the last free blocks
+    with AtomicFile(temporary, "replace", called=path) as new:
+        new.write(0, data)
+        new.sync()
+        new.replace(path, asked())
 
 
 def delete_new_files(path: Path, *, below: int) -> None:
@@ -338,7 +417,15 @@ def remove_own(path: Path, descriptor: int, kind: str) -> None:
 def write_file(path: Path, data: bytes) -> None:
     """A whole file whose bytes are durable; its name is so after ``sync_directory``."""
     with storage_errors("write", path):
-        _write_synced(path, data)
+        reach("replace.before_open")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            reach("replace.before_write")
+            write_all(descriptor, 0, data)
+            reach("replace.before_sync")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def append_file(path: Path, data: bytes, kind: str) -> None:
@@ -409,17 +496,3 @@ def publish_folder(source: Path, target: Path) -> None:
     sync_directory(target.parent)
     if source.parent != target.parent:
         sync_directory(source.parent)
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    reach("replace.before_open")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(data)
-        reach("replace.before_write")
-        while view:
-            view = view[os.write(descriptor, view) :]
-        reach("replace.before_sync")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The file that is to take another one's place: preallocated, filled front to back in pieces, synced, read
+"""A shard that is to take another one's place: preallocated, filled front to back in pieces, synced, read
 back from the disk, renamed.
 
     create ──▶ write_piece ... ──▶ write ──▶ finish ──▶ read_pieces ──▶ replace
@@ -18,7 +18,6 @@ import os
 import pwd
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +26,7 @@ import numpy.typing as npt
 from shardwright.model.errors import StorageError
 
 from .failpoints import reach
-from .files import preallocate, set_direct, storage_errors, sync_directory
+from .files import AtomicFile, set_direct, storage_errors, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,27 +53,28 @@ def _buffers() -> tuple[Buffer, Buffer]:
 
 
 class WorkingFile:
-    """Owns the descriptor and, until ``replace``, the name ``path``. A context manager: leaving it before
-    ``replace`` deletes the file."""
+    """A context manager: leaving it before ``replace`` deletes the file."""
 
     def __init__(self, path: Path, nbytes: int, like: os.stat_result) -> None:
         """``nbytes``: as long as it may become. It gets the mode and owner of ``like``. Raises
         ``StorageFullError``, ``StorageError``."""
-        self.path = path
-        with storage_errors("preallocate", path):
-            reach("compact.before_create")
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
+        self._file = AtomicFile(path, "compact", mode=0o600)
+        self._descriptor = self._file.descriptor
+        try:
+            with storage_errors("write", path):
                 own = os.fstat(self._descriptor)
                 if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
                     self._give_to(like)
                 os.fchmod(self._descriptor, like.st_mode & 0o7777)
-                reach("compact.before_preallocate")
-                preallocate(self._descriptor, max(1, -(-nbytes // BLOCK_BYTES)) * BLOCK_BYTES)
-                self._direct = self._set_direct(True)
-            except BaseException:
-                self.discard()
-                raise
+            self._file.preallocate(max(1, -(-nbytes // BLOCK_BYTES)) * BLOCK_BYTES)
+            self._direct = self._set_direct(True)
+        except BaseException:
+            self._file.discard()
+            raise
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
 
     def _give_to(self, like: os.stat_result) -> None:
         try:
@@ -121,34 +121,27 @@ class WorkingFile:
         with storage_errors("write", self.path):
             reach("compact.before_write")
             try:
-                self._write_all(offset, piece)
+                write_all(self._descriptor, offset, piece)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
                 # it takes the flag and refuses the write: some network filesystems
                 self._direct = not self._set_direct(False)
-                self._write_all(offset, piece)
+                write_all(self._descriptor, offset, piece)
 
     def write(self, offset: int, data: bytes) -> None:
         """Something small (the index) anywhere, once all pieces are written. Raises ``StorageError``."""
         with storage_errors("write", self.path):
             reach("compact.before_index")
             self._set_direct(False)
-            self._write_all(offset, memoryview(data))
-
-    def _write_all(self, offset: int, data: memoryview) -> None:
-        while data:
-            count = os.pwrite(self._descriptor, data, offset)
-            data, offset = data[count:], offset + count
+            write_all(self._descriptor, offset, data)
 
     def finish(self, nbytes: int) -> None:
         """Cut it to its length and make its bytes durable. Once. Raises ``StorageError``."""
         with storage_errors("sync", self.path):
             reach("compact.before_truncate")
             os.ftruncate(self._descriptor, nbytes)
-            reach("compact.before_sync")
-            os.fsync(self._descriptor)
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        self._file.sync(forget=True)
 
     def read_pieces(self) -> Iterator[tuple[int, Buffer]]:
         """(offset, bytes) of the whole file as the disk has it, piece by piece; a piece is valid until the
@@ -193,27 +186,8 @@ class WorkingFile:
         return buffer[:nbytes]
 
     def replace(self, target: Path, may_replace: AbstractContextManager[None]) -> None:
-        """Take the name of ``target``, durably: who opens it sees the old bytes or the new; who has it open
-        keeps the old. ``may_replace`` is entered right before, and left right behind. ``StorageError``."""
-        with storage_errors("replace", target):
-            reach("compact.before_replace")
-            with may_replace:
-                self.path.replace(target)
-        self.path = target
-        self._close()
-        sync_directory(target.parent)
-
-    def discard(self) -> None:
-        """Delete it. Never raises: what stays is a leftover that the next run clears."""
-        if self._descriptor >= 0:
-            self._close()
-            with suppress(OSError):
-                reach("compact.before_discard")
-                self.path.unlink()
-
-    def _close(self) -> None:
-        os.close(self._descriptor)
-        self._descriptor = -1
+        """As ``AtomicFile.replace``."""
+        self._file.replace(target, may_replace)
 
     def __enter__(self) -> WorkingFile:
         return self
@@ -221,7 +195,7 @@ class WorkingFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.discard()
+        self._file.discard()
 
 
 def _user_name(uid: int) -> str:
