@@ -23,7 +23,6 @@ from shardwright.read.store import open_store
 from shardwright.read.verify import verify_store
 from shardwright.recovery.recover import recover_store
 from shardwright.recovery.resume import restore
-from shardwright.recovery.take_over import _copy_file
 from shardwright.repack.shards import _open_keys
 from shardwright.storage import failpoints
 
@@ -242,20 +241,6 @@ def test_a_take_over_that_was_cut_short_is_one_for_whoever_comes_next(
     send(drive, range(20), 20)
     assert verify_store(drive.path, threads=1).problems == []
     assert_kept(drive, range(8))
-
-
-def test_a_copy_has_what_its_source_has(tmp_path):
-    """Holes among the data, as preallocated files have them."""
-    rng, source, target = np.random.default_rng(3), tmp_path / "source", tmp_path / "target"
-    for _ in range(12):
-        with source.open("wb") as file:
-            for page in rng.choice(2048, 700, replace=False):
-                file.seek(4096 * int(page))
-                file.write(rng.bytes(4096))
-            file.truncate(2048 * 4096)
-        target.unlink(missing_ok=True)
-        _copy_file(source, target)
-        assert target.read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize("slow_one", ["resumed", "taken over"])

@@ -63,8 +63,7 @@ EXCEPTIONS = {
     "storage/lock.py:StoreLock.replace": "deletes its own leftover first; the rename has a point",
     "storage/slot_file.py:SlotFile.punch": "a gap that cannot be given back stays",
     "acquire/frame_table.py:_build": "an empty folder in the workspace; what goes into it has points",
-    "recovery/take_over.py:_copy_file": "writes a copy that nothing names before the rename, which has a "
-    "point",
+    "storage/files.py:sync_data": "its caller has the point",
 }
 
 

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 from shardwright.model.errors import OutputExistsError, StorageError, StorageFullError
 from shardwright.storage import failpoints, files
 from shardwright.storage.files import (
     append_file,
+    copy_file,
     file_held,
     make_directories,
     preallocate,
@@ -302,3 +304,18 @@ def test_a_sync_that_fails_is_told_at_once_and_another_error_is_none(tmp_path, m
     else:
         renew(path, again=False, failed=lambda: told.append(None))
         assert (told, written) == ([None], [1])
+
+
+def test_a_copy_has_what_its_source_has(tmp_path):
+    """Holes among the data, as preallocated files have them."""
+    rng, source, target = np.random.default_rng(3), tmp_path / "source", tmp_path / "target"
+    for _ in range(12):
+        with source.open("wb") as file:
+            for page in rng.choice(2048, 700, replace=False):
+                file.seek(4096 * int(page))
+                file.write(rng.bytes(4096))
+            file.truncate(2048 * 4096)
+        target.unlink(missing_ok=True)
+        with source.open("rb", buffering=0) as reading:
+            copy_file(reading, target)
+        assert target.read_bytes() == source.read_bytes()

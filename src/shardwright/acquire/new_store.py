@@ -28,7 +28,12 @@ from shardwright.shard.group_files import WORKSPACE
 from shardwright.shard.manifest import delete_manifests, has_manifest, read_manifest
 from shardwright.storage.ballast import Ballast
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import rename_without_replacing, storage_errors, sync_directory
+from shardwright.storage.files import (
+    rename_without_replacing,
+    replace_by_rename,
+    storage_errors,
+    sync_directory,
+)
 from shardwright.storage.lock import StoreLock, is_locked
 
 if TYPE_CHECKING:
@@ -110,7 +115,7 @@ def withdraw(path: Path, lock: StoreLock, *, epoch: int) -> None:
 def _take_name(path: Path, folder: Path) -> None:
     with storage_errors("remove", path):
         reach("store.before_take_name")
-        path.rename(folder)
+        replace_by_rename(path, folder)
 
 
 def _new_name() -> str:

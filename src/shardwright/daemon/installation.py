@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardwright.model.errors import ConfigError, StorageError
+from shardwright.storage.files import replace_by_rename
 
 _HERE = Path(__file__).resolve()
 # in an installed package, in a checkout
@@ -118,7 +119,7 @@ def install(planned: list[PlannedFile]) -> None:
             file.written.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(file.text, encoding="utf-8")
             draft.chmod(0o644)
-            draft.replace(file.written)
+            replace_by_rename(draft, file.written)
         except OSError as error:
             hint = (
                 "Run it as root, or give a --prefix of your own."

@@ -15,7 +15,7 @@ from shardwright.shard.group_files import GroupFiles
 from shardwright.shard.journal import GroupJournal, JournalLayout
 from shardwright.shard.open_shard import OpenShard, make_link
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import make_directories, storage_errors, sync_directory
+from shardwright.storage.files import make_directories, replace_by_rename, storage_errors, sync_directory
 
 from .table import Action
 from .unfinished import DAMAGED
@@ -89,7 +89,7 @@ class _Executor:
         make_directories(folder)
         with storage_errors("set aside", path):
             reach("recover.before_set_aside")
-            path.replace(folder / path.name)
+            replace_by_rename(path, folder / path.name)
 
     # ------------------------------------------------------------------ groups
 

@@ -9,7 +9,6 @@ rename, and the documents that it was about to put in place.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -27,13 +26,12 @@ from shardwright.shard.group_files import (
 )
 from shardwright.storage.failpoints import reach
 from shardwright.storage.files import (
+    copy_file,
     delete_new_files,
     make_directories,
     open_regular,
-    pieces_of,
     storage_errors,
     sync_directory,
-    write_all,
     write_file,
 )
 
@@ -108,7 +106,14 @@ def _copy_files(source: Path, target: Path) -> None:
         for file in sorted(source.glob(f"*{ends}")):
             with storage_errors("copy", file):
                 reach("take_over.before_copy")
-                _copy_file(file, target / file.name)
+                try:
+                    reading = open_regular(file, buffering=0)
+                except FileNotFoundError:
+                    if file.name in (STAGING_NAME, LOG_NAME):
+                        raise
+                    continue  # it has got its final name, or the log has all of it
+                with reading:
+                    copy_file(reading, target / file.name)
     sync_directory(target)
 
 
@@ -119,21 +124,3 @@ def _remove(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    """As it reads, and written anew: blocks shared by the filesystem would be what has reached the disk,
-    after a sync that failed less than what was acknowledged. As preallocated as the source."""
-    try:
-        reading = open_regular(source, buffering=0)
-    except FileNotFoundError:
-        if source.name in (STAGING_NAME, LOG_NAME):
-            raise
-        return  # it has got its final name, or the log has all of it
-    with reading, target.open("xb", buffering=0) as writing:
-        size = os.fstat(reading.fileno()).st_size
-        os.posix_fallocate(writing.fileno(), 0, max(size, 1))
-        os.ftruncate(writing.fileno(), size)
-        for offset, piece in pieces_of(reading.fileno()):
-            write_all(writing.fileno(), offset, piece)
-        os.fsync(writing.fileno())

@@ -35,7 +35,7 @@ import numpy as np
 
 from shardwright.model.errors import ShardFormatError, StorageError, StorageFullError
 from shardwright.storage.failpoints import reach
-from shardwright.storage.files import preallocate, storage_errors, sync_directory
+from shardwright.storage.files import preallocate, storage_errors, sync_data, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -272,7 +272,7 @@ class FrameLog:
         try:
             with storage_errors("sync", self.path):
                 reach(point)
-                os.fdatasync(self._descriptor)
+                sync_data(self._descriptor)
         except StorageError as error:
             self._failure = error.message  # the next sync would say that all is well
             raise

@@ -414,6 +414,29 @@ def remove_own(path: Path, descriptor: int, kind: str) -> None:
         path.unlink(missing_ok=True)
 
 
+def copy_file(source: IO[bytes], target: Path) -> None:
+    """Copies a file to a new one, durably; its name is durable after ``sync_directory``.
+
+    It is read and written, holes left out, and preallocated to the source's length: blocks that the
+    filesystem shares would be what has reached the disk, after a failed sync less than what was acknowledged.
+    Raises ``OSError``.
+    """
+    with target.open("xb", buffering=0) as new:
+        size = os.fstat(source.fileno()).st_size
+        reach("copy.before_write")
+        os.posix_fallocate(new.fileno(), 0, max(size, 1))
+        os.ftruncate(new.fileno(), size)
+        for offset, piece in pieces_of(source.fileno()):
+            write_all(new.fileno(), offset, piece)
+        reach("copy.before_sync")
+        os.fsync(new.fileno())
+
+
+def sync_data(descriptor: int) -> None:
+    """Makes the bytes of an open file durable, and its length. Raises ``OSError``."""
+    os.fdatasync(descriptor)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """A whole file whose bytes are durable; its name is so after ``sync_directory``."""
     with storage_errors("write", path):
