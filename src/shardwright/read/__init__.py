@@ -1,2 +1,2 @@
-"""Looking at what was written: open a store, inspect its shards, verify every chunk. Reads with pread, never
-a whole shard, never writes."""
+"""Reading what was written: opens a store, inspects its shards, verifies every chunk. Reads with pread, never
+a whole shard, and never writes."""

@@ -1,4 +1,4 @@
-"""Which shards a stored frame lies in, by the frame table: for stores whose shards are not on record."""
+"""Finds the shards that hold stored frames by the frame table, for stores whose shards are not on record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def shards_of_stored_frames(table: FrameTable, array: StoredArray) -> Iterator[tuple[int, ...]]:
-    """Coordinates, each once, of the shards that have places of stored frames inside the array's shape."""
+    """Yields the coordinates, each once, of the shards that hold places of stored frames inside the array's
+    shape."""
     names = list(array.dimension_names or ())
     counts = table.frame_counts(array)
     axes = [names.index(axis) for axis in table.axes]  # of the array, in the order of the table's columns

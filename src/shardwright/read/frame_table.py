@@ -46,8 +46,8 @@ class Column:
         return -(-self.rows // self.rows_per_chunk)
 
     def read(self, chunk: int) -> npt.NDArray[Any]:
-        """The rows of one chunk. Raises ``ShardFormatError`` when it is not there or does not decode,
-        ``StorageError``."""
+        """Returns the rows of one chunk. Raises ``ShardFormatError`` when the chunk is missing or does not
+        decode, and ``StorageError``."""
         path = self.path / "c" / str(chunk)
         chunk_bytes = self.rows_per_chunk * self.dtype.itemsize
         limit = self.codecs.max_encoded_bytes(chunk_bytes)
@@ -68,7 +68,8 @@ class Column:
 
 @dataclass(frozen=True)
 class FrameTable:
-    """All columns have the same rows and chunks. ``axes``: the frame axes in the order of acquisition."""
+    """The frame table of a store. All columns have the same rows and chunks. ``axes``: the frame axes in the
+    order of acquisition."""
 
     path: Path
     rows: int
@@ -87,8 +88,8 @@ class FrameTable:
         return {"fate", "reason"} <= self.columns.keys()
 
     def frame_counts(self, array: StoredArray) -> tuple[int, ...]:
-        """Extents of an image along the frame axes, in the order of acquisition. Raises ``ShardFormatError``
-        when they are not the table's."""
+        """Returns the extents of an image along the frame axes, in the order of acquisition. Raises
+        ``ShardFormatError`` when its axes are not the table's."""
         names = list(array.dimension_names or ())
         if sorted(self.axes) != sorted(str(name) for name in names[:-2]):
             raise ShardFormatError(
@@ -100,7 +101,7 @@ class FrameTable:
         return self.columns[name].read(chunk)
 
     def read_indices(self, chunk: int) -> npt.NDArray[np.int64]:
-        """int64[rows, axes]."""
+        """Returns the rows' indices, int64[rows, axes]."""
         indices = [self.read(_INDEX + axis, chunk).astype(np.int64) for axis in self.axes]
         return (
             np.stack(indices, axis=1) if indices else np.zeros((self.read("fate", chunk).size, 0), np.int64)
@@ -108,8 +109,8 @@ class FrameTable:
 
 
 def open_frame_table(store: Store) -> FrameTable | None:
-    """None when the store has none, or something else of that name. Raises ``ShardFormatError`` naming what
-    is wrong with it, or ``StorageError``."""
+    """Opens the frame table. Returns None when the store has none, or something else of that name. Raises
+    ``ShardFormatError`` naming the fault, or ``StorageError``."""
     folder = store.root / TABLE_PATH
     if store.group is None or not folder.exists():
         return None
@@ -177,10 +178,10 @@ def _parse_column(folder: Path) -> Column:
 
 
 def check_frame_table(table: FrameTable, array: StoredArray) -> Iterator[tuple[str, str]]:
-    """(path below the store, what is wrong) of every fault: chunks that do not decode, files too many, values
-    that cannot be.
+    """Yields (path below the store, what is wrong) for every fault: chunks that do not decode, surplus files,
+    impossible values.
 
-    Stored frames outside the array are none: it was cropped (``cropped_frames``).
+    Stored frames outside the array are no fault: the array was cropped (``cropped_frames``).
     """
     for name, column in table.columns.items():
         known = {str(chunk) for chunk in range(column.chunks)}
@@ -216,7 +217,7 @@ def _faults_of_rows(table: FrameTable, chunk: int) -> Iterator[str]:
 
 
 def cropped_frames(table: FrameTable, array: StoredArray) -> int:
-    """Stored frames whose places the array's shape does not cover (any more)."""
+    """Counts the stored frames whose places lie outside the array's present shape."""
     counts = table.frame_counts(array)
     return sum(
         int((table.read_indices(chunk)[table.read("fate", chunk) == Fate.STORED] >= counts).any(axis=1).sum())

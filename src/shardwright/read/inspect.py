@@ -1,4 +1,4 @@
-"""What lies where in a shard: slots, the gaps between them, how each chunk was encoded, the index. Reads the
+"""The layout of a shard: slots, the gaps between them, how each chunk was encoded, the index. Reads only the
 index and each chunk's first bytes."""
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChunkReport:
-    """One chunk that is present. ``gap_bytes``: unused bytes between it and whatever follows it in the
-    file."""
+    """One chunk that is present. ``gap_bytes``: unused bytes between it and the next thing in the file."""
 
     chunk: int
     coordinates: tuple[int, ...]
@@ -38,8 +37,8 @@ class ChunkReport:
 
 @dataclass
 class ShardReport:
-    """One shard file. ``allocated_bytes`` is what the filesystem holds for it, ``hole_bytes`` what it does
-    not hold of ``file_bytes``. ``chunks_cropped``: of those that are present, wholly outside the array's
+    """One shard file. ``allocated_bytes`` is what the filesystem holds of it, ``hole_bytes`` the part of
+    ``file_bytes`` that it does not hold. ``chunks_cropped``: present chunks wholly outside the array's
     shape."""
 
     key: str
@@ -70,7 +69,7 @@ class ShardReport:
 
     @property
     def chunks_empty(self) -> int:
-        """Chunks inside the array's shape that are absent and read as fill value."""
+        """The number of chunks inside the array's shape that are absent and read as fill value."""
         return max(0, self.chunks_in_shape - (self.chunks_present - self.chunks_cropped))
 
     @property
@@ -142,8 +141,8 @@ def describe_array(array: StoredArray) -> dict[str, Any]:
 
 
 def inspect_shards(store: Store, array: StoredArray, *, chunks: bool = False) -> Iterator[ShardReport]:
-    """A report for each shard file of ``array`` (for the one that the store was opened by, if it was), one at
-    a time."""
+    """Yields a report for each shard file of ``array``, one at a time; only for one shard if the store was
+    opened by that shard."""
     if store.shard is not None:
         yield inspect_shard(array, store.shard, chunks=chunks)
         return
@@ -153,8 +152,8 @@ def inspect_shards(store: Store, array: StoredArray, *, chunks: bool = False) ->
 
 
 def inspect_shard(array: StoredArray, coordinates: tuple[int, ...], *, chunks: bool = False) -> ShardReport:
-    """Look at one shard file. What is wrong with it goes into ``problems``, nothing is raised for it.
-    ``chunks`` keeps a record of each chunk."""
+    """Inspects one shard file. Its faults go into ``problems``; none is raised. ``chunks`` keeps a record of
+    each chunk."""
     key = array.shard_key(coordinates)
     report = ShardReport(
         key,
@@ -205,7 +204,8 @@ def _look_at_chunks(report: ShardReport, file: ShardFile, entries: npt.NDArray[n
 
 
 def _gaps(live: npt.NDArray[np.void], data_range: tuple[int, int]) -> tuple[npt.NDArray[np.int64], int]:
-    """Unused bytes after each live chunk, and before the first one. Chunks that overlap leave no gap."""
+    """Returns the unused bytes after each live chunk, and those before the first one. Chunks that overlap
+    leave no gap."""
     start, stop = data_range
     if not len(live):
         return np.empty(0, np.int64), stop - start

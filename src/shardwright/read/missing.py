@@ -1,8 +1,8 @@
-"""Which places of an image have no stored frame, and why, as far as the frame table tells.
+"""The places of an image that have no stored frame, with the reason where the frame table has one.
 
-Bounded memory, whatever the size of the table: places are gone through in windows, each as wide as a fixed
-number of rows allows. A window reads only the chunks of the table that have rows in it; frames come nearly in
-order, so that nearly every chunk is read once.
+Memory is bounded, whatever the size of the table: places are read in windows, each of a fixed number of rows.
+A window reads only the table's chunks that have rows in it. Frames come nearly in order, so nearly every
+chunk is read once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROWS_PER_WINDOW = 1 << 19
 MAX_FAULTS_KEPT = 10_000
 
-_NOTHING = 0  # no row names the place
+_NOTHING = 0  # no row of the table has the place
 _STORED_TWICE = 1 << 15
 Codes = npt.NDArray[np.uint16]  # fate * 256 + reason
 Places = npt.NDArray[np.int64]
@@ -34,8 +34,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MissingRange:
-    """Places ``first`` to ``last`` (inclusive) in the order of acquisition; ``fate`` and ``reason`` are None
-    where the table does not name them."""
+    """Places ``first`` to ``last`` (inclusive) in the order of acquisition. ``fate`` and ``reason`` are None
+    where the table has no row for them."""
 
     first: int
     last: int
@@ -48,8 +48,8 @@ class MissingRange:
 
 
 class MissingFrames:
-    """``places``: of the image. ``unplaced``: rows that name no place, by (fate, reason). Opening it goes
-    through the table once."""
+    """The missing frames of an image. ``places``: of the image. ``unplaced``: rows without a place, by (fate,
+    reason). The constructor reads the table once."""
 
     def __init__(self, table: FrameTable, array: StoredArray) -> None:
         if not table.tells_fates:
@@ -61,7 +61,7 @@ class MissingFrames:
         self.counts = table.frame_counts(array)
         self.places = int(np.prod(self.counts, dtype=object))
         self.unplaced: Counter[tuple[Fate, Reason]] = Counter()
-        # places, the first of them, as far as ``ranges`` has come: a fault of the table
+        # the first of the places stored twice, up to where ``ranges`` has read: a fault of the table
         self.stored_twice: list[int] = []
         self._bounds = [self._look_at(chunk) for chunk in range(table.chunks)]
         self._end = max([self.places, *(last + 1 for _, last in self._bounds)])
@@ -74,8 +74,8 @@ class MissingFrames:
         return (place, *reversed(index)) if self.counts else ()
 
     def ranges(self) -> Iterator[MissingRange]:
-        """In order, each as long as possible. Ends behind the image when frames that were not stored had
-        places there."""
+        """Yields ranges in order, each as long as possible. They end beyond the image when frames that were
+        not stored had places there."""
         pending: tuple[int, int, int] | None = None
         start = 0
         while start < self._end:
@@ -95,7 +95,7 @@ class MissingFrames:
             yield _range(*pending)
 
     def _look_at(self, chunk: int) -> tuple[int, int]:
-        """(lowest, highest) place that rows of a chunk name; (0, -1) when they name none."""
+        """Returns the (lowest, highest) place in a chunk's rows; (0, -1) when no row has a place."""
         places, codes = self._read(chunk)
         for code, rows in zip(*np.unique(codes[places < 0], return_counts=True), strict=True):
             self.unplaced[(Fate(int(code) >> 8), Reason(int(code) & 0xFF))] += int(rows)
@@ -103,8 +103,8 @@ class MissingFrames:
         return (int(places.min()), int(places.max())) if places.size else (0, -1)
 
     def _read(self, chunk: int) -> tuple[Places, Codes]:
-        """Places (-1: none) and codes of a chunk's rows, without duplicates, which say nothing of a place,
-        and without rows whose place the array has lost along an axis but the first."""
+        """Returns places (-1: none) and codes of a chunk's rows. Leaves out duplicates, which do not change a
+        place, and rows whose place the array has lost along an axis other than the first."""
         fate, reason, indices = (
             self._table.read("fate", chunk),
             self._table.read("reason", chunk),
@@ -123,7 +123,7 @@ class MissingFrames:
         return places[told], (fate.astype(np.uint16) << 8 | reason)[told]
 
     def _window(self, start: int) -> tuple[Places, Codes, int]:
-        """(places, codes, stop): one code for each place named in [start, stop), in order."""
+        """Returns (places, codes, stop): one code for each place that has rows in [start, stop), in order."""
         places, codes, stop = np.zeros(0, np.int64), np.zeros(0, np.uint16), self._end
         for chunk, (lowest, highest) in enumerate(self._bounds):
             if highest < start or lowest >= stop:
@@ -140,7 +140,8 @@ class MissingFrames:
 
 
 def _one_code_each(places: Places, codes: Codes) -> tuple[Places, Codes]:
-    """Sorted places without repetition: a stored frame counts before all others, then what was noted last."""
+    """Returns sorted places without repetition. A stored frame takes precedence over all others, then the
+    latest row."""
     order = np.argsort(places, kind="stable")
     places, codes = places[order], codes[order]
     starts = np.flatnonzero(np.diff(places, prepend=-1))
@@ -156,7 +157,7 @@ def _one_code_each(places: Places, codes: Codes) -> tuple[Places, Codes]:
 
 
 def _runs(places: Places, codes: Codes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(first, last, code) of every run of places in [start, stop) that are not stored, in order."""
+    """Yields (first, last, code) of every run of places in [start, stop) that are not stored, in order."""
     edges = np.concatenate([[start - 1], places, [stop]])
     gaps = np.flatnonzero(np.diff(edges) > 1)
     named = codes >> 8 & 0x7F != Fate.STORED

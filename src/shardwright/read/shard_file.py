@@ -1,4 +1,4 @@
-"""One shard file, read with pread: its index, which of its entries are sound, and the bytes of one chunk at a
+"""One shard file, read with pread: its index, the check of its entries, and the bytes of one chunk at a
 time."""
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class ShardFile:
-    """Open for reading; a context manager. Raises ``StorageError`` when the system refuses,
-    ``ShardFormatError`` for what cannot be a shard."""
+    """A shard file open for reading; a context manager. Raises ``StorageError`` when the system refuses,
+    ``ShardFormatError`` for a file that cannot be a shard."""
 
     def __init__(self, array: StoredArray, path: Path) -> None:
         self.array = array
         self.path = path
         try:
-            # O_NONBLOCK: opening a named pipe that lies there must not wait for a writer.
+            # O_NONBLOCK: opening a named pipe must not wait for a writer.
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
@@ -61,13 +61,13 @@ class ShardFile:
 
     @property
     def data_range(self) -> tuple[int, int]:
-        """[start, stop) of the bytes that chunks may lie in: the file without its index."""
+        """[start, stop) of the bytes in which chunks may lie: the file without its index."""
         if self.array.index_location == "start":
             return self.array.index_bytes, self.file_bytes
         return 0, self.index_offset
 
     def read_index(self) -> npt.NDArray[np.void]:
-        """INDEX_ENTRY[chunks_per_shard], its crc32c checked."""
+        """Returns INDEX_ENTRY[chunks_per_shard], its crc32c checked."""
         size = self.array.index_bytes
         if self.file_bytes < size:
             raise ShardFormatError(
@@ -78,8 +78,8 @@ class ShardFile:
         return decode_index(bytes(data), self.array.chunks_per_shard)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset``. The file may have been cut short behind our back: then
-        ``ShardFormatError``."""
+        """Fills ``buffer`` from ``offset``. Raises ``ShardFormatError`` if the file was truncated
+        meanwhile."""
         done = 0
         while done < len(buffer):
             try:
@@ -95,11 +95,11 @@ class ShardFile:
 
 @dataclass(frozen=True)
 class EntryCheck:
-    """What the index alone tells. ``present``, ``sound``, ``cropped``: bool[chunks]. A sound entry may be
-    read; a cropped one is present although its chunk lies wholly outside the array's shape, as ``resize`` of
-    zarr-python leaves it. ``faults``: (chunk number, what is wrong).
+    """The result of checking the index alone. ``present``, ``sound``, ``cropped``: bool[chunks]. A sound
+    entry may be read. A cropped one is present although its chunk lies wholly outside the array's shape, as
+    ``resize`` of zarr-python leaves it. ``faults``: (chunk number, what is wrong).
 
-    Entries may share bytes: chunks of the same content need be stored but once.
+    Entries may share bytes: chunks of the same content need to be stored only once.
     """
 
     present: npt.NDArray[np.bool_]
@@ -111,12 +111,12 @@ class EntryCheck:
 def check_entries(
     array: StoredArray, shard: tuple[int, ...], entries: npt.NDArray[np.void], data_range: tuple[int, int]
 ) -> EntryCheck:
-    """Hold every index entry against the file, the codec's worst case and the array's shape."""
+    """Checks every index entry against the file, the codec's worst case and the array's shape."""
     start, stop = map(np.uint64, data_range)
     offsets, sizes = entries["offset"], entries["nbytes"]
     present = (offsets != EMPTY) | (sizes != EMPTY)
     half = (offsets == EMPTY) ^ (sizes == EMPTY)
-    # sizes are cut to stop first, so that the subtraction cannot wrap around
+    # sizes are limited to stop first, so that the subtraction cannot wrap around
     outside = (
         present & ~half & ((sizes > stop) | (offsets < start) | (offsets > stop - np.minimum(sizes, stop)))
     )
@@ -147,7 +147,7 @@ def check_entries(
 
 
 def chunks_in_shape(array: StoredArray, shard: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-    """bool[chunks]: whether each chunk of this shard holds an element of the array."""
+    """Returns bool[chunks]: true for each chunk of this shard that holds an element of the array."""
     inside = np.ones((), np.bool_)
     for chunks, live in zip(array.shard_chunks, array.extent_inside(shard), strict=True):
         inside = np.logical_and.outer(inside, np.arange(chunks) < live)

@@ -1,10 +1,10 @@
-"""Open a store for looking at it: find its zarr.json files and parse them, strictly, for the layouts that
+"""Opens a store for reading: finds its zarr.json files and parses them, strictly, for the layouts that
 shardwright writes.
 
 Accepted: Zarr v3, a regular grid with one level of ``sharding_indexed``, chunk keys of the "default"
-encoding, inner codecs as ``codecs.decode`` knows them, index codecs bytes (little) + crc32c. Anything else is
-a ``ShardFormatError`` that names it. Every command reads zarr.json by ``read_metadata``, so that none goes
-round ``array.document``.
+encoding, inner codecs as ``codecs.decode`` knows them, index codecs bytes (little) + crc32c. Anything else
+raises a ``ShardFormatError`` that names it. Every command reads zarr.json by ``read_metadata``, so that none
+bypasses ``array.document``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 WORK_FOLDER = ".shardwright"
 MAX_METADATA_BYTES = 16 * 1024 * 1024
-MAX_DATASETS = 256  # of a group: levels of its images; each is looked at as a whole
+MAX_DATASETS = 256  # of a group: levels of its images; each is inspected as a whole
 
 _INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 _KEY_PART = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -89,25 +89,26 @@ class StoredArray:
         return all(i < n for i, n in zip(coordinates, self.grid_shape, strict=True))
 
     def chunk_coordinates(self, shard: tuple[int, ...], chunk: int) -> tuple[int, ...]:
-        """Coordinates, in the array's grid of inner chunks, of chunk number ``chunk`` (row-major) of a
-        shard."""
+        """Returns the coordinates, in the array's grid of inner chunks, of chunk number ``chunk`` (row-major)
+        of a shard."""
         within = np.unravel_index(chunk, self.shard_chunks)
         return tuple(i * n + int(w) for i, n, w in zip(shard, self.shard_chunks, within, strict=True))
 
     def extent_inside(self, shard: tuple[int, ...]) -> tuple[int, ...]:
-        """Chunks of this shard along each axis that hold an element of the array: its first ones."""
+        """Returns the number of chunks of this shard along each axis that hold an element of the array: its
+        first ones."""
         sizes = zip(shard, self.shard_shape, self.chunk_shape, self.shape, strict=True)
         return tuple(max(0, -(-(min((i + 1) * s, n) - i * s) // c)) for i, s, c, n in sizes)
 
     def chunks_inside(self, shard: tuple[int, ...]) -> int:
-        """Chunks of this shard that hold at least one element of the array."""
+        """Returns the number of chunks of this shard that hold at least one element of the array."""
         return math.prod(self.extent_inside(shard))
 
     def shard_key(self, coordinates: tuple[int, ...]) -> str:
         return self.separator.join(["c", *map(str, coordinates)])
 
     def coordinates_of(self, key: str) -> tuple[int, ...] | None:
-        """The coordinates that a file's path below the array spells, None when it is no chunk key of this
+        """Returns the coordinates in a file's path below the array, None when it is no chunk key of this
         array."""
         head, *parts = key.split(self.separator)
         if head != "c" or len(parts) != len(self.shape) or not all(map(_KEY_PART.fullmatch, parts)):
@@ -115,8 +116,8 @@ class StoredArray:
         return tuple(map(int, parts))
 
     def shard_files(self) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-        """Every file below the array that may be a chunk, in a stable order: its key, and its coordinates or
-        None when it is no chunk key."""
+        """Yields every file below the array that may be a chunk, in a stable order: its key, and its
+        coordinates or None when it is no chunk key."""
         below = [self.path / "c"] if self.separator == "/" else [self.path]
         for path in itertools.chain.from_iterable(_files(folder, self._is_key) for folder in below):
             key = path.relative_to(self.path).as_posix()
@@ -128,8 +129,8 @@ class StoredArray:
 
 
 def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
-    """Regular files and whatever else is no folder, or a folder where a shard should be; numbers in the order
-    of their value."""
+    """Yields everything that is not a folder, and folders in the place of a shard; numbers in the order of
+    their value."""
     if not folder.is_dir():
         return
     for entry in sorted(
@@ -144,8 +145,8 @@ def _files(folder: Path, is_key: Callable[[Path], bool]) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Store:
-    """What a path led to: ``group`` is the OME-Zarr group's attributes (None for a bare array), ``shard`` is
-    set when the path was one shard's.
+    """The store found at a path. ``group``: the OME-Zarr group's attributes (None for a bare array).
+    ``shard``: set when the path was one shard's.
 
     ``broken_references`` are the dataset paths of the group's metadata that lead to no readable array, with
     the reason.
@@ -158,8 +159,8 @@ class Store:
     broken_references: dict[str, str] = field(default_factory=dict)
 
     def check_references(self) -> None:
-        """Before anything is changed. Raises ``ShardFormatError`` for a dataset of the group that leads to no
-        readable array."""
+        """Raises ``ShardFormatError`` for a dataset of the group that leads to no readable array. Call it
+        before anything is changed."""
         for name, reason in self.broken_references.items():
             raise ShardFormatError(f"dataset {name!r} leads to no readable array: {reason}")
 
@@ -169,7 +170,7 @@ class Store:
 
 
 def open_store(path: Path) -> Store:
-    """Open an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises
+    """Opens an OME-Zarr group, a bare array, or the array that one shard file belongs to. Raises
     ``ShardFormatError`` or ``StorageError``."""
     path = path.absolute()
     if path.is_dir():
@@ -192,7 +193,7 @@ def _open_folder(folder: Path) -> Store:
         raise ShardFormatError(
             f"the group {folder} names too many datasets", expected=f"at most {MAX_DATASETS}", got=len(names)
         )
-    seen: set[Path] = set()  # one folder may be named twice, "0" and "./0": it is one array
+    seen: set[Path] = set()  # one folder may have two names, "0" and "./0": it is one array
     for name in names:
         try:
             array = parse_array(_inside(folder, name))
@@ -239,7 +240,8 @@ def _dataset_paths(attributes: Any) -> list[str]:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """The folder of a dataset named by metadata, which must not lead out of the group."""
+    """Returns the folder of a dataset named by metadata. Raises ``ShardFormatError`` for a name that leads
+    out of the group."""
     if "\0" in name:
         raise ShardFormatError("dataset path with a NUL", got=repr(name)[:160])
     if name.startswith("/") or ".." in Path(name).parts:
@@ -248,15 +250,15 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
-    """zarr.json of an array or a group. ``foreign``: only to be copied or compared, so that it need not be
-    understood.
+    """Reads zarr.json of an array or a group. ``foreign``: only to be copied or compared, so it need not be a
+    layout that we know.
 
     Raises ``ShardFormatError`` naming the file and the field, or ``StorageError``.
     """
     path = folder / "zarr.json"
     try:
         with open_regular(path) as file:
-            # a read takes as much memory as it asks for
+            # a read allocates as much memory as it requests
             text = file.read(min(os.fstat(file.fileno()).st_size, MAX_METADATA_BYTES) + 1)
     except FileNotFoundError:
         raise ShardFormatError(
@@ -277,7 +279,7 @@ def read_metadata(folder: Path, *, foreign: bool = False) -> dict[str, Any]:
 
 
 def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
-    """zarr.json of every group and array below a group, by path, understood or not. Raises
+    """Reads zarr.json of every group and array below a group, by path, of known layout or not. Raises
     ``ShardFormatError``, ``StorageError``."""
     found: dict[str, dict[str, Any]] = {}
     folders = [root]
@@ -297,7 +299,7 @@ def read_nodes(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def parse_array(folder: Path, document: dict[str, Any] | None = None) -> StoredArray:
-    """The array in ``folder``. Raises ``ShardFormatError`` naming the field that is wrong or not
+    """Returns the array in ``folder``. Raises ``ShardFormatError`` naming the field that is wrong or not
     supported."""
     document = read_metadata(folder) if document is None else document
     if document["node_type"] != "array":
@@ -418,10 +420,10 @@ def _separator(encoding: Any) -> str:
 
 
 def fill_element(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A ``fill_value`` of zarr.json as one element of ``dtype``. Raises ``ShardFormatError`` when it is
-    none."""
+    """Returns a ``fill_value`` of zarr.json as one element of ``dtype``. Raises ``ShardFormatError`` when it
+    is not one."""
     try:
-        # bits by name (Zarr v3 core, for NaN payloads)
+        # bits in hexadecimal (Zarr v3 core, for NaN payloads)
         if dtype.kind == "f" and isinstance(value, str) and value.startswith("0x"):
             return np.array(int(value, 16), f"<u{dtype.itemsize}").view(dtype)
         if dtype.kind == "f" and value in ("NaN", "Infinity", "-Infinity"):

@@ -1,4 +1,4 @@
-"""Decode and check every chunk of a store, and say exactly what is wrong with it.
+"""Decodes and checks every chunk of a store, and reports exactly what is wrong.
 
     metadata   the group's datasets lead to arrays; consolidated metadata are those that they copy; no work in
                progress was left behind
@@ -8,9 +8,9 @@
     record     the shards that were sealed are there, each with the chunks that it had (shard.shard_sums)
     frames     every chunk of the frame table decodes, its values can be, no place is stored twice
 
-A shard that is absent is counted: it reads as fill value, which is legal unless the record tells of it.
-Chunks and shards outside the shape are legal as well, and warned of: another program has cropped the array.
-Memory is bounded by the threads: each holds one encoded and one decoded chunk.
+An absent shard is counted: it reads as fill value, which is legal unless the shard is on record. Chunks and
+shards outside the shape are legal too, with a warning: another program has cropped the array. Memory is
+bounded by the threads: each holds one encoded and one decoded chunk.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Progress = Callable[[int, int], None]  # bytes of shard files done, bytes in all
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. ``where`` is a path inside the store; ``chunk`` the coordinates in the array's
-    grid of inner chunks."""
+    """One fault. ``where`` is a path inside the store, ``chunk`` the coordinates in the array's grid of inner
+    chunks."""
 
     where: str
     what: str
@@ -70,17 +70,17 @@ class Problem:
 
 @dataclass
 class VerifyReport:
-    """What was checked and what was found. ``shards_recorded``: those that could be held against what was
-    sealed. ``*_absent``: places inside the shape that hold nothing and read as fill value. ``warnings``: what
-    is legal, and perhaps not meant."""
+    """The result of a verification. ``shards_recorded``: shards that could be compared with the record.
+    ``*_absent``: places inside the shape that hold nothing and read as fill value. ``warnings``: legal, but
+    perhaps not intended."""
 
     path: str
     arrays: int = 0
-    checksums: bool = True  # whether every array's chunks carry a crc32c
+    checksums: bool = True  # True if every array's chunks carry a crc32c
     shards: int = 0
     shards_recorded: int = 0
     shards_absent: int = 0
-    # of these, such as have no line in the record: all fill value, never written, or deleted
+    # absent shards without a line in the record: all fill value, never written, or deleted
     shards_absent_unrecorded: int = 0
     chunks: int = 0
     chunks_absent: int = 0
@@ -114,8 +114,8 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Some chunks of one shard, to be decoded by one thread: (chunk number, offset, bytes) each.
-    ``done_bytes`` is what it adds to the progress."""
+    """Some chunks of one shard, decoded by one thread: (chunk number, offset, bytes) each. ``done_bytes``:
+    its share of the progress."""
 
     array: StoredArray
     where: str
@@ -134,8 +134,7 @@ class _Outcome:
 
 
 class _Found:
-    """The checksums of one shard's chunks as they come in, batch by batch, if all of them can be held against
-    the record."""
+    """The checksums of one shard's chunks, collected batch by batch, to be compared with the record."""
 
     def __init__(self, chunks: int, batches: int) -> None:
         self.left = batches
@@ -160,7 +159,7 @@ class _Found:
 
 
 class _Buffers(threading.local):
-    """One encoded and one decoded chunk for each thread, used again and again: fresh memory is dear."""
+    """One encoded and one decoded chunk for each thread, reused, since fresh memory is expensive."""
 
     def __init__(self) -> None:
         self._held = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
@@ -175,8 +174,8 @@ class _Buffers(threading.local):
 
 
 def verify_store(path: Path, *, threads: int | None = None, progress: Progress | None = None) -> VerifyReport:
-    """Check the store, array or single shard at ``path``. Raises only when there is no store to check; the
-    rest is in the report."""
+    """Checks the store, array or single shard at ``path``. Raises only when there is no store to check; every
+    other fault is in the report."""
     store = open_store(path)
     report = VerifyReport(
         str(path), arrays=len(store.arrays), checksums=all(array.codecs.checksum for array in store.arrays)
@@ -225,7 +224,7 @@ def _check_metadata(store: Store, report: VerifyReport) -> None:
 
 
 def _check_consolidated(store: Store, report: VerifyReport) -> None:
-    """Every group that has a copy of the metadata below it against these metadata."""
+    """Compares every group's copy of the metadata below it with these metadata."""
     try:
         nodes = {"": read_metadata(store.root), **read_nodes(store.root)}
         for path, group in nodes.items():
@@ -283,7 +282,7 @@ def _check_frame_table(store: Store, records: Mapping[Path, Record], report: Ver
 def _check_shards_of_frames(
     array: StoredArray, table: FrameTable, record: Record, report: VerifyReport
 ) -> None:
-    """Shards of stored frames that are not there and not on record: all fill value, or deleted."""
+    """Warns of shards of stored frames that are absent and not on record: all fill value, or deleted."""
     keys = map(array.shard_key, shards_of_stored_frames(table, array))
     absent = [key for key in keys if key not in record and not os.path.lexists(array.path / key)]
     if absent:
@@ -297,8 +296,8 @@ def _check_shards_of_frames(
 def _shards_to_check(
     store: Store, array: StoredArray, record: Record, report: VerifyReport
 ) -> Iterator[tuple[int, ...]]:
-    """Coordinates of the shard files; counts the absent ones and reports files that are no shard of this
-    array."""
+    """Yields the coordinates of the shard files. Counts the absent ones and reports files that are no shard
+    of this array."""
     if store.shard is not None:
         if not array.contains_shard(store.shard):
             report.add_warning(
@@ -323,7 +322,7 @@ def _shards_to_check(
 
 
 def _is_absent(array: StoredArray, key: str) -> bool:
-    """Whether a key is of a shard inside the array's grid that is not there."""
+    """True if ``key`` is an absent shard inside the array's grid."""
     coordinates = array.coordinates_of(key)
     return (
         coordinates is not None
@@ -333,8 +332,7 @@ def _is_absent(array: StoredArray, key: str) -> bool:
 
 
 def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
-    """The record of an array's shards; reports lines that are damaged, and shards that it tells of and that
-    are not there."""
+    """Returns the record of an array's shards. Reports damaged lines, and recorded shards that are absent."""
     damaged: list[int] = []
     try:
         record = ShardSums(array.path).read(damaged.append)
@@ -350,7 +348,7 @@ def _record(store: Store, array: StoredArray, report: VerifyReport) -> Record:
     in_progress = (array.path / WORK_FOLDER).exists() or (array.path.parent / WORK_FOLDER).exists()
     for key, known in record.items():
         if in_progress or None in known:
-            continue  # its name is still to come, or it was taken away rightly
+            continue  # not renamed to its final name yet, or rightly removed
         if store.shard in (None, array.coordinates_of(key)) and _is_absent(array, key):
             report.add_problem(
                 Problem(
@@ -372,11 +370,11 @@ def _size(array: StoredArray, coordinates: tuple[int, ...]) -> int:
     try:
         return (array.path / array.shard_key(coordinates)).stat().st_size
     except OSError:
-        return 0  # opening it will say why
+        return 0  # opening it will report why
 
 
 class _Run:
-    """One verification: the calling thread reads indexes and hands out batches, the pool decodes. Only the
+    """One verification. The calling thread reads indexes and hands out batches, the pool decodes. Only the
     calling thread touches the report."""
 
     def __init__(
@@ -408,7 +406,7 @@ class _Run:
                 self._account(pending.popleft().result())
 
     def _open(self, array: StoredArray, coordinates: tuple[int, ...]) -> list[_Batch]:
-        """Check a shard's index and cut its sound chunks into batches."""
+        """Checks a shard's index and splits its sound chunks into batches."""
         where = _where(self._root, array, array.shard_key(coordinates))
         self._report.shards += 1
         try:
@@ -433,7 +431,7 @@ class _Run:
         self._report.chunks += present
         self._report.chunks_absent += max(0, array.chunks_inside(coordinates) - (present - cropped))
         live = np.flatnonzero(check.sound)
-        live = live[np.argsort(entries["offset"][live], kind="stable")]  # in file order, for the disk's sake
+        live = live[np.argsort(entries["offset"][live], kind="stable")]  # in file order, for the disk
         chunks = list(
             zip(
                 live.tolist(), entries["offset"][live].tolist(), entries["nbytes"][live].tolist(), strict=True
@@ -464,7 +462,7 @@ class _Run:
                         file.read_into(offset, encoded.data)
                         decode_chunk_into(encoded.data, array.codecs, decoded)
                         _check_values(array, decoded)
-                        # with an inner crc32c, which decoding has checked, that is it
+                        # an inner crc32c, which decoding has checked, is the checksum itself
                         data_crcs[i] = (
                             int.from_bytes(encoded[-inner:].tobytes(), "little")
                             if inner
@@ -494,7 +492,8 @@ class _Run:
             )
 
     def _hold_against_record(self, array: StoredArray, key: str, where: str) -> None:
-        """Once all chunks of a shard are known. One with another fault is not told of twice."""
+        """Compares a shard with the record once all its chunks are known. Skips one with another fault, so
+        that it is not reported twice."""
         found, record = self._found.pop(where), self._records[array.path]
         known = record.get(key)
         if known is None or not found.sound:
@@ -515,6 +514,6 @@ class _Run:
 
 
 def _check_values(array: StoredArray, decoded: npt.NDArray[np.uint8]) -> None:
-    """Every bit pattern is a value, except of a bool."""
+    """Raises ``ShardFormatError`` for a bool that is neither 0 nor 1. Every other bit pattern is a value."""
     if array.dtype.kind == "b" and decoded.max(initial=0) > 1:
         raise ShardFormatError("bool chunk holds bytes other than 0 and 1", got=int(decoded.max()))
