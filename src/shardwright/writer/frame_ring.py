@@ -1,5 +1,5 @@
-"""The in-process writer's frame buffers: one allocation, perhaps an earlier writer's, a slot for each frame;
-and which frame is in which slot."""
+"""The frame buffers of the in-process writer: one allocation, possibly an earlier writer's, with a slot for
+each frame, and the table of which frame is in which slot."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NONE = np.zeros(0, np.int64)
 
 
 class SlotTable:
-    """Which slot each frame in flight is in, by sequence: arrays made once, since what grows with the frames
-    in flight is no constant cost.
+    """The slot of each frame in flight, by sequence. The arrays are made once, so the cost of a frame does
+    not grow with the frames in flight.
 
-    A frame stands at its sequence modulo the number of slots. Another one may be there still, whose slab
-    waits for frames that come late: then it stands in a dict beside.
+    The entry of a frame is at its sequence modulo the number of slots. If a frame whose slab waits for late
+    frames still has that entry, the new frame goes into a dict.
     """
 
     def __init__(self, slots: int) -> None:
@@ -35,7 +35,7 @@ class SlotTable:
         self.used = 0
 
     def add(self, first: int, slots: npt.NDArray[np.int64]) -> None:
-        """Frame ``first + i`` is in ``slots[i]``; at most as many as there are slots."""
+        """Enters frame ``first + i`` as the one in ``slots[i]``; at most as many as there are slots."""
         if not slots.size:
             return
         sequences = np.arange(first, first + slots.size)
@@ -47,7 +47,7 @@ class SlotTable:
         self.used += slots.size
 
     def pop(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The slots of frames that are in flight, in any order."""
+        """Removes frames that are in flight, in any order, and returns their slots."""
         if not sequences.size:
             return _NONE
         places = sequences % self._sequence_at.size
@@ -59,32 +59,33 @@ class SlotTable:
 
 
 class FrameRing:
-    """Belongs to the writer's thread."""
+    """The ring of an in-process writer. Used by the writer's thread."""
 
     def __init__(self, spec: ArraySpec, slots: int) -> None:
         self._free = FreeSlots(slots)
         self._table = SlotTable(slots)
-        self._memory = spare_memory.take(slots * spec.frame_bytes)  # last: whoever takes it gives it back
+        self._memory = spare_memory.take(slots * spec.frame_bytes)  # last: once taken, it must be given back
         pixels = self._memory[: slots * spec.frame_bytes].view(np.dtype(spec.dtype).newbyteorder("<"))
         self.frames = pixels.reshape(slots, *spec.frame_shape)
         self.address = int(self.frames.ctypes.data)
 
     def take(self, sequence: int, most: int = 1) -> npt.NDArray[np.int64]:
-        """Free slots for frames ``sequence`` onwards: as many as there are, at most ``most``."""
+        """Takes and returns free slots for frames ``sequence`` onwards: as many as are free, at most
+        ``most``."""
         slots = self._free.take(most)
         self._table.add(sequence, slots)
         return slots
 
     def give_back(self, sequence: int, slots: npt.NDArray[np.int64]) -> None:
-        """What ``take`` gave for these frames, which do not come."""
+        """Returns the slots that ``take`` gave for these frames, which are not submitted."""
         self._free.give_back_first(self._table.pop(np.arange(sequence, sequence + slots.size)))
 
     def release(self, sequences: np.ndarray) -> None:
-        """Nobody reads these frames any more."""
+        """Frees the slots of these frames, which have no reader any more."""
         self._free.give_back(self._table.pop(sequences.astype(np.int64)))
 
     def put(self, slot: int, pixels: np.ndarray) -> int:
-        """Copy a frame to a slot of the caller's; returns the slot's address."""
+        """Copies a frame to a slot that the caller took; returns the slot's address."""
         address = self.address + slot * pixels.nbytes
         if (
             pixels.nbytes >= STREAM_FROM_BYTES
@@ -101,5 +102,5 @@ class FrameRing:
         return self._table.used
 
     def close(self) -> None:
-        """Leave the memory to the next writer. Only when nobody reads pixels any more."""
+        """Leaves the memory to the next writer. Only when no thread reads pixels any more."""
         spare_memory.give_back(self._memory)

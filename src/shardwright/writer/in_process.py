@@ -1,8 +1,8 @@
-"""Where a program that writes in its own process begins: ``create`` and ``resume`` make a ``Writer`` of plain
+"""The entry points for writing in one's own process: ``create`` and ``resume`` make a ``Writer`` of plain
 arguments; ``release_memory``.
 
-What they need is imported when they are called: the functions themselves are there on a computer that has the
-client alone, and say what is missing.
+Their dependencies are imported when they are called: on a computer with the client alone the functions exist,
+and raise an error that names what is missing.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def create(
     on_duplicate: OnDuplicate = "fail",
     spill_root: str | os.PathLike[str] | None = None,
 ) -> Writer:
-    """A writer in this process. ``path`` must not exist yet (``OutputExistsError``), but for what a creation
-    that was killed has left. Its buffers stay with the process for the next one, see ``release_memory``. A
-    store that is closed without a frame is removed.
+    """Makes a writer in this process. ``path`` must not exist yet (``OutputExistsError``), except for the
+    remains of a creation that was killed. Its buffers stay in the process for the next one, see
+    ``release_memory``. A store that is closed without a frame is removed.
 
     ``spec`` may be the JSON of one (``SpecError`` when it is wrong). ``threads`` compress (default:
     ``default_threads``); ``memory_bytes`` bounds what is held (``BudgetError`` when the layout needs more;
-    default: what this machine has). ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap``
-    (whoever truncates a working file then ends this process by SIGBUS), or ``auto``, which is never ``mmap``
-    (see ``storage.choose_io``: the first time on a filesystem it measures, a few tenths of a second).
+    default: what this machine has). ``io`` is how shards are filled: ``pwrite``, ``direct``, ``mmap`` (if a
+    working file is truncated, SIGBUS ends this process), or ``auto``, which never chooses ``mmap`` (see
+    ``storage.choose_io``: the first use of a filesystem measures for a few tenths of a second).
     ``on_duplicate``: a frame whose place is taken is an error of the call that finds it (``Writer.append``),
-    or with ``count`` only a number in the receipt. The others are those of
-    ``acquire.settings.WriteSettings``. A layout that some readers will not open is a ``LayoutWarning``. Needs
-    ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
+    or with ``count`` only a number in the receipt. The other arguments are those of
+    ``acquire.settings.WriteSettings``. A layout that some readers cannot open gives a ``LayoutWarning``.
+    Needs ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.create"):
         from shardwright.acquire.acquisition import Acquisition
@@ -98,15 +98,15 @@ def resume(
     on_duplicate: OnDuplicate = "count",
     take_over: bool = False,
 ) -> Writer:
-    """Go on with a store whose writer died: what it had stored is there, the next frame is number
+    """Resumes a store whose writer died. Its stored frames are kept; the next frame is number
     ``writer.frames``.
 
-    ``on_duplicate`` is ``count`` here, since a program that resumes may send again what it does not know to
-    be stored: what is there already is kept, and the first such frame is a warning in the log.
+    ``on_duplicate`` defaults to ``count``, since a program that resumes may send stored frames again. The
+    frame in the store is kept, and the first such duplicate is a warning in the log.
 
-    ``take_over`` even though another process holds it; that one can then seal nothing any more. Raises
-    ``ResumeError`` for a store that is finished, ``LockedError`` while another writer holds it,
-    ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``. Needs
+    ``take_over`` resumes the store even while another process holds it; that process can then seal nothing
+    any more. Raises ``ResumeError`` for a store that is finished, ``LockedError`` while another writer holds
+    it, ``ShardFormatError`` for damaged bookkeeping, ``BudgetError``, ``StorageError``. Needs
     ``shardwright[daemon]`` (``ConfigError`` where that is not installed).
     """
     with naming_missing_extra("shardwright.resume"):
@@ -134,6 +134,6 @@ def resume(
 
 
 def release_memory() -> None:
-    """Give the system the buffers that closed writers left for the next one: at most what was in use at
+    """Gives the system the buffers that closed writers left for the next one: at most what was in use at
     once."""
     spare_memory.release()

@@ -1,5 +1,5 @@
-"""The in-process writer: frames appended in this process, no daemon. One copy into a ring of recycled frame
-buffers, then the same pipeline."""
+"""The in-process writer: appends frames without a daemon. One copy into a ring of recycled frame buffers,
+then the daemon's pipeline."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
     from shardwright.model.receipt import Receipt
 
-_POLL_S = 1.0  # how often a call that waits looks whether the workers still live
-# dropped frames that wait for the frame log; then even a dropped one has to wait
+_POLL_S = 1.0  # interval at which a waiting call checks that the workers live
+# dropped frames that wait for the frame log; beyond these even a dropped frame waits
 MAX_UNRECORDED_FRAMES = 1 << 16
-BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` hands over at once
-_CLOCK_S = 0.05  # how often the helper looks at the clocks when nothing happens
+BATCH_BYTES = 8 << 20  # of pixels that ``append_many`` submits at once
+_CLOCK_S = 0.05  # interval at which the helper checks the clocks when nothing happens
 log = logging.getLogger("shardwright")
 
 
@@ -52,8 +52,8 @@ class Writer:
     """Made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its methods may be called
     from one thread at a time.
 
-    A helper thread looks after what must happen in time although nobody appends: staging, commits, retries on
-    a full disk. ``_lock`` guards the acquisition and the ring between the two; it is held for microseconds.
+    A helper thread does what is due while no frame is appended: staging, commits, retries on a full disk.
+    ``_lock`` guards the acquisition and the ring between the two; it is held for microseconds.
     """
 
     def __init__(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
@@ -65,7 +65,7 @@ class Writer:
         try:
             self._begin(make, threads)
         except ShardwrightError as error:
-            raise error from None  # it says all there is to say: one traceback
+            raise error from None  # the error is complete: one traceback is enough
 
     def _begin(self, make: Callable[[WorkerPool, Callable[[], None]], Acquisition], threads: int) -> None:
         with ExitStack() as undo:
@@ -83,7 +83,7 @@ class Writer:
             self._address = np.zeros(1, np.int64)
             self._ring = FrameRing(self.spec, self.limits.ring_frames)
             undo.callback(self._ring.close)
-            self._acquisition.settle_missing()  # what the process before this one had appended and not stored
+            self._acquisition.settle_missing()  # frames that the previous process had appended and not stored
             self._helper = threading.Thread(
                 target=self._look_after, name=f"shardwright-writer-{self.path.name}", daemon=True
             )
@@ -96,13 +96,13 @@ class Writer:
 
     @property
     def frames(self) -> int:
-        """Frames that this acquisition was given so far, before a crash included: the number that the next
-        one gets."""
+        """The number of frames appended to this acquisition so far, also before a crash: the number that the
+        next one gets."""
         return self._count
 
     @property
     def receipt(self) -> Receipt:
-        """The account so far; final once the writer is closed."""
+        """The receipt so far; final once the writer is closed."""
         if self._receipt is not None:
             return self._receipt
         with self._lock:
@@ -110,8 +110,8 @@ class Writer:
 
     @property
     def watermark(self) -> Watermark:
-        """How many frames from the first on, without holes, a kill of this process (``stored``) or a power
-        cut (``durable``) cannot lose."""
+        """The number of frames from the first on, without holes, that a kill of this process (``stored``) or
+        a power cut (``durable``) cannot lose."""
         with self._lock:
             return Watermark(self._acquisition.stored_watermark, self._acquisition.durable_watermark)
 
@@ -123,17 +123,17 @@ class Writer:
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
     ) -> None:
-        """Store one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
+        """Stores one frame. Its place is ``index`` (acquisition order, the axes before the frame's own), else
         ``frame_id``, else the count of appends.
 
-        A frame whose place another one has is ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``):
-        of this call, or of a later one, at the latest ``flush`` or ``close``, where frames had to wait before
-        they could be placed. It is not stored, the one before it is, and the writer goes on.
+        A frame whose place is taken raises ``DuplicateFrameError`` (unless ``on_duplicate`` is ``count``):
+        from this call, or where frames had to wait for their place from a later one, at the latest ``flush``
+        or ``close``. It is not stored, the first one is, and the writer continues.
 
-        The frame is copied before this returns. While the ring is full it waits (``block``, ``degrade``),
-        drops the frame (counted and recorded) or fails, as ``overload`` says. Raises ``FrameShapeError``,
-        ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing was stored then),
-        ``OverloadError``, ``ClosedError``, or what broke the pipeline.
+        The frame is copied before this returns. While the ring is full the call waits (``block``,
+        ``degrade``), drops the frame (counted and recorded) or fails, as ``overload`` says. Raises
+        ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``, ``MetadataError`` (nothing is stored
+        then), ``OverloadError``, ``ClosedError``, or what broke the pipeline.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
@@ -165,12 +165,12 @@ class Writer:
         frame_ids: npt.ArrayLike | None = None,
         metadata: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        """As ``append`` for each of ``frames`` (count, rows, columns) in turn, with one copy and next to no
-        Python for each: for small frames that come by the thousand.
+        """Appends each of ``frames`` (count, rows, columns) in turn, with one copy and almost no Python for
+        each: for small frames at a high rate.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. Raises as ``append`` does. What is wrong with one frame is said
-        before any of them is stored.
+        number for all, or one for each. Raises as ``append`` does. A fault of one frame is raised before any
+        of them is stored.
         """
         if self._receipt is not None:
             raise ClosedError("this writer is closed", hint="Append inside the with block")
@@ -179,7 +179,7 @@ class Writer:
         counted = indices is None and frame_ids is None
         if counted and len(pixels):
             self._grid.check_position(self._count + len(pixels) - 1)
-        # so that workers begin while the rest is copied
+        # parts, so that workers begin while the rest is copied
         most = max(self.limits.frames_per_slab, BATCH_BYTES // self.limits.frame_bytes)
         done = 0
         while done < len(pixels):
@@ -187,7 +187,8 @@ class Writer:
             done += self._append_part(pixels[part], records[part], counted=counted)
 
     def _append_part(self, pixels: np.ndarray, records: np.ndarray, *, counted: bool) -> int:
-        """The first of these frames, as many as there is room for, or (dropped) all of them: how many."""
+        """Appends the first of these frames, as many as there is room for, or drops all of them. Returns how
+        many."""
         with self._changed:
             slots = self._free_slots(len(pixels))
         dropped = not slots.size
@@ -213,8 +214,8 @@ class Writer:
         return len(records)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the
-        pipeline; ``DuplicateFrameError`` as ``append``, once the others are durable."""
+        """Waits until every frame appended so far is durable. Raises ``TimedOutError``, or what broke the
+        pipeline; ``DuplicateFrameError`` as ``append`` does, once the others are durable."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             goal = self._count
@@ -238,9 +239,9 @@ class Writer:
             self._check_places()
 
     def close(self) -> Receipt:
-        """Seal every shard and write the final metadata; idempotent. A store that never got a frame is
-        removed. Raises what broke the pipeline; ``DuplicateFrameError`` as ``append``, once everything is
-        sealed."""
+        """Seals every shard and writes the final metadata; idempotent. A store that never got a frame is
+        removed. Raises what broke the pipeline; ``DuplicateFrameError`` as ``append`` does, once everything
+        is sealed."""
         if self._receipt is None:
             with self._changed:
                 self._acquisition.finish(keep_empty=False)
@@ -279,7 +280,7 @@ class Writer:
             error.add_note(f"closing the writer also failed: {closing}")
 
     def _look_after(self) -> None:
-        """The helper thread: handle reports as they come, and the clocks several times a second."""
+        """The helper thread: handles reports as they come, and checks the clocks several times a second."""
         while not self._ended:
             self._wake.wait(_CLOCK_S)
             self._wake.clear()
@@ -320,8 +321,8 @@ class Writer:
         record["monotonic_ns"] = time.monotonic_ns()
 
     def _free_slots(self, most: int = 1) -> np.ndarray:
-        """Under the lock. int64[n]: slots for the next frames, as many as are free, at most ``most``; none
-        when they are to be dropped."""
+        """Returns slots for the next frames, int64[n]: as many as are free, at most ``most``; none when they
+        are to be dropped. Under the lock."""
         overload = self._acquisition.settings.overload
         slots = self._ring.take(self._count, most)
         while not slots.size:
@@ -341,12 +342,13 @@ class Writer:
         return slots
 
     def _give_back(self, slots: np.ndarray) -> None:
-        """Ctrl-C in the middle of a copy: the frames do not come, and their slots are free again."""
+        """Frees slots whose frames are not submitted, as after Ctrl-C during a copy."""
         with self._changed:
             self._ring.give_back(self._count, slots)
 
     def _check_places(self) -> None:
-        """Under the lock, or once the acquisition has ended."""
+        """Raises the error of a duplicate frame, if any. Under the lock, or once the acquisition has
+        ended."""
         if (
             self._acquisition.settings.on_duplicate == "fail"
             and (why := self._acquisition.take_duplicates()) is not None
@@ -354,7 +356,7 @@ class Writer:
             raise why.to_error()
 
     def _collect(self, *, raising: bool = True) -> None:
-        """Under the lock."""
+        """Passes on the acquisition's released frames and events, and raises its error. Under the lock."""
         self._acquisition.see_ring(self._ring.used, self.limits.ring_frames)
         self._ring.release(self._acquisition.poll())
         for name, facts in self._acquisition.take_events():
