@@ -29,8 +29,8 @@ class Appendable(Protocol):
 
 @dataclass(frozen=True)
 class CameraRun:
-    """What the camera did. ``frames_behind`` were given later than one frame time after their moment: the
-    writer held the camera up."""
+    """The result of a run. ``frames_behind``: frames sent more than one frame time late, because the writer
+    blocked."""
 
     frames: int
     seconds: float
@@ -54,10 +54,10 @@ def run_camera(
     fps: float = 0.0,
     on_frame: Callable[[int], None] = lambda sent: None,
 ) -> CameraRun:
-    """Send ``frames`` frames with ids from 0; ``fps`` 0 is as fast as the target takes them.
+    """Sends ``frames`` frames with ids from 0; ``fps`` 0 is as fast as the target takes them.
 
-    ``on_frame`` gets the number of frames sent after each. Like a sensor, the loop keeps its schedule: frames
-    held up are caught up on.
+    ``on_frame`` gets the number of frames sent after each. Like a sensor, the loop keeps its schedule: late
+    frames are sent without a pause.
     """
     period_s = 1.0 / fps if fps > 0 else 0.0
     buffer = np.empty(source.shape, source.dtype)

@@ -9,7 +9,7 @@ index) alone.
                value 0 or 1
 
 An exposure is kept twice in a row, so that every cyclic move is one contiguous copy: a frame costs one
-memcpy. The stamp works for every dtype and tells any two frames apart that the pixels alone might not.
+memcpy. The stamp works for every dtype and distinguishes frames whose other pixels are equal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _BITS = np.arange(STAMP_PIXELS, dtype=np.uint64)
 
 
 def _background(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Expected photons for each pixel: dim haze and bright round spots that wrap around the edges."""
+    """Returns the expected photons for each pixel: dim haze and bright round spots that wrap around the
+    edges."""
     rows, columns = (np.arange(n, dtype=np.float64) / n for n in shape)
     image = np.full(shape, 20.0)
     for _ in range(24):
@@ -40,7 +41,7 @@ def _background(shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray[
 
 
 def _as_pixels(counts: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Photon counts as camera values: one-byte types saturate, bool is a threshold."""
+    """Returns photon counts as camera values: one-byte types saturate, bool is a threshold."""
     if dtype.kind == "b":
         counts = counts > np.median(counts)
     elif dtype.kind in "iu":
@@ -49,8 +50,8 @@ def _as_pixels(counts: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray
 
 
 class PhotonFrames:
-    """The frames of one simulated camera. ``shape`` is (rows, columns); ``frame(i)`` depends on shape, dtype,
-    seed and i only."""
+    """The frames of one simulated camera. ``shape`` is (rows, columns); ``frame(i)`` depends only on shape,
+    dtype, seed and i."""
 
     def __init__(self, shape: tuple[int, int], dtype: str = "uint16", seed: int = 0) -> None:
         if min(shape) < 1:
@@ -69,7 +70,8 @@ class PhotonFrames:
         self._start = int(rng.integers(self._pixels))
 
     def frame(self, index: int, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Frame ``index`` (0 or more), in ``out`` when given: C-contiguous, of this shape and dtype."""
+        """Returns frame ``index`` (0 or more), in ``out`` when given: C-contiguous, of this shape and
+        dtype."""
         if out is None:
             out = np.empty(self.shape, self.dtype)
         first = (self._start + index * STEP_PIXELS) % self._pixels
@@ -81,7 +83,7 @@ class PhotonFrames:
 
 
 def stamped_index(frame: np.ndarray[Any, Any]) -> int:
-    """The index that a frame of ``PhotonFrames`` carries (its low bits, in a frame of fewer than 64
-    pixels)."""
+    """Returns the index in the stamp of a frame of ``PhotonFrames`` (its low bits, in a frame of fewer than
+    64 pixels)."""
     bits = frame.reshape(-1)[:STAMP_PIXELS] != 0
     return sum(1 << i for i, bit in enumerate(bits) if bit)
