@@ -1,7 +1,7 @@
 """The camera's side: ``connect`` to a daemon, ``acquire`` a stream, ``append`` frames, read the receipt.
 
 Runs on Linux, Windows and macOS with Python, numpy, pyzmq and pydantic; shared memory is used where daemon
-and camera sit on one Linux machine.
+and camera run on one Linux machine.
 """
 
 from .connection import Connection, connect

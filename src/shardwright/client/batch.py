@@ -1,5 +1,5 @@
-"""The batch that is being filled: a packed record for each frame, in memory that is used again, and the slot
-that its pixels are in."""
+"""The batch that is being filled: a packed record for each frame, in reused memory, and the slot that holds
+its pixels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _KNOWN = len(METADATA_FIELDS)
 
 @dataclass
 class SealedBatch:
-    """Frames ``first`` onwards, ready to be sent: ``slots`` (``NO_SLOT``: dropped) and descriptors, or
-    neither where those were too many to keep."""
+    """Frames ``first`` onwards, ready to be sent: ``slots`` (``NO_SLOT``: dropped) and descriptors; neither
+    where there were too many to keep."""
 
     first: int
     count: int
@@ -32,7 +32,7 @@ class SealedBatch:
 
 
 class FillingBatch:
-    """Room for ``batch_frames`` frames. Not synchronized: the outbox's lock guards it."""
+    """A batch of up to ``batch_frames`` frames. Not synchronized: the outbox's lock guards it."""
 
     def __init__(self, batch_frames: int, further_fields: int) -> None:
         self._record = struct.Struct(f"<QqqIIqq{_KNOWN}dQ{further_fields}d")
@@ -45,7 +45,7 @@ class FillingBatch:
         self._slots = np.zeros(batch_frames, np.uint32)
         self.count = 0
         self.only_told = 0
-        self.started_s = 0.0  # when its first frame came
+        self.started_s = 0.0  # when its first frame was added
 
     @property
     def room(self) -> int:
@@ -53,14 +53,14 @@ class FillingBatch:
 
     @property
     def ends_with_pixels(self) -> bool:
-        """Whether the last frame is one whose slot comes back only once the batch is sent."""
+        """True if the last frame holds a slot, which is released only after the batch is sent."""
         return self.count > 0 and int(self._slots[self.count - 1]) != NO_SLOT
 
     def add(
         self, slot: int, sequence: int, position: int, frame_id: int, metadata: tuple[float, ...]
     ) -> None:
-        """One frame; ``slot`` ``NO_SLOT``: it was dropped. ``metadata``: the known fields, then the array's
-        own."""
+        """Adds one frame. ``slot`` ``NO_SLOT``: it was dropped. ``metadata``: the known fields, then the
+        array's own."""
         self._begin()
         known, further = (metadata[:_KNOWN], metadata[_KNOWN:]) if len(metadata) > _KNOWN else (metadata, ())
         dropped = slot == NO_SLOT
@@ -81,9 +81,9 @@ class FillingBatch:
     def add_many(
         self, slots: npt.NDArray[Any] | None, sequence: int, records: npt.NDArray[np.void], *, counted: bool
     ) -> None:
-        """Frames ``sequence`` onwards, as many as there are ``records``: these are complete but for sequence,
-        flags and times, and, if ``counted``, the position, which is the sequence then. ``slots`` None: they
-        were dropped."""
+        """Adds frames ``sequence`` onwards, one for each of ``records``. These lack only sequence, flags and
+        times, and if ``counted`` the position, which is then the sequence. ``slots`` None: they were
+        dropped."""
         self._begin()
         rows = slice(self.count, self.count + len(records))
         into = self._records[rows]
@@ -102,8 +102,8 @@ class FillingBatch:
             self.started_s = time.monotonic()
 
     def seal(self, next_sequence: int) -> SealedBatch | None:
-        """What was filled so far, the frames right before ``next_sequence``, None when there is nothing; it
-        is empty again afterwards."""
+        """Returns the frames added so far, those right before ``next_sequence``, and empties the batch.
+        Returns None when there are none."""
         count = self.count
         if not count:
             return None

@@ -1,8 +1,8 @@
-"""A stream's frames on their way into batches: each gets its number and a place in the batch that is being
-filled; sealed ones wait to be sent.
+"""The batches of a stream: each frame gets its number and a place in the batch that is being filled; sealed
+batches wait to be sent.
 
-Memory is bounded by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and by one run of numbers for all that
-are dropped beyond.
+Memory is bounded by ``MAX_TOLD_FRAMES`` descriptors of dropped frames, and one run of numbers for all further
+dropped frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class BatchQueue:
-    """Not synchronized: the outbox's lock guards it. ``check_position`` and ``wake`` are the outbox's."""
+    """The queue of a stream's batches. Not synchronized: the outbox's lock guards it. ``check_position`` and
+    ``wake`` are the outbox's."""
 
     def __init__(
         self,
@@ -44,16 +45,16 @@ class BatchQueue:
 
     @property
     def ends_with_pixels(self) -> bool:
-        """Whether the last frame added waits for others before it is sent, and holds a slot."""
+        """True if the last frame added holds a slot and its batch is not sealed yet."""
         return self._filling.ends_with_pixels
 
     @property
     def all_taken(self) -> bool:
-        """Whether no sealed batch waits to be sent."""
+        """True if no sealed batch waits to be sent."""
         return not self._sealed
 
     def add(self, slot: int, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """The frame in ``slot``, or one that was dropped (``NO_SLOT``), as ``FillingBatch.add``; ``position``
+        """Adds the frame in ``slot``, or a dropped one (``NO_SLOT``), as ``FillingBatch.add``. ``position``
         None: its own count."""
         sequence = self.next_sequence
         if position is None:
@@ -66,8 +67,8 @@ class BatchQueue:
     def add_many(
         self, slots: npt.NDArray[np.int64] | None, records: npt.NDArray[np.void], *, counted: bool
     ) -> None:
-        """As ``add``, of as many as there are ``records``, as ``FillingBatch.add_many``: all of them, or an
-        error and none."""
+        """Adds one frame for each of ``records``, as ``FillingBatch.add_many``. Raises before any is
+        added."""
         self._check_position(self.next_sequence + len(records) - 1 if counted else 0)
         done = 0
         while done < len(records):
@@ -81,7 +82,7 @@ class BatchQueue:
             self._seal_if_full(begins=begins)
 
     def add_dropped(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """A frame for which there was no slot: with a descriptor, or counted only."""
+        """Adds a frame for which there was no slot: with a descriptor, or only counted."""
         if self._told_held < MAX_TOLD_FRAMES:
             self.add(NO_SLOT, position, frame_id, metadata)
             self._told_held += 1
@@ -89,9 +90,9 @@ class BatchQueue:
             self._count_only(1, counted=position is None)
 
     def add_many_dropped(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
-        """As ``add_dropped``, of as many frames as there are ``records``."""
+        """Adds dropped frames, one for each of ``records``, as ``add_dropped``."""
         self._check_position(self.next_sequence + len(records) - 1 if counted else 0)
-        # more are held when counted ones have been sent since
+        # more than the limit are held when counted ones have been sent since
         told = max(0, min(len(records), MAX_TOLD_FRAMES - self._told_held))
         if told:
             self.add_many(None, records[:told], counted=counted)
@@ -100,11 +101,11 @@ class BatchQueue:
             self._count_only(len(records) - told, counted=counted)
 
     def told_again(self, count: int) -> None:
-        """The I/O thread has made descriptors of so many frames without pixels."""
+        """Counts frames without pixels for which the I/O thread has made descriptors."""
         self._told_held += count
 
     def told_released(self, count: int) -> None:
-        """The daemon needs the descriptors of so many frames without pixels no more."""
+        """Counts frames without pixels whose descriptors the daemon needs no more."""
         self._told_held -= count
 
     def _seal_if_full(self, *, begins: bool) -> None:
@@ -130,8 +131,8 @@ class BatchQueue:
             self._wake()
 
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
-        """Seals a batch that has waited for ``age_s``; returns when the one being filled will be due, None
-        when it is empty."""
+        """Seals the filling batch if it has waited for ``age_s``. Returns when it will be due, None when it
+        is empty."""
         if not self._filling.count:
             return None
         due_s = self._filling.started_s + age_s
@@ -141,7 +142,7 @@ class BatchQueue:
         return None
 
     def next_batch(self, told_room: int = MAX_TOLD_FRAMES) -> SealedBatch | None:
-        """The next one to send, with at most ``told_room`` frames without pixels."""
+        """Returns the next batch to send, with at most ``told_room`` frames without pixels."""
         if not self._sealed:
             return None
         batch = self._sealed[0]

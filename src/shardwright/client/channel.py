@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
     from .curve import Keys
 
-RETRY_MS, MAX_RETRY_MS = 50, 1000  # ZeroMQ's own, while nobody listens at the endpoint
-# in the handshake: by a daemon that cannot read what our wrong key made, by one that is flooded, by no daemon
+RETRY_MS, MAX_RETRY_MS = 50, 1000  # ZeroMQ's own, while nothing listens at the endpoint
+# handshakes cut off: by a daemon that cannot read what our wrong key made, by a flooded one, by another
+# program
 MAX_CUTS = 5
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -48,8 +49,8 @@ _WATCHED = (
 
 
 class Channel:
-    """Says HELLO at once. Whatever shows that the connection is of no use any more raises; a new one must
-    then be made."""
+    """A connection that sends HELLO at once. Raises on every sign that it is unusable; a new one must then be
+    made."""
 
     def __init__(
         self, context: zmq.Context[Any], endpoint: str, software: str, keys: Keys | None = None
@@ -59,7 +60,7 @@ class Channel:
         self._handshake_done = False
         self._cuts = 0
         self._socket = context.socket(zmq.DEALER)
-        self._socket.sndhwm = 0  # what may wait here is bounded by credit
+        self._socket.sndhwm = 0  # credit bounds what may wait here
         self._socket.linger = 0
         self._socket.setsockopt(zmq.RECONNECT_IVL, RETRY_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RETRY_MS)
@@ -81,7 +82,7 @@ class Channel:
             raise ConfigError("not an endpoint to connect to", expected=expected, got=got) from None
         self._counter = Counter(CONNECTION)
         hello = Hello(software, socket.gethostname()[:255], os.getpid())
-        with contextlib.suppress(zmq.Again):  # refused and given up so soon: check_connected will say why
+        with contextlib.suppress(zmq.Again):  # refused and given up already: check_connected will raise why
             self._send(self._counter.control(Kind.HELLO, hello.to_body()))
 
     def close(self, linger_ms: int) -> None:
@@ -93,8 +94,8 @@ class Channel:
     # ----------------------------------------------------------------------------------------------------
 
     def send(self, parts: list[Any]) -> None:
-        """Never waits. Raises as ``check_connected`` where ZeroMQ has given the connection up, as it does
-        when a handshake fails."""
+        """Sends a message without waiting. Raises as ``check_connected`` where ZeroMQ has given the
+        connection up, as it does when a handshake fails."""
         try:
             self._send(parts)
         except zmq.Again:
@@ -105,12 +106,12 @@ class Channel:
         self._socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=False)
 
     def control(self, kind: Kind, body: dict[str, Any] | None = None) -> None:
-        """A message of the connection itself."""
+        """Sends a message of the connection itself."""
         self.send(self._counter.control(kind, body))
 
     def keep_alive(self, now_s: float, patience_ms: float) -> None:
-        """Heartbeats, once the daemon has told how often. Raises ``SessionLostError`` when it has been silent
-        for too long; ``patience_ms`` is for its WELCOME."""
+        """Sends heartbeats, once WELCOME has brought their interval. Raises ``SessionLostError`` when the
+        daemon has been silent for too long; ``patience_ms`` is the limit for WELCOME."""
         if self.welcome is None:
             if (now_s - self.started_s) * 1000 > patience_ms:
                 raise SessionLostError(
@@ -132,8 +133,8 @@ class Channel:
     # ----------------------------------------------------------------------------------------------------
 
     def receive(self) -> Iterator[tuple[Header, bytes]]:
-        """Every message that has come, its parts checked; heartbeats and WELCOME are dealt with here. A fatal
-        ERROR of the connection is raised."""
+        """Yields every message that has come, its parts checked. Handles heartbeats and WELCOME itself.
+        Raises a fatal ERROR of the connection."""
         while True:
             try:
                 parts = self._socket.recv_multipart(flags=zmq.NOBLOCK)
@@ -168,9 +169,9 @@ class Channel:
         return True
 
     def check_connected(self) -> None:
-        """ZeroMQ would reconnect under a new identity, which the daemon does not know: what had been said is
-        lost either way. Raises ``SessionLostError``, or ``AccessError`` where the keys do not fit. Call when
-        everything that came was received."""
+        """Raises ``SessionLostError`` when the connection was cut, or ``AccessError`` where the keys do not
+        fit. ZeroMQ would reconnect under a new identity, which the daemon does not know, so earlier messages
+        are lost either way. Call it once everything that came was received."""
         while self._monitor.poll(0):
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -188,7 +189,7 @@ class Channel:
                 raise self._no_handshake()
             elif self._handshake_done:
                 raise SessionLostError("the daemon closed the connection", got=self._endpoint)
-            else:  # nothing was said yet, and ZeroMQ tries again
+            else:  # nothing was sent yet, and ZeroMQ tries again
                 self._cuts += 1
                 if self._cuts >= MAX_CUTS:
                     raise self._no_handshake()
@@ -211,7 +212,7 @@ class Channel:
 
 
 def _told_version_error(parts: list[bytes]) -> ShardwrightError | None:
-    """The daemon's own words about our version: ERROR keeps its place in every version."""
+    """Returns the daemon's own error about our version: ERROR has the same layout in every version."""
     if len(parts) < 2 or len(parts[0]) < 8 or parts[0][6] != Kind.ERROR:
         return None
     try:

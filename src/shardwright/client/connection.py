@@ -1,4 +1,4 @@
-"""``connect`` and ``Connection``: one daemon, any number of acquisitions."""
+"""The connection to one daemon (``connect``, ``Connection``), with any number of acquisitions."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def connect(
     reconnect_timeout_ms: int = 60_000,
     curve: Curve | None = None,
 ) -> Connection:
-    """A connection to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``), waited for at most
+    """Connects to the daemon at ``endpoint`` (``tcp://HOST:PORT`` or ``ipc://PATH``); waits at most
     ``timeout_ms``.
 
     ``transport``: ``"auto"`` takes shared memory where daemon and camera share a machine, else pixels travel
-    in the messages; then the memory of one stream's frames is kept for the next one, until the connection is
-    closed. ``reconnect_timeout_ms``: when the daemon or the link dies, a new connection is tried for so long
-    and every open stream goes on where it was; ``append`` waits meanwhile. 0: never, streams then end with
-    ``SessionLostError``. ``curve``: the keys for a daemon that demands them over TCP; left out, the files
-    that ``SHARDWRIGHT_SECRET_KEY`` and ``SHARDWRIGHT_DAEMON_KEY`` name, if they are set. Not looked at for
-    ipc. Raises ``SessionLostError`` when nobody answers, ``AccessError`` when keys do not fit or the socket
-    is not open to this user, ``VersionError`` when the daemon speaks another protocol version and
-    ``ConfigError`` for a bad endpoint or a key file that cannot be used.
+    in the messages. The memory of one stream's frames is then kept for the next one, until the connection is
+    closed. ``reconnect_timeout_ms``: when the daemon or the link dies, a new connection is tried for this
+    long and every open stream continues; ``append`` waits meanwhile. 0: never; streams then end with
+    ``SessionLostError``. ``curve``: the keys for a daemon that demands them over TCP; by default the files
+    that ``SHARDWRIGHT_SECRET_KEY`` and ``SHARDWRIGHT_DAEMON_KEY`` name, if set. Ignored for ipc. Raises
+    ``SessionLostError`` when no daemon answers, ``AccessError`` when keys do not fit or the socket is not
+    open to this user, ``VersionError`` when the daemon speaks another protocol version and ``ConfigError``
+    for a bad endpoint or a key file that cannot be used.
     """
     if transport not in ("auto", "shm", "message"):
         raise ConfigError("unknown transport", expected="'auto', 'shm' or 'message'", got=repr(transport))
@@ -60,7 +60,7 @@ def connect(
 
 
 class Connection:
-    """Made by ``connect``. A context manager; leaving it closes streams that are still open."""
+    """A connection made by ``connect``. A context manager; leaving it closes streams that are still open."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Connection:
 
     @property
     def daemon(self) -> Welcome:
-        """What the daemon said about itself and its limits."""
+        """The daemon's WELCOME: its software and its limits."""
         return self._welcome
 
     def _choose_transport(self, wanted: Literal["auto", "shm", "message"]) -> Transport:
@@ -106,13 +106,12 @@ class Connection:
         stream: str | None = None,
         reopen: bool = False,
     ) -> Stream:
-        """Opens the acquisition ``name``: of an array given here, or as the daemon's configuration describes
+        """Opens the acquisition ``name``, with the array ``spec`` or as the daemon's configuration describes
         ``stream``.
 
-        ``reopen``: goes on with the unfinished acquisition of that name that another client left behind (its
-        process died). Frames that are placed by their count go on at the number of frames that the daemon had
-        received; give ``index`` or ``frame_id`` where that is not what you mean. ``spec`` may be left out,
-        and must be the same otherwise.
+        ``reopen``: resumes the unfinished acquisition of that name whose client process died. Frames placed
+        by their count continue at the number of frames that the daemon had received; give ``index`` or
+        ``frame_id`` for another place. ``spec`` may be left out, and must be the same otherwise.
 
         Raises the daemon's error when it refuses: ``InvalidNameError``, ``UnknownStreamError``,
         ``OutputExistsError``, ``BudgetError``, ``SpecError``, ``StorageError``; with ``reopen`` also
@@ -121,7 +120,7 @@ class Connection:
         """
         for given in (name, stream):
             if given is not None and (not isinstance(given, str) or len(given) > MAX_NAME_CHARACTERS):
-                # raises: the message could not even be sent; what else a name must be, the daemon says
+                # raises: the message could not even be sent; the daemon checks the rest of a name
                 checked_name(given)
         if spec is None and stream is None and not reopen:
             raise SpecError("an acquisition needs an array", expected="spec=... or stream=...", got="neither")
@@ -132,8 +131,8 @@ class Connection:
         return opened
 
     def close(self) -> None:
-        """Closes the streams that are still open (waiting for their receipts), then leaves the daemon. Raises
-        the first stream's error, if any."""
+        """Closes the streams that are still open (waiting for their receipts), then disconnects. Raises the
+        first stream's error, if any."""
         if self._closed:
             return
         self._closed = True
@@ -162,8 +161,8 @@ class Connection:
 
 
 def _answer(answer: Promise[T]) -> T:
-    """What the I/O thread answers: it always does, because it resolves every question when the connection is
-    lost."""
+    """Returns the I/O thread's answer. There always is one: the thread resolves every request when the
+    connection is lost."""
     try:
         return answer.result()
     except ShardwrightError:

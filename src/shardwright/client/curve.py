@@ -1,4 +1,4 @@
-"""Keys on the camera's side: which files, from where, and how new pairs are made."""
+"""The keys of the camera's side: their files, where these are named, and how new pairs are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET_KEY_VARIABLE, DAEMON_KEY_VARIABLE = "SHARDWRIGHT_SECRET_KEY", "SHARDWRIGH
 @dataclass(frozen=True)
 class Curve:
     """Files for a daemon that demands keys: ``secret_key`` is this client's own (``NAME.key_secret``), whose
-    public half the daemon has on its list; ``daemon_key`` is the daemon's public one (``NAME.key``).
+    public half is on the daemon's list; ``daemon_key`` is the daemon's public one (``NAME.key``).
     ``shardwright keygen`` makes both kinds."""
 
     secret_key: str | os.PathLike[str]
@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Keys:
-    """As Z85."""
+    """The keys of one connection, as Z85."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -34,7 +34,7 @@ class Keys:
 
 
 def keys_for(endpoint: str, curve: Curve | None) -> Keys | None:
-    """The keys for ``endpoint``: those of ``curve``, else of the environment; None for ipc. Raises
+    """Returns the keys for ``endpoint``: those of ``curve``, else of the environment; None for ipc. Raises
     ``ConfigError``."""
     curve = curve or _from_environment()
     if curve is None or not endpoint.startswith("tcp://"):
@@ -51,7 +51,7 @@ def keys_for(endpoint: str, curve: Curve | None) -> Keys | None:
 
 def make_key_pair(folder: Path, name: str) -> tuple[Path, Path]:
     """Writes a new pair, ``NAME.key`` and ``NAME.key_secret``, and returns the paths. Raises as
-    ``write_key_pair``."""
+    ``write_key_pair`` does."""
     public, secret = zmq.curve_keypair()
     return write_key_pair(folder, name, public, secret)
 

@@ -1,4 +1,4 @@
-"""The places frames wait in: local memory (message transport) or the daemon's memfd, fetched over its Unix
+"""The memory in which frames wait: local (message transport), or the daemon's memfd, fetched over its Unix
 socket and checked before it is mapped."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HANDOVER_TIMEOUT_S = 10.0
 
 
 class FrameRing:
-    """``frames[slot]`` is one frame's place. Slots lie one after another, ``frame_bytes`` apart, so that a
-    run of slots is one piece of memory."""
+    """The slots of a stream: ``frames[slot]`` is one frame's place. Slots are contiguous, ``frame_bytes``
+    apart, so a run of slots is one piece of memory."""
 
     def __init__(self, buffer: Any, spec: ArraySpec, slot_count: int, *, is_local: bool) -> None:
         dtype = np.dtype(spec.dtype).newbyteorder("<")
@@ -39,11 +39,12 @@ class FrameRing:
 
     @classmethod
     def local(cls, spec: ArraySpec, slot_count: int, spare: FrameRing | None = None) -> FrameRing:
-        """``spare``: one of as many bytes that nobody uses any more, whose memory is taken over."""
+        """Makes a ring in local memory. ``spare``: an unused ring of as many bytes, whose memory is
+        reused."""
         if spare is not None:
             return cls(spare.memory, spec, slot_count, is_local=True)
         memory = np.empty(slot_count * spec.frame_bytes, np.uint8)
-        # touches every page now: the first touch is the dear one, and the camera should not wait for it
+        # touches every page now: the first touch is the expensive one, and the camera should not wait for it
         memory.fill(0)
         return cls(memory, spec, slot_count, is_local=True)
 
@@ -57,13 +58,13 @@ class FrameRing:
         np.frombuffer(self._bytes, np.uint8)[:: mmap.PAGESIZE].max()
 
     def run(self, first_slot: int, slot_count: int) -> memoryview:
-        """The bytes of neighbouring slots, uncopied."""
+        """The bytes of adjacent slots, uncopied."""
         return self._bytes[first_slot * self._frame_bytes : (first_slot + slot_count) * self._frame_bytes]
 
 
 def shared_memory_offered(welcome: Welcome) -> bool:
-    """Whether a ring can be fetched from here: a Linux daemon under the same kernel whose socket this process
-    can reach."""
+    """True if a ring can be fetched from here: the daemon runs on Linux under the same kernel, and this
+    process can reach its socket."""
     if (
         sys.platform != "linux"
         or welcome.ring_socket is None
@@ -86,8 +87,8 @@ def ring_for(
     current: FrameRing | None,
     spare: FrameRing | None,
 ) -> FrameRing:
-    """The ring of a session; over message transport the one there is already, else one in ``spare`` memory.
-    Raises as ``fetch_ring`` does."""
+    """Returns the ring of a session. Over message transport that is the current ring, else a new one in
+    ``spare`` memory. Raises as ``fetch_ring`` does."""
     if opened.transport == "message":
         return (
             current
@@ -104,7 +105,8 @@ def ring_for(
 def _connected(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Not settimeout for this: a non-blocking connect fails at once where others are waiting to be let in.
+        # Not settimeout for this: a non-blocking connect fails at once where the backlog of the socket is
+        # full.
         connection.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(HANDOVER_TIMEOUT_S), 0)
         )
@@ -117,8 +119,8 @@ def _connected(path: str) -> socket.socket:
 
 
 def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> FrameRing:
-    """Fetches and maps a session's ring. ``SessionLostError`` when the daemon does not answer,
-    ``ProtocolError`` when it is not as announced."""
+    """Fetches and maps a session's ring. Raises ``SessionLostError`` when the daemon does not answer,
+    ``ProtocolError`` when the ring is not as announced."""
     assert opened.ring_token is not None
     try:
         with _connected(path) as connection:
@@ -156,9 +158,9 @@ def fetch_ring(path: str, session: int, opened: Opened, spec: ArraySpec) -> Fram
 
 
 def _check_sealed(descriptor: int, ring_bytes: int) -> None:
-    """A ring that could shrink would kill this process with SIGBUS, so it must be sealed before anything
-    touches it."""
-    import fcntl  # here, because Windows has no such module
+    """Raises ``ProtocolError`` for a ring that is not sealed or of the wrong size. Call it before the first
+    access: a ring that could shrink would kill this process with SIGBUS."""
+    import fcntl  # imported here, because Windows has no such module
 
     needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size

@@ -1,15 +1,15 @@
-"""The client's background thread: it sends batches, takes acks, and keeps heartbeats going while the user's
-threads sleep.
+"""The client's background thread: sends batches, receives acks, and sends heartbeats while the user's threads
+sleep.
 
-    connected    wait -> receive everything -> rings that are there -> send everything -> heartbeats and
+    connected    wait -> receive everything -> rings that are ready -> send everything -> heartbeats and
                  silence
     broken       every stream is detached and keeps its frames; a new connection is tried until it is made or
                  the time for it is over
     connected    every stream that is open is resumed: a new ring, then the frames that the daemon does not
                  have, then new ones
 
-Rings are fetched and filled in one helper thread, so that heartbeats go on. Whatever ends the thread is told
-to every stream, so that nobody waits for ever.
+Rings are fetched and filled in one helper thread, so that heartbeats continue. An error that ends the thread
+is passed to every stream, so that no thread of the user waits for ever.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FIRST_PATIENCE_MS = 365 * 24 * 3_600_000  # ``connect`` has its own clock
 
 
 class _Over(Exception):  # noqa: N818 - no error: it carries one out of the loop
-    """The thread ends for this reason."""
+    """Ends the thread with this reason."""
 
     def __init__(self, reason: ErrorText) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class _Over(Exception):  # noqa: N818 - no error: it carries one out of the loop
 
 
 class IoThread:
-    """``start`` it, then ``open`` sessions. All methods are for the user's threads; everything with a leading
-    underscore runs in the I/O thread."""
+    """The I/O thread: ``start`` it, then ``open`` sessions. Public methods are for the user's threads; those
+    with a leading underscore run in the I/O thread."""
 
     def __init__(
         self, endpoint: str, software: str, reconnect_timeout_ms: int, keys: Keys | None = None
@@ -76,9 +76,9 @@ class IoThread:
         self._reconnect_timeout_ms = reconnect_timeout_ms
         self._requests = itertools.count()
         self._commands: deque[Open] = deque()
-        self._opens: dict[int, tuple[Open, Promise[Link]]] = {}  # asked for by the user, not answered
-        self._sent: set[int] = set()  # those of them that a daemon has been told of
-        self._resumptions: dict[int, Link] = {}  # asked for by us
+        self._opens: dict[int, tuple[Open, Promise[Link]]] = {}  # requested by the user, not answered
+        self._sent: set[int] = set()  # those of them that were sent to a daemon
+        self._resumptions: dict[int, Link] = {}  # requested by this thread
         self._links: dict[int, Link] = {}  # attached ones, by session
         self._detached: list[Link] = []
         self._rings = Rings(self.wake)
@@ -91,18 +91,18 @@ class IoThread:
         self._next_try_s = 0.0
         self._backoff_s = BACKOFF_S
         self._stopping = False
-        self._lock = threading.Lock()  # guards _over against opens that come while the thread ends
+        self._lock = threading.Lock()  # guards _over against opens while the thread ends
         self._over: ErrorText | None = None
         self._wake_up = WakeUp()
         self._thread = threading.Thread(target=self._run, name="shardwright-client", daemon=True)
 
     def start(self) -> Promise[Welcome]:
-        """The answer resolves when the daemon has welcomed us."""
+        """Starts the thread. The answer resolves when the daemon has sent WELCOME."""
         self._thread.start()
         return self._welcomed
 
     def open(self, request: Open) -> Promise[Link]:
-        """Asks for a session. The answer resolves, with a link that has its ring or an error, at the latest
+        """Requests a session. The answer resolves, with an error or a link that has its ring, at the latest
         when the connection is given up."""
         answer: Promise[Link] = Promise()
         with self._lock:
@@ -136,7 +136,7 @@ class IoThread:
             while not self._stopping:
                 self._turn(context)
             if self._channel is not None:
-                with contextlib.suppress(ShardwrightError):  # nobody is there to hear it
+                with contextlib.suppress(ShardwrightError):  # the peer may be gone
                     self._channel.control(
                         Kind.ERROR, Problem(ErrorText(ClosedError, "the client leaves"), fatal=True).to_body()
                     )
@@ -180,14 +180,14 @@ class IoThread:
         try:
             self._round(self._channel)
         except (SessionLostError, BudgetError, AccessError) as error:
-            # Once we have been in: earlier connections of ours may still be counted, and a list of keys may
-            # be halfway through a change.
+            # After a first success: earlier connections of ours may still be counted, and a list of keys may
+            # be changing.
             if self._lost_since_s is None and not isinstance(error, SessionLostError):
                 raise
             self._lose(ErrorText.of(error))
 
     def _round(self, channel: Channel) -> None:
-        """Wait, receive everything, send everything, then judge the time."""
+        """Waits, receives everything, sends everything, then checks the time limits."""
         self._wait(channel)
         for header, body in channel.receive():
             self._receive(channel, header, body)
@@ -207,14 +207,14 @@ class IoThread:
         channel.keep_alive(time.monotonic(), self._patience_ms(channel))
 
     def _patience_ms(self, channel: Channel) -> float:
-        """How long a connection may take to be welcomed."""
+        """The time that a connection may take until WELCOME."""
         if self._welcome is None or self._lost_since_s is None:
             return _FIRST_PATIENCE_MS
         left_ms = self._reconnect_timeout_ms - (channel.started_s - self._lost_since_s) * 1000
         return min(self._welcome.session_timeout_ms, max(left_ms, LAST_TRY_MS))
 
     def _wait(self, channel: Channel) -> None:
-        """Until something comes, or the next batch or heartbeat is due."""
+        """Waits until something comes, or the next batch or heartbeat is due."""
         now_s = time.monotonic()
         dues = [now_s + 1.0 if channel.welcome is None else channel.next_heartbeat_s]
         batches = (
@@ -234,8 +234,8 @@ class IoThread:
     # ------------------------------------------------------------------------------------------------
 
     def _lose(self, why: ErrorText) -> None:
-        """Every stream keeps what was not released. What the daemon was asked to open has failed: nobody
-        knows how far it got with it."""
+        """Drops the connection. Every stream keeps what was not released. Requests to open that were sent
+        fail, since the daemon's progress with them is unknown."""
         if self._welcome is None or self._reconnect_timeout_ms == 0:
             raise _Over(why)
         now_s = time.monotonic()
@@ -244,7 +244,7 @@ class IoThread:
         if self._lost_since_s is None:
             self._lost_since_s = now_s
         elif (now_s - self._lost_since_s) * 1000 > self._reconnect_timeout_ms:
-            # why we were not let in says more than that the last try came too late
+            # the refusal says more than that the last try came too late
             raise _Over(self._refusal or why)
         for request in self._sent & self._opens.keys():
             self._opens.pop(request)[1].fail(why)
@@ -271,7 +271,7 @@ class IoThread:
             self._connect(context)
 
     def _be_welcomed(self, channel: Channel, welcome: Welcome) -> None:
-        """By a daemon: the first, or the one that streams are resumed with."""
+        """Handles WELCOME: the first, or the one with which streams are resumed."""
         first, self._welcome = self._welcome is None, welcome
         if first:
             self._welcomed.keep(welcome)
@@ -284,7 +284,7 @@ class IoThread:
             self._be_whole()
 
     def _be_whole(self) -> None:
-        """Nothing is waiting for the daemon to take it up again."""
+        """Ends the time without a connection: every stream is resumed."""
         self._lost_since_s, self._refusal, self._backoff_s = None, None, BACKOFF_S
 
     # Messages
@@ -301,11 +301,11 @@ class IoThread:
         if link is not None and (answer := link.receive(header, body)) is not None:
             channel.send(answer)
         if link is not None and link in self._answers and (why := link.outbox.error) is not None:
-            # it ended before its ring was made, and nobody tells of that ring any more
+            # it ended before its ring was made, and that ring is reported no more
             self._answers.pop(link).fail(why)
 
     def _refused(self, problem: Problem) -> None:
-        """An OPEN was answered with an error."""
+        """Handles an OPEN that was answered with an error."""
         request = -1 if problem.request is None else problem.request
         link = self._resumptions.pop(request, None)
         if link is not None:
@@ -345,12 +345,12 @@ class IoThread:
         link = self._links[session] = new_link(
             request, session, opened, welcome, wake=self.wake, keep_ring=self._rings.keep
         )
-        del self._opens[opened.request]  # only now: whatever was raised above is told to it
+        del self._opens[opened.request]  # only now: an error above goes to its answer
         self._answers[link] = answer
         return link
 
     def _take_rings(self, channel: Channel) -> None:
-        """Rings that are there: their links go on."""
+        """Starts or fails the links whose rings are made."""
         for link, why in self._rings.made():
             if why is None:
                 if (answer := link.ready()) is not None:
@@ -365,5 +365,5 @@ class IoThread:
 
     def _answer(self, channel: Channel, link: Link) -> None:
         answer = self._answers.pop(link, None)
-        if answer is not None and not answer.keep(link):  # the user gave up waiting: nobody will send frames
+        if answer is not None and not answer.keep(link):  # the user gave up waiting: no frames will come
             channel.send(link.give_up(ErrorText(ClosedError, "nobody waits for this acquisition any more")))

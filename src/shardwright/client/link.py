@@ -1,7 +1,7 @@
-"""One acquisition as the I/O thread sees it: what came from the daemon goes into the outbox, what the outbox
-holds becomes messages. No sockets here.
+"""One acquisition in the I/O thread: messages of the daemon update the outbox, and the outbox's frames become
+messages. No sockets here.
 
-It outlives connections: frames that were sent are kept, with their descriptors, until the daemon releases
+A link outlives connections. Frames that were sent are kept, with their descriptors, until the daemon releases
 them; after a resume those that it does not have are sent again before anything new.
 """
 
@@ -57,12 +57,13 @@ class Loss(NamedTuple):
 
     @property
     def error(self) -> ShardwrightError:
-        """A fresh one each time."""
+        """The error, a new one at each access."""
         return self.why.to_error()
 
 
 class Link:
-    """Owned by the I/O thread; the user's threads read ``opened``, ``losses`` and ``reconnects``."""
+    """The link of one stream. Owned by the I/O thread; the user's threads read ``opened``, ``losses`` and
+    ``reconnects``."""
 
     def __init__(
         self, request: Open, session: int, opened: Opened, spec: ArraySpec, welcome: Welcome, outbox: Outbox
@@ -101,17 +102,18 @@ class Link:
     # ----------------------------------------------------------------------------------------------------
 
     def detach(self) -> None:
-        """The connection broke; what was not released is kept."""
+        """Detaches the link from a broken connection; frames that were not released are kept."""
         self._step(ClientEvent.LINK_DOWN)
 
     def resumption(self, request: int) -> Open:
-        """What to ask a daemon for, to go on."""
+        """Returns the OPEN that resumes this stream."""
         opened = self.opened
         resume = Resume(opened.acquisition, opened.client_epoch, self._next_sequence, opened.ring_slots)
         return replace(self.request, request=request, spec=None, reopen=False, resume=resume)
 
     def resumed(self, session: int, opened: Opened, welcome: Welcome) -> None:
-        """The daemon goes on with it. Raises ``ResumeError`` when what it goes on with is not ours."""
+        """Attaches the link to a resumed session. Raises ``ResumeError`` when the daemon resumed something
+        else."""
         ours, theirs = (
             [getattr(o, key) for key in ("acquisition", "client_epoch", "ring_slots", "slot_bytes")]
             for o in (self.opened, opened)
@@ -135,8 +137,8 @@ class Link:
         self.reconnects += 1
 
     def ready(self) -> list[bytes] | None:
-        """The ring is there, with every frame that was not released in its slot. Returns the ERROR to send
-        when the daemon broke the protocol."""
+        """Starts the link once its ring is ready, with every frame that was not released in its slot. Returns
+        the ERROR to send when the daemon broke the protocol."""
         if self._step(ClientEvent.READY) is Verdict.ACCEPT:
             early, self._early = self._early, []
             try:
@@ -210,8 +212,8 @@ class Link:
             self._release(ranges)
 
     def _release(self, ranges: npt.NDArray[np.int64]) -> None:
-        """All of a message at once; what was sent over an earlier connection may have been released
-        before."""
+        """Releases all ranges of a message at once. Frames sent over an earlier connection may have been
+        released before."""
         before = ranges[:, 1] < self._sent_before
         slots = [self._in_flight.release_known(first, last) for first, last in ranges[before].tolist()]
         slots.append(self._in_flight.release_ranges(ranges[~before]))
@@ -220,7 +222,7 @@ class Link:
         self.outbox.release(released)
 
     def refused(self, problem: Problem) -> None:
-        """The daemon's answer to a resumption is an error. If everything had been finished, it brings the
+        """Handles an error as the answer to a resumption. If everything had been finished, it brings the
         receipt that was missed."""
         if problem.receipt is not None and problem.error.code == "closed" and self.finish_sent:
             self.outbox.settle(problem.receipt)
@@ -230,12 +232,12 @@ class Link:
         self.end(ClientEvent.ERROR, problem.error)
 
     def give_up(self, why: ErrorText, event: ClientEvent = ClientEvent.ERROR) -> list[bytes]:
-        """Ends the session from this side; the message tells the daemon."""
+        """Ends the session from this side. Returns the message that says so to the daemon."""
         self.end(event, why)
         return self._counter.control(Kind.ERROR, Problem(why, fatal=True).to_body())
 
     def end(self, event: ClientEvent, why: ErrorText) -> None:
-        """The session is over without a receipt."""
+        """Ends the session without a receipt."""
         self._step(event)
         self.outbox.fail(why)
 
@@ -243,7 +245,7 @@ class Link:
     # ----------------------------------------------------------------------------------------------------
 
     def outgoing(self) -> Iterator[list[Any]]:
-        """The messages that are ready to be sent, pixels as memoryviews of the ring."""
+        """Yields the messages that are ready to be sent, pixels as memoryviews of the ring."""
         while self.state is ClientState.RUNNING and (message := self._next_frames()) is not None:
             yield message
         if self.state is not ClientState.RUNNING or self._again:
@@ -277,8 +279,8 @@ class Link:
         return self._message(slots, records)
 
     def _send_again(self, room: int) -> list[Any] | None:
-        """The next frames that the daemon does not have. Those that are not held any more are told of, as far
-        as there is ``room`` for that."""
+        """Returns the next frames that the daemon does not have. Those no longer held are announced as such,
+        as far as there is ``room`` for it."""
         first, last = self._again[0]
         last = min(last, first + self.outbox.batch_frames - 1)
         gone = self._in_flight.gone(first, last)
@@ -322,8 +324,8 @@ class Link:
         return message + pixels
 
     def _pixel_parts(self, slots: npt.NDArray[np.uint32]) -> list[memoryview]:
-        """One part for each run of neighbouring slots, cut where a part would grow beyond what the daemon
-        takes."""
+        """Returns one part for each run of adjacent slots, split where a part would exceed the daemon's
+        limit."""
         ring = self.outbox.ring
         assert ring is not None
         if len(slots) == 0:

@@ -1,5 +1,5 @@
-"""A stream's link, made of what the daemon has answered to its first OPEN: the sizes are checked, and the
-batches fitted to the ring."""
+"""Makes a stream's link from the daemon's answer to its first OPEN: checks the sizes, and fits the batches to
+the ring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .frame_ring import FrameRing
 
-BATCH_BYTES = 32 << 20  # of pixels: enough to make one message worth its while
+BATCH_BYTES = 32 << 20  # of pixels: enough that the cost of a message is small
 
 
 def new_link(
@@ -31,8 +31,8 @@ def new_link(
     wake: Callable[[], None],
     keep_ring: Callable[[FrameRing], None],
 ) -> Link:
-    """``wake`` wakes the I/O thread; ``keep_ring`` gets the ring at a good end. Raises ``ProtocolError``, or
-    what is wrong with the array."""
+    """Makes a link. ``wake`` wakes the I/O thread; ``keep_ring`` gets the ring when the stream has ended
+    well. Raises ``ProtocolError``, or the error of the array."""
     spec = parse_spec(opened.spec)
     if opened.slot_bytes != spec.frame_bytes or opened.credit_bytes != opened.ring_slots * opened.slot_bytes:
         raise ProtocolError(
@@ -54,8 +54,8 @@ def new_link(
 
 
 def batch_frames(opened: Opened, welcome: Welcome) -> int:
-    """Frames a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that filling, sending,
-    storing and release overlap)."""
+    """The number of frames in a batch: up to 32 MiB of pixels, at most a quarter of the ring (so that
+    filling, sending, storing and release overlap)."""
     by_bytes = max(1, BATCH_BYTES // opened.slot_bytes)
     by_ring = max(1, opened.ring_slots // 4)
     return min(by_bytes, by_ring, welcome.max_batch_frames, 1024)

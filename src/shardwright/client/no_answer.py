@@ -1,5 +1,5 @@
-"""Why nobody answered at an endpoint. ZeroMQ tries on in silence, whatever the reason; a local socket is
-asked once more, for errno."""
+"""Finds why no daemon answered at an endpoint. ZeroMQ retries in silence, whatever the reason; a local socket
+is therefore connected once more, for errno."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _LOCAL = "ipc://"
 
 
 def no_answer(endpoint: str, timeout_ms: int) -> AccessError | SessionLostError:
-    """Asked only at the end of the wait: a daemon that is just starting has its socket for itself until it
-    gives it to its group."""
+    """Returns the error. Call it only at the end of the wait: a starting daemon has its socket for itself
+    until it gives it to its group."""
     got = None
     if endpoint.startswith(_LOCAL) and hasattr(socket, "AF_UNIX"):
         path = Path(endpoint.removeprefix(_LOCAL))

@@ -1,12 +1,12 @@
-"""What the user's threads and the I/O thread share of one stream: the ring and its free slots, the batch
-being filled, sealed batches, how far the frames are safe, and how it ended.
+"""The state of one stream that the user's threads and the I/O thread share: the ring and its free slots, the
+batch being filled, sealed batches, the watermark, and how the stream ended.
 
 Rules: ``_lock`` guards everything. The user's threads call ``take_slot`` and ``take_slots``, ``give_back``,
 ``add`` and ``add_many``, ``drop`` and ``drop_many``, ``flush``, ``finish`` and ``wait_for_end``; the ring's
-thread calls ``swap_ring``; the I/O thread calls the rest. Nobody does I/O under the lock except the wake-up
-byte, which never blocks.
+thread calls ``swap_ring``; the I/O thread calls the rest. The only I/O under the lock is the wake-up byte,
+which never blocks.
 
-Memory is bounded: by the ring, and as batch_queue.py says.
+Memory is bounded by the ring, and as batch_queue.py says.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from .batch import SealedBatch
     from .frame_ring import FrameRing
 
-WAIT_S = 1.0  # of one wait; the state is looked at again after it
+WAIT_S = 1.0  # of one wait; the state is checked again after it
 _NO_SLOTS = np.zeros(0, np.int64)
 
 
 class Outbox:
-    """``check_position`` guards a frame that is placed by its own count; ``wake`` wakes the I/O thread.
-    ``first_sequence`` is the stream's first. ``keep_ring`` gets the ring at a good end, from whichever thread
-    drops it, once nobody reads or writes it any more."""
+    """The outbox of one stream. ``check_position`` checks a frame that is placed by its own count; ``wake``
+    wakes the I/O thread. ``first_sequence`` is the stream's first. ``keep_ring`` gets the ring when the
+    stream has ended well and no thread uses it any more; it may be called from any thread."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ring: FrameRing | None = None
-        self._slot_added = bytearray(slot_count)  # which slots hold a frame that was added and not released
+        self._slot_added = bytearray(slot_count)  # 1 for each slot whose frame was added and not released
         self.batch_frames = batch_frames
         self._wake = wake
         self._overload = overload
@@ -84,12 +84,12 @@ class Outbox:
 
     @property
     def frames(self) -> int:
-        """Frames added so far, with their pixels."""
+        """The number of frames added so far with their pixels."""
         return self._queue.next_sequence - self._first_sequence - self._dropped
 
     @property
     def next_sequence(self) -> int:
-        """Of the frame that is added next."""
+        """The sequence of the frame that is added next."""
         return self._queue.next_sequence
 
     @property
@@ -98,7 +98,8 @@ class Outbox:
 
     @property
     def ring(self) -> FrameRing | None:
-        """Where slots are filled now; another one after the acquisition was resumed. None after the end."""
+        """The ring whose slots are filled now; a new one after the acquisition was resumed. None after the
+        end."""
         return self._ring
 
     @property
@@ -107,7 +108,7 @@ class Outbox:
 
     @property
     def error(self) -> ErrorText | None:
-        """Why it ended without a receipt, or beside one."""
+        """The error that ended the stream without a receipt, or beside one."""
         with self._lock:
             return self._error
 
@@ -116,8 +117,8 @@ class Outbox:
         return self._receipt
 
     def take_slot(self) -> int | None:
-        """A free slot. Where there is none the policy decides: it is waited for (the back-pressure), the
-        frame is to be dropped (None), or ``OverloadError``, now and from now on."""
+        """Returns a free slot. Where there is none the policy decides: it waits (the back-pressure), returns
+        None (the frame is to be dropped), or raises ``OverloadError``, now and from now on."""
         with self._changed:
             if not self._wait_for_slots():
                 return None
@@ -125,8 +126,8 @@ class Outbox:
             return self._free.take_one()
 
     def take_slots(self, most: int) -> npt.NDArray[np.int64]:
-        """Free slots for up to ``most`` frames, never more than a batch's, so that one is on its way while
-        the next is copied; as ``take_slot``, none where frames are to be dropped."""
+        """Returns free slots for up to ``most`` frames, never more than a batch's, so that one batch is sent
+        while the next is copied. As ``take_slot``; empty where frames are to be dropped."""
         with self._changed:
             if not self._wait_for_slots():
                 return _NO_SLOTS
@@ -135,13 +136,15 @@ class Outbox:
             return slots
 
     def _wait_for_slots(self) -> bool:
-        """Until at least one is free; False when the frame is to be dropped. Under the lock."""
+        """Waits until at least one slot is free; returns False when the frame is to be dropped. Under the
+        lock."""
         while True:
             self._check_open()
             if self._free:
                 return True
             if self._queue.ends_with_pixels:
-                # what nobody has sent would never come back; dropped frames may wait for more of their kind
+                # slots that were not sent are never released; a batch of dropped frames may wait for more of
+                # them
                 self._queue.seal()
             if self._overload == "drop":
                 return False
@@ -156,7 +159,7 @@ class Outbox:
             self._changed.wait(WAIT_S)
 
     def give_back(self, slots: int | npt.NDArray[np.int64]) -> None:
-        """Slots that were taken and not used."""
+        """Returns slots that were taken and not used."""
         with self._changed:
             self._copying -= np.size(slots)
             self._free.give_back_first(np.atleast_1d(slots))
@@ -170,11 +173,10 @@ class Outbox:
         frame_id: int,
         metadata: tuple[float, ...],
     ) -> FrameRing | None:
-        """The frame in ``slot`` of ``ring`` is complete. ``position`` None: its own count. ``metadata``: the
-        known fields, then the array's own.
+        """Adds the complete frame in ``slot`` of ``ring``. ``position`` None: its own count. ``metadata``:
+        the known fields, then the array's own.
 
-        Returns None, or the ring that has taken the place of ``ring``: the frame is to be copied there and
-        added again.
+        Returns None, or the ring that replaced ``ring``: the frame must be copied there and added again.
         """
         with self._lock:
             self._check_open()
@@ -193,9 +195,9 @@ class Outbox:
         *,
         counted: bool,
     ) -> FrameRing | None:
-        """As ``add``, of frames in ``slots`` with a descriptor for each in ``records``: complete but for
-        sequence, flags and times; if ``counted``, each goes to its own count. All of them, or an error and
-        none."""
+        """Adds the frames in ``slots``, as ``add``, with a descriptor for each in ``records`` that lacks only
+        sequence, flags and times. If ``counted``, each is placed by its own count. Raises before any is
+        added."""
         with self._lock:
             self._check_open()
             if ring is not self._ring:
@@ -206,14 +208,14 @@ class Outbox:
         return None
 
     def drop(self, position: int | None, frame_id: int, metadata: tuple[float, ...]) -> None:
-        """A frame for which there was no slot: it is counted and told of."""
+        """Counts and reports a frame for which there was no slot."""
         with self._lock:
             self._check_open()
             self._queue.add_dropped(position, frame_id, metadata)
             self._dropped += 1
 
     def drop_many(self, records: npt.NDArray[np.void], *, counted: bool) -> None:
-        """As ``drop``, of as many frames as there are ``records``, which are those of ``add_many``."""
+        """Drops as many frames as there are ``records``, which are those of ``add_many``, as ``drop``."""
         with self._lock:
             self._check_open()
             self._queue.add_many_dropped(records, counted=counted)
@@ -246,21 +248,21 @@ class Outbox:
                 self._changed.wait(min(left_s, WAIT_S))
 
     def finish(self) -> None:
-        """No more frames; what was added is sent."""
+        """Ends the stream: takes no more frames; those added are sent."""
         with self._lock:
             self._finishing = True
             self._queue.seal()
             self._wake()
 
     def wait_for_end(self) -> Receipt:
-        """The receipt. Raises what ended the session instead."""
+        """Waits for and returns the receipt. Raises what ended the session instead."""
         with self._changed:
             while self._receipt is None and (self._error is None or self._error.is_a(OverloadError)):
                 self._changed.wait(WAIT_S)
             if self._error is not None and not self._error.is_a(OverloadError):
                 self._raise_over()
             assert self._receipt is not None
-            # another thread is at a frame that comes too late; the ring may be the next stream's from here on
+            # another thread may still copy a late frame; after this the next stream may use the ring
             while self._copying:
                 self._changed.wait(WAIT_S)
             return self._receipt
@@ -278,8 +280,9 @@ class Outbox:
     # ----------------------------------------------------------------------------------------------------
 
     def swap_ring(self, ring: FrameRing) -> None:
-        """From now on slots are filled in ``ring``; what was added before is copied there. A frame that is
-        just being copied by its user is copied again by ``add``'s answer. Not while slots are released."""
+        """Replaces the ring: slots are filled in ``ring`` from now on, and the frames added before are copied
+        there. A frame that a user's thread is copying is copied again after ``add``. Must not run while slots
+        are released."""
         with self._lock:
             old, self._ring = self._ring, ring
             added = np.flatnonzero(np.frombuffer(self._slot_added, np.uint8)).tolist()
@@ -291,27 +294,27 @@ class Outbox:
     # ----------------------------------------------------------------------------------------------------
 
     def seal_if_older(self, age_s: float, now_s: float) -> float | None:
-        """As ``BatchQueue``."""
+        """Calls ``BatchQueue.seal_if_older``."""
         with self._lock:
             return self._queue.seal_if_older(age_s, now_s)
 
     def next_batch(self, told_room: int = MAX_TOLD_FRAMES) -> SealedBatch | None:
-        """As ``BatchQueue``."""
+        """Calls ``BatchQueue.next_batch``."""
         with self._lock:
             return self._queue.next_batch(told_room)
 
     def total_when_finished(self) -> int | None:
-        """The sequence after the last frame, once the user has finished and every batch was taken; None
-        before."""
+        """Returns the sequence after the last frame, once the user has finished and every batch was taken;
+        None before."""
         with self._lock:
             return self._queue.next_sequence if self._finishing and self._queue.all_taken else None
 
     def flush_wanted(self) -> int:
-        """Frames before this sequence are to be made durable; 0 when nobody waits for that."""
+        """Returns the sequence before which frames are to be made durable; 0 when no flush waits."""
         return self._flush_to if self._flush_to > self._durable else 0
 
     def told_again(self, count: int) -> None:
-        """As ``BatchQueue``."""
+        """Calls ``BatchQueue.told_again``."""
         with self._lock:
             self._queue.told_again(count)
 
@@ -330,7 +333,8 @@ class Outbox:
             self._changed.notify_all()
 
     def fail(self, why: ErrorText, receipt: Receipt | None = None) -> None:
-        """``receipt``: of what is kept of it. Both at once: whoever waits must not take it for a good end."""
+        """Ends the stream with an error. ``receipt``: of the frames that are kept. Both are set at once, so
+        that a waiting thread does not take the receipt for a good end."""
         with self._changed:
             self._receipt = receipt or self._receipt
             if self._error is None or self._error.is_a(OverloadError):
@@ -343,7 +347,8 @@ class Outbox:
             self._changed.notify_all()
 
     def drop_ring(self) -> None:
-        """The end: a user may keep the stream for its receipt, but not the ring's memory."""
+        """Drops the ring at the end: a user may keep the stream for its receipt, but not the ring's
+        memory."""
         with self._lock:
             ring, self._ring = self._ring, None
             unused = self._receipt is not None and self._error is None and not self._copying

@@ -1,5 +1,5 @@
-"""The helper thread of the I/O thread: it fetches rings and fills them with what was not released, so that
-heartbeats go on meanwhile."""
+"""The helper thread of the I/O thread: fetches rings and fills them with the frames that were not released,
+so that heartbeats continue meanwhile."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ MAX_FAILURES = 5  # in a row, for one stream on connections that seem good
 
 
 class Rings:
-    """Owned by the I/O thread. Rings of one stream are made one after another, so that none is filled from
-    one that is not complete."""
+    """The rings that are being made. Owned by the I/O thread. Rings of one stream are made one after another,
+    so that none is filled from an incomplete one."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._being_made: dict[Link, tuple[int, Promise[None]]] = {}  # and for which session
+        self._being_made: dict[Link, tuple[int, Promise[None]]] = {}  # with the session of each
         self._failures: dict[Link, int] = {}
-        # of the last stream that has ended well, for the next one with pixels in messages
+        # of the last stream that ended well, for the next one with pixels in messages
         self._spare: FrameRing | None = None
         self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardwright-rings")
 
     def make(self, link: Link, session: int, opened: Opened, welcome: Welcome) -> None:
-        """``made`` will tell of it, unless the connection breaks before."""
+        """Begins to make a ring. ``made`` returns it, unless the connection breaks before."""
         ring: Promise[None] = Promise()
         self._being_made[link] = session, ring
         self._thread.submit(
@@ -45,7 +45,7 @@ class Rings:
         )
 
     def made(self) -> list[tuple[Link, ErrorText | None]]:
-        """Links whose ring is there, or has failed."""
+        """Returns the links whose ring is made, or has failed."""
         made = []
         for link, (session, ring) in [
             (link, made) for link, made in self._being_made.items() if made[1].done()
@@ -58,14 +58,14 @@ class Rings:
         return made
 
     def may_try_again(self, link: Link, why: ErrorText) -> bool:
-        """Whether another connection may make good what went wrong."""
+        """True if another connection may succeed."""
         self._failures[link] = self._failures.get(link, 0) + 1
         return why.is_a(SessionLostError) and self._failures[link] < MAX_FAILURES
 
     def _spare_for(self, link: Link, opened: Opened) -> FrameRing | None:
-        """The spare, where it is what is asked for; where another one is to be made it goes before."""
+        """Takes and returns the spare ring if it fits the request, else frees it before a new one is made."""
         if link.outbox.ring is not None:
-            return None  # it goes on in its own
+            return None  # the stream keeps its own
         spare, self._spare = self._spare, None
         fits = (
             spare is not None
@@ -75,14 +75,15 @@ class Rings:
         return spare if fits else None
 
     def keep(self, ring: FrameRing) -> None:
-        """The ring of a stream that has ended well, for the next one of this connection. From any thread."""
+        """Keeps the ring of a stream that has ended well, for the next one of this connection. From any
+        thread."""
         if ring.is_local:
             self._spare = ring
         if self._closed:
             self._spare = None
 
     def close(self) -> None:
-        self._closed = True  # before: a user's thread may be about to keep one
+        self._closed = True  # first: a user's thread may be about to keep a ring
         self._spare = None
         self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -1,4 +1,4 @@
-"""One acquisition as the user sees it: append frames, close, read the receipt."""
+"""One acquisition for the user: append frames, close, read the receipt."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Made by ``Connection.acquire``. ``append`` may be called from several threads; frames are then numbered
-    in the order they were complete."""
+    """A stream made by ``Connection.acquire``. ``append`` may be called from several threads; frames are then
+    numbered in the order in which they were complete."""
 
     def __init__(self, link: Link, forget: Callable[[Stream], None]) -> None:
         self._link = link
@@ -52,7 +52,7 @@ class Stream:
 
     @property
     def path(self) -> str:
-        """Where the daemon writes, on the daemon's machine."""
+        """The folder in which the daemon writes, on the daemon's machine."""
         return self._link.opened.path
 
     @property
@@ -61,49 +61,51 @@ class Stream:
 
     @property
     def transport(self) -> Transport:
-        """How the pixels travel: ``"shm"`` or ``"message"``."""
+        """The transport of the pixels: ``"shm"`` or ``"message"``."""
         return self._link.opened.transport
 
     @property
     def frames_sent(self) -> int:
-        """Frames given to this stream, those that were dropped left out."""
+        """The number of frames given to this stream, without the dropped ones."""
         return self._outbox.frames
 
     @property
     def frames_dropped(self) -> int:
-        """Frames that the overload policy ``drop`` has dropped here; each is named in the frame table."""
+        """The number of frames that the overload policy ``drop`` has dropped here; each is named in the frame
+        table."""
         return self._outbox.frames_dropped
 
     @property
     def watermark(self) -> Watermark:
-        """How far the acquisition is safe, as the daemon last said: counted without holes from its first
-        frame, also that of an earlier client."""
+        """The watermark in the daemon's last message: frames counted without holes from the acquisition's
+        first, also that of an earlier client."""
         return self._outbox.watermark
 
     @property
     def frames_stored(self) -> int:
-        """Frames from the first on, without holes, that a kill of the daemon cannot lose."""
+        """The number of frames from the first on, without holes, that a kill of the daemon cannot lose."""
         return self._outbox.watermark.stored
 
     @property
     def frames_durable(self) -> int:
-        """Frames from the first on, without holes, that a power cut cannot lose."""
+        """The number of frames from the first on, without holes, that a power cut cannot lose."""
         return self._outbox.watermark.durable
 
     @property
     def reconnects(self) -> int:
-        """How often this stream was resumed after the daemon or the link had died."""
+        """The number of times that this stream was resumed after the daemon or the link had died."""
         return self._link.reconnects
 
     @property
     def losses(self) -> list[Loss]:
-        """Frames that the daemon had taken in and could not keep, as it told of them (the last 4,096 ranges);
-        the frame table names each."""
+        """The frames that the daemon had accepted and could not keep (the last 4,096 ranges); the frame table
+        names each."""
         return list(self._link.losses)
 
     @property
     def receipt(self) -> Receipt:
-        """The daemon's account, once the stream has closed. ``SessionLostError`` while there is none."""
+        """The daemon's receipt, once the stream has closed. Raises ``SessionLostError`` while there is
+        none."""
         receipt = self._outbox.receipt
         if receipt is None:
             raise SessionLostError(
@@ -120,16 +122,16 @@ class Stream:
         frame_id: int | None = None,
         metadata: Mapping[str, float] | None = None,
     ) -> None:
-        """Sends one frame (rows, columns); it is copied before this returns. When the daemon is behind or
-        away, the stream's overload policy decides: ``block`` waits (back-pressure), ``drop`` drops this
+        """Sends one frame (rows, columns); it is copied before this returns. When the daemon is slow or not
+        connected, the stream's overload policy decides: ``block`` waits (back-pressure), ``drop`` drops this
         frame, counted and recorded, ``fail`` raises ``OverloadError``.
 
         ``index`` places it (over the axes before the frame's own, in acquisition order); else ``frame_id``
         does, counted from 0; else the number of frames of the acquisition before it. ``metadata``:
         ``delta_t``, ``exposure_time`` in seconds, ``position_x/y/z`` in micrometres, and what the array's
         ``frame_fields`` name. Raises ``FrameShapeError``, ``FrameDtypeError``, ``FrameIndexError``,
-        ``MetadataError`` for a frame that is not sent (the stream goes on), ``ClosedError`` after ``close``,
-        ``SessionLostError`` or the daemon's own error when the session has ended.
+        ``MetadataError`` for a frame that is not sent (the stream continues), ``ClosedError`` after
+        ``close``, ``SessionLostError`` or the daemon's own error when the session has ended.
         """
         pixels = frame if type(frame) is np.ndarray else np.asarray(frame)
         if pixels.shape != self._shape:
@@ -166,13 +168,13 @@ class Stream:
         frame_ids: npt.ArrayLike | None = None,
         metadata: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        """As ``append`` for each of ``frames`` (count, rows, columns) in turn, with one copy and no Python
-        for each: for small frames that come by the thousand. It may return while the last of them wait to be
-        sent, and waits, drops or fails as ``append`` does.
+        """Appends each of ``frames`` (count, rows, columns) in turn, with one copy and no Python for each:
+        for small frames at a high rate. It may return while the last of them wait to be sent, and waits,
+        drops or fails as ``append`` does.
 
         ``indices``: integers (count, axes); ``frame_ids``: integers (count,); each value of ``metadata``: one
-        number for all, or one for each. Raises as ``append`` does. What is wrong with one frame is said
-        before any of them is sent.
+        number for all, or one for each. Raises as ``append`` does. A fault of one frame is raised before any
+        of them is sent.
         """
         pixels = checked_stack(frames, self._shape, self._dtype)
         records = described(self.spec, self._grid, len(pixels), indices, frame_ids, metadata)
@@ -210,7 +212,7 @@ class Stream:
             raise
 
     def _position(self, index: Sequence[int] | None, frame_id: int | None) -> int | None:
-        """Where the frame goes; None for its own count."""
+        """Returns the frame's position; None for its own count."""
         if frame_id is not None and not 0 <= operator.index(frame_id) <= MAX_POSITION:
             raise FrameIndexError("frame id outside the array", expected="0 or more", got=frame_id)
         if index is not None:
@@ -227,10 +229,10 @@ class Stream:
         self._outbox.flush(timeout_s)
 
     def close(self) -> None:
-        """Ends the acquisition and waits until everything is sealed; the receipt is there afterwards. Later
+        """Ends the acquisition and waits until everything is sealed; ``receipt`` is set afterwards. Later
         calls do nothing.
 
-        Raises what ended the session when it was lost before.
+        Raises the error that ended the session, if it was lost before.
         """
         if self._closed:
             return
@@ -240,7 +242,7 @@ class Stream:
             self._outbox.wait_for_end()
         finally:
             self._forget(self)
-            self._outbox.drop_ring()  # its memory goes
+            self._outbox.drop_ring()  # frees its memory
 
     def __enter__(self) -> Stream:
         if self._closed:
@@ -250,7 +252,8 @@ class Stream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes. After an exception in the body what arrived is still sealed, and that exception goes on."""
+        """Closes the stream. After an exception in the body the frames that arrived are still sealed, and
+        that exception propagates."""
         if error is None:
             self.close()
             return

@@ -1,5 +1,5 @@
-"""How any thread wakes the I/O thread, which waits in a poll: a byte through a socket of its own, so that it
-works on every system."""
+"""Wakes the I/O thread, which waits in a poll, by a byte through a socket of its own, so that it works on
+every system."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import socket
 
 
 class WakeUp:
-    """``receiver`` is what is polled. ``send`` is for any thread and never blocks; the rest is for the one
-    that is woken."""
+    """``receiver`` is polled. ``send`` is for any thread and never blocks; the other methods are for the
+    thread that is woken."""
 
     def __init__(self) -> None:
         self.receiver, self._sender = socket.socketpair()
@@ -17,7 +17,7 @@ class WakeUp:
         self._sender.setblocking(False)
 
     def send(self) -> None:
-        # full: it is awake already; closed: the thread has ended and told everyone
+        # full: the thread is awake already; closed: it has ended and failed every promise
         with contextlib.suppress(OSError):
             self._sender.send(b"\0")
 
