@@ -1,5 +1,4 @@
-"""The web process: ``python -m shardwright.web SETTINGS``, started by the daemon (web_child.py) and by nobody
-else."""
+"""The web process: ``python -m shardwright.web SETTINGS``, started only by the daemon (web_child.py)."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from .connections import DESCRIPTORS, serve
 from .daemon_link import DaemonLink
 
 NICE = 5  # behind the daemon's threads
-OOM_SCORE = 500  # where memory runs out, this process goes first
+OOM_SCORE = 500  # where memory runs out, this process is killed first
 STDOUT = 1
 PULSE_S = 1.0
 
 
 def take_second_place() -> None:
-    """Whatever is short - time, memory, descriptors - is the daemon's before it is ours."""
+    """Lowers this process's priority, OOM protection and descriptor limit, since the daemon comes first."""
     os.nice(NICE)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
@@ -37,7 +36,7 @@ def take_second_place() -> None:
 
 
 async def pulse() -> None:
-    """Tells the daemon that the loop turns."""
+    """Writes a byte every second, by which the daemon sees that the loop runs."""
     while True:
         with contextlib.suppress(BlockingIOError):
             os.write(STDOUT, b".")

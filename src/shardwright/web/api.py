@@ -1,5 +1,5 @@
-"""What the page and Prometheus ask for: /api/status, /api/events, /api/preview/NAME.png and /metrics, each
-from an answer of the daemon."""
+"""The endpoints of the page and of Prometheus: /api/status, /api/events, /api/preview/NAME.png and /metrics,
+each from an answer of the daemon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def problem(error: ShardwrightError, status: int) -> Json:
 
 
 def answered_by_the_daemon(endpoint: Endpoint) -> Endpoint:
-    """503 where the daemon does not answer."""
+    """Answers 503 where the daemon does not answer."""
 
     async def guarded(request: Request) -> Response:
         try:

@@ -2,15 +2,15 @@
 
     /                        the status page (static/)
     /metrics                 the daemon's snapshot for Prometheus (METRICS.md)
-    /api/status              the daemon's snapshot, and ``full_in_s`` for each disk: how long its room lasts
+    /api/status              the daemon's snapshot, and ``full_in_s`` for each disk: the time until it is full
     /api/events?after=N      events with a higher number than N
     /api/preview/NAME.png    the newest frame of a running acquisition
     /api/stores              the finished stores
     /stores/NAME/...         the files of the stores below the output root
-    /view/STORE              leads to neuroglancer with that store in it
+    /view/STORE              redirects to neuroglancer with that store
     /neuroglancer/...        neuroglancer
 
-GET, HEAD and OPTIONS only; nothing here changes anything.
+GET, HEAD and OPTIONS only; no request changes anything.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Opening files below a folder such that nothing outside it can be reached: not by a name, and not by a link
-that somebody has put there."""
+"""Opens files below a folder such that nothing outside it can be reached, neither by a name nor by a link
+below it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STORE_MARK = "zarr.json"  # a folder without one is no store, and nobody's business
+STORE_MARK = "zarr.json"  # a folder without one is no store, and is not served
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # non-blocking: a pipe must not hold us up
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # non-blocking: a pipe must not block us
 _NOT_THERE = (
     errno.ENOENT,
     errno.ENOTDIR,
@@ -32,16 +32,16 @@ class NotServedError(Exception):
 
 
 def is_plain(name: str) -> bool:
-    """Whether it can be the name of a file that is served: one component, and not hidden (work in progress
-    has such names)."""
+    """True if ``name`` can be the name of a file that is served: one component, and not hidden (work in
+    progress has such names)."""
     return bool(name) and not name.startswith(".") and "/" not in name and "\0" not in name
 
 
 def open_in_store(root: str, spill_root: str | None, parts: Sequence[str]) -> int:
-    """A descriptor of the file ``parts`` of a store below ``root``; a shard may be a link to one below
-    ``spill_root``.
+    """Returns a descriptor of the file ``parts`` of a store below ``root``; a shard may be a link to one
+    below ``spill_root``.
 
-    Raises ``NotServedError``; other ``OSError`` where a disk does not answer as it should.
+    Raises ``NotServedError``; another ``OSError`` when the disk fails.
     """
     if len(parts) < 2 or not all(map(is_plain, parts)):
         raise NotServedError
@@ -60,7 +60,7 @@ def open_in_store(root: str, spill_root: str | None, parts: Sequence[str]) -> in
 
 
 def _open_below(root: str, parts: Sequence[str]) -> int:
-    """Component by component, following no link."""
+    """Opens a file component by component, following no link."""
     folder = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
@@ -77,7 +77,7 @@ def _open_below(root: str, parts: Sequence[str]) -> int:
 
 
 def _spilled_parts(root: str, spill_root: str, parts: Sequence[str]) -> tuple[str, ...]:
-    """Where the link ``parts`` points to, below ``spill_root``."""
+    """Returns the target of the link ``parts``, below ``spill_root``."""
     target, spill = Path(root, *parts).readlink(), Path(spill_root)
     inside = target.parts[len(spill.parts) :]
     if target.parts[: len(spill.parts)] != spill.parts or not inside or not all(map(is_plain, inside)):

@@ -1,9 +1,8 @@
-"""HTTP connections with limits on everything that a client could hold: uvicorn's own limits, and those that
-it lacks.
+"""HTTP connections with limits on everything that a client could hold: uvicorn's, and those that it lacks.
 
 connection   ──▶ waits for a request: HEAD_S for all of a head, KEEP_ALIVE_S between requests
-             ──▶ is answered: a client that takes nothing of its answer for STALL_S is cut off
-too many     the connection that has waited longest for a request goes; else the new one
+             ──▶ is answered: a client that reads nothing of its answer for STALL_S is cut off
+too many     the connection that has waited longest for a request is cut off; else the new one
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 128
 MAX_HEAD_BYTES = 16 << 10
 HEAD_S = 10.0
-KEEP_ALIVE_S = 15  # a page asks every second or two, a scraper every fifteen
+KEEP_ALIVE_S = 15  # a page polls every second or two, a scraper every fifteen
 STALL_S = 20.0
 SHUTDOWN_S = 1
 ACCEPTED_A_ROUND = 64
-DESCRIPTORS = 4 * MAX_CONNECTIONS  # each may have a file open, and there are those of the libraries
+DESCRIPTORS = 4 * MAX_CONNECTIONS  # each connection may have a file open, and the libraries have some
 
 
 class LimitedConnection(H11Protocol):
-    """One connection. The class attributes are limits that tests shorten."""
+    """One connection. Tests shorten the limits, which are class attributes."""
 
     max_connections = MAX_CONNECTIONS
     head_s = HEAD_S
@@ -79,7 +78,7 @@ class LimitedConnection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def cut_off(self) -> None:
-        """End it without another word; the kernel keeps nothing of the answer either (linger for no time: a
+        """Ends the connection at once. The kernel drops the rest of the answer too (linger for no time: a
         reset)."""
         self.connections.discard(self)
         self.transport.get_extra_info("socket").setsockopt(
@@ -88,8 +87,8 @@ class LimitedConnection(H11Protocol):
         self.transport.abort()
 
     def _watch_head(self) -> None:
-        """Between requests uvicorn's keep-alive timer runs; from a head's first byte to its last, and before
-        the first, ours."""
+        """Starts or stops our timer. It runs from a head's first byte to its last and before the first one;
+        between requests uvicorn's keep-alive timer runs."""
         if self.is_answering or self.timeout_keep_alive_task is not None:
             self._stop_head_timer()
         elif self._head_timer is None and not self.transport.is_closing():
@@ -107,7 +106,7 @@ class LimitedConnection(H11Protocol):
 
 
 async def serve(app: ASGIApp, listener: socket.socket) -> None:
-    """Until SIGTERM."""
+    """Serves until SIGTERM."""
     config = uvicorn.Config(
         app,
         http=LimitedConnection,

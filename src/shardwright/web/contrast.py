@@ -1,8 +1,8 @@
-"""Which grey levels show an image well: ``python -m shardwright.web.contrast STORE`` prints [LOW, HIGH], from
-the middle of its first frame.
+"""The grey levels between which to show an image: ``python -m shardwright.web.contrast STORE`` prints [LOW,
+HIGH], from the middle of its first frame.
 
-A program of its own, run when somebody opens the viewer: what it takes to decode a chunk is then not in the
-web process's memory for days, and a store that cannot be decoded costs no more than this program.
+A program of its own, run when the viewer is opened: the web process then does not keep the decoder's memory
+for days, and a store that cannot be decoded costs only this program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PERCENTILES = (0.5, 99.8)
 
 
 def grey_levels(pixels: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Of any numbers or booleans; the second is always above the first."""
+    """Returns (low, high) for any numbers or booleans; the second is always above the first."""
     values = pixels.astype(np.float64).ravel()
     values = values[np.isfinite(values)]
     if not values.size:
@@ -33,8 +33,8 @@ def grey_levels(pixels: np.ndarray[Any, Any]) -> tuple[float, float]:
 
 
 def first_pixels(array: StoredArray) -> np.ndarray[Any, Any]:
-    """Those of the middlemost chunk of the first frame that is there. Raises ``ShardFormatError`` or
-    ``StorageError``."""
+    """Returns the pixels of the middle chunk of the first frame, or its fill value. Raises
+    ``ShardFormatError`` or ``StorageError``."""
     middle = (0,) * (len(array.shape) - 2) + tuple(count // 2 for count in array.shape[-2:])
     wanted = tuple(place // size for place, size in zip(middle, array.chunk_shape, strict=True))
     shard = tuple(chunk // per for chunk, per in zip(wanted, array.shard_chunks, strict=True))
@@ -55,7 +55,7 @@ def first_pixels(array: StoredArray) -> np.ndarray[Any, Any]:
     rows, columns = (
         n - w * c for n, w, c in zip(array.shape[-2:], wanted[-2:], array.chunk_shape[-2:], strict=True)
     )
-    # a chunk at the edge goes on behind it
+    # a chunk at the edge reaches beyond the image
     plane: np.ndarray[Any, Any] = chunk[(0,) * (chunk.ndim - 2)][:rows, :columns]
     return plane
 

@@ -1,5 +1,5 @@
-"""Questions to the daemon: one thread, one connection to its control socket, no question twice in a moment
-and no picture twice, however many ask."""
+"""Requests to the daemon: one thread, one connection to its control socket. However many clients there are, a
+request is not sent twice within a moment, and no picture is fetched twice."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WATCH_S = 10.0
 
 
 class Recent(Generic[T]):
-    """What ``ask``, called in the link's thread, returned or raised within the last ``fresh_s``: the same for
-    everybody who wants it meanwhile."""
+    """The result or error of ``ask``, called in the link's thread. It is shared by all callers for
+    ``fresh_s``."""
 
     def __init__(self, ask: Callable[[], T], fresh_s: float, executor: ThreadPoolExecutor) -> None:
         self._ask = ask
@@ -46,11 +46,12 @@ class Recent(Generic[T]):
     def _note(self, answer: asyncio.Future[T]) -> None:
         self._answered_s = time.monotonic()
         if not answer.cancelled():
-            answer.exception()  # whoever asked may be gone; nobody need be told then
+            answer.exception()  # marks it as retrieved: the caller may be gone
 
 
 class DaemonLink:
-    """Owned by the event loop. Raises what ``ControlClient`` raises."""
+    """The web process's connection to the daemon. Owned by the event loop. Raises what ``ControlClient``
+    raises."""
 
     def __init__(self, socket_path: str, preview_hz: float) -> None:
         self._client = ControlClient(socket_path)
@@ -63,23 +64,23 @@ class DaemonLink:
         self._previews: dict[str, Recent[PreviewPicture | None]] = {}
 
     async def status(self) -> dict[str, Any]:
-        """The daemon's snapshot, and ``full_in_s`` for each of its disks."""
+        """Returns the daemon's snapshot, with ``full_in_s`` for each of its disks."""
         return self._forecast.added_to(await self._status.get())
 
     async def keep_watching(self) -> None:
-        """Asks now and then, so that a forecast does not begin with the first who wants it."""
+        """Requests the status every ``WATCH_S``, so that a forecast does not begin with the first client."""
         while True:
             with contextlib.suppress(ShardwrightError):
                 await self.status()
             await asyncio.sleep(WATCH_S)
 
     async def events(self, after: int) -> list[dict[str, Any]]:
-        """Those with a higher number, oldest first."""
+        """Returns the events with a higher number, oldest first."""
         return [event for event in await self._events.get() if event["number"] > after]
 
     async def preview(self, name: str) -> PreviewPicture | None:
-        """The newest frame of a running acquisition, made small; None while there is none. Drawn once,
-        however many want to see it."""
+        """Returns the newest frame of a running acquisition, reduced; None while there is none. Drawn once
+        for all clients."""
         running = {acquisition["name"] for acquisition in (await self.status())["acquisitions"]}
         self._previews = {known: recent for known, recent in self._previews.items() if known in running}
         if name not in running:
@@ -98,8 +99,8 @@ class DaemonLink:
         return None if preview is None else PreviewPicture.of(preview)
 
     def _take_new_events(self) -> tuple[dict[str, Any], ...]:
-        """All that are known. The link's thread is the only one that binds ``_known_events``, to a new tuple
-        each time."""
+        """Fetches new events and returns all that are kept. Only the link's thread binds ``_known_events``,
+        to a new tuple each time."""
         while new := self._client.ask(
             "events", after=self._known_events[-1]["number"] if self._known_events else 0
         )["events"]:

@@ -1,7 +1,7 @@
-"""The finished stores below the output root, newest first: what /api/stores lists and the viewer opens.
+"""The finished stores below the output root, newest first, for /api/stores and the viewer.
 
-A store is finished once its workspace is gone. Looking never holds the page up: one thread looks, at most
-every ``LOOK_EVERY_S``, and whoever asks meanwhile, or while the disk is stuck, gets what was seen before.
+A store is finished once its workspace is gone. A scan never blocks the page: one thread scans, at most every
+``LOOK_EVERY_S``; a request meanwhile, or while the disk is stuck, gets the last result.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 50
 LOOK_EVERY_S = 2.0
-WAIT_S = 1.0  # for a look, before the list of the last one is given
+WAIT_S = 1.0  # for a scan, before the last list is given
 MAX_METADATA_BYTES = 1 << 20
-WORKSPACE = ".shardwright"  # as shard.group_files has it, which would bring in the daemon's rooms
+WORKSPACE = ".shardwright"  # as shard.group_files has it, whose import would bring in the daemon's rooms
 STORE_SUFFIX = ".ome.zarr"
 NO_IMAGE = "This store holds no image that can be shown."
 FATES = ("frames", "fate")  # the frame table's column, as array.frame_table writes it
@@ -39,13 +39,13 @@ MAX_ROWS_PER_CHUNK = 1 << 20
 
 
 class NotShownError(Exception):
-    """There is no such finished store, or it is none that can be shown; says which."""
+    """Raised for a store that is not there, not finished or not an image; the message says which."""
 
 
 @dataclass(frozen=True)
 class FinishedStore:
-    """A store that no acquisition writes any more. ``changed_ns``: when its folder last got or lost an entry,
-    which is when it was finished."""
+    """A store that no acquisition writes any more. ``changed_ns``: when an entry of its folder last appeared
+    or went, which is when it was finished."""
 
     path: Path
     changed_ns: int
@@ -56,8 +56,8 @@ class FinishedStore:
         return self.path.name.removesuffix(STORE_SUFFIX)
 
     def facts(self) -> dict[str, Any]:
-        """``frames_missing``: places of the image that no frame was stored in, None where the store does not
-        tell."""
+        """Returns the store's entry of the list. ``frames_missing``: places of the image without a stored
+        frame, None where this is unknown."""
         stored = _stored_frames(self.path)
         return {
             "store": self.path.name,
@@ -73,14 +73,14 @@ class FinishedStore:
 
 
 class FinishedStores:
-    """``listed`` answers from the event loop; everything else looks at the disk."""
+    """The list of finished stores. ``listed`` runs in the event loop; everything else reads the disk."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # by store and when it changed; None is no image
+        # by store and time of change; None: no image
         self._known: dict[tuple[str, int], dict[str, Any] | None] = {}
         self._list: list[dict[str, Any]] = []
-        self.more = False  # whether there are older ones that the list leaves out, as of the last look
+        self.more = False  # True if there are older ones that the list leaves out, as of the last scan
         self._looked_s = -LOOK_EVERY_S
         self._looking = False
         self._thread = anyio.CapacityLimiter(1)
@@ -92,7 +92,8 @@ class FinishedStores:
         return self._list
 
     def find(self, store: str) -> FinishedStore:
-        """``store``: the name of a folder below the root, not a link. Raises ``NotShownError``."""
+        """Returns one finished store. ``store``: the name of a folder below the root, not a link. Raises
+        ``NotShownError``."""
         try:
             group = _read_json(self._root, store)
         except NotServedError:
@@ -135,7 +136,7 @@ class FinishedStores:
                     listed.append(facts)
             self._known, self._list, self.more = known, listed, more
         except OSError:
-            pass  # the root is away for a moment, or a store was: the next look will tell
+            pass  # the root is gone for a moment, or a store was: the next scan repeats it
         finally:
             self._looked_s = time.monotonic()
             self._looking = False
@@ -148,20 +149,20 @@ class FinishedStores:
 
 
 def _read(root: Path, most_bytes: int, *parts: str) -> bytes:
-    """A file of a store, which is no link, and no pipe that would never end. Raises ``NotServedError`` or
+    """Returns the first bytes of a store's regular file, following no link. Raises ``NotServedError`` or
     ``OSError``."""
     with os.fdopen(open_in_store(str(root), None, parts), "rb") as file:
         return file.read(most_bytes)
 
 
 def _read_json(root: Path, *folder: str) -> dict[str, Any]:
-    """A zarr.json that is understood. Raises ``ShardFormatError``, which is a ``ValueError``."""
+    """Returns a zarr.json that we know. Raises ``ShardFormatError``, which is a ``ValueError``."""
     return check_document(json.loads(_read(root, MAX_METADATA_BYTES, *folder, "zarr.json")))
 
 
 def _stored_frames(store: Path) -> int | None:
-    """How many rows of a frame table tell of a stored frame; None where there is no table, or not one as it
-    is written today."""
+    """Counts the rows of stored frames in the frame table; None where there is no table, or one of another
+    layout."""
     try:
         described = _read_json(store.parent, store.name, *FATES)
         (rows,), (rows_per_chunk,) = (

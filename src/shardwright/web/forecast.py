@@ -1,7 +1,7 @@
-"""How long the room on the disks lasts, from what was stored in the last minutes.
+"""The time until the disks are full, from the bytes stored in the last minutes.
 
-Not from how the free room changes: shards are preallocated and give back what they did not need, which makes
-it jump up and down by whole shards.
+Changes of the free space are no measure: shards are preallocated and give back what they did not need, so the
+free space jumps by whole shards.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 WINDOW_S = 120.0
 STEP_S = 1.0
-SHORTEST_S = 5.0  # what is stored in less says little: it comes slab by slab
+SHORTEST_S = 5.0  # a shorter time says little: bytes are stored slab by slab
 
 
 class Forecast:
-    """Owned by the event loop."""
+    """The rate of storing, and the forecast from it. Owned by the event loop."""
 
     def __init__(self) -> None:
-        # (when, bytes since the daemon's start), STEP_S apart or more
+        # (time, bytes since the daemon's start), STEP_S apart or more
         self._stored: deque[tuple[float, int]] = deque()
 
     def added_to(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """The snapshot with ``full_in_s`` for each disk: None where nothing is stored, or not known yet."""
+        """Returns the snapshot with ``full_in_s`` for each disk: None where nothing is stored, or the rate is
+        not known yet."""
         now_s, stored_bytes = (
             time.monotonic(),
             sum(stream["bytes_stored"] for stream in snapshot["streams"].values()),

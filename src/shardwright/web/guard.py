@@ -1,4 +1,4 @@
-"""What every request passes first: its host, its method, its body. And what every answer carries."""
+"""The checks of every request (its host, method and body) and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\s]+)(:[0-9]{1,5})?"
 
 
 class Guard:
-    """Refuses requests for hosts that are not ours (DNS rebinding: a foreign page that had its own name point
-    here), that would change anything, or that bring a body. An answer's own headers come before the ones
-    here."""
+    """Refuses requests for other hosts (DNS rebinding: a foreign page whose own name points here), that would
+    change anything, or that have a body. Headers set by an answer take precedence over those set here."""
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""/metrics: the daemon's snapshot in Prometheus's words. METRICS.md lists every name.
+"""/metrics: the daemon's snapshot in the format of Prometheus. METRICS.md lists every name.
 
-Labels are bounded: streams by the names in the configuration (and ``client`` for all that bring their own
-array), disks by role, events by the names that stand in the code. Nothing is labelled by acquisition.
+Labels are bounded: streams by the names in the configuration (and ``client`` for all clients with an array of
+their own), disks by role, events by the names in the code. There are no labels by acquisition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STATES = ("starting", "serving", "draining")
 
-# name: (what it is in a stream's part of the snapshot, help)
+# name: (key in a stream's part of the snapshot, help)
 STREAM_COUNTERS = {
     "acquisitions": ("acquisitions", "Acquisitions opened."),
     "acquisitions_failed": ("acquisitions_failed", "Acquisitions ended by an error."),
@@ -104,7 +104,7 @@ HISTOGRAMS = {
 
 
 def families(snapshot: Facts) -> Iterator[Metric]:
-    """Every metric of a snapshot."""
+    """Yields every metric of a snapshot."""
     yield from _daemon(snapshot)
     yield from _disks(snapshot["disks"])
     yield from _streams(snapshot["streams"], snapshot["acquisitions"])
@@ -216,7 +216,7 @@ def _by_stream(kind: Callable[..., Any], name: str, text: str, values: Mapping[s
 
 
 def _buckets(histogram: Facts) -> tuple[list[tuple[str, float]], float]:
-    """Cumulative, as Prometheus wants them, and the sum."""
+    """Returns the cumulative buckets of Prometheus, and the sum."""
     total, buckets = 0, []
     for bound, count in zip([*histogram["le"], math.inf], histogram["counts"], strict=True):
         total += count
@@ -251,7 +251,7 @@ def _events(events: Facts) -> Iterator[Metric]:
 
 
 class _Families:
-    """What an encoder takes for a registry."""
+    """The registry that an encoder reads."""
 
     def __init__(self, snapshot: Facts, process: ProcessCollector) -> None:
         self._snapshot = snapshot
@@ -263,8 +263,8 @@ class _Families:
 
 
 class Metrics:
-    """``render`` is a scrape. The process that it tells about as well is the daemon, which is this one's
-    parent."""
+    """The metrics of the daemon, which is this process's parent, and of its process. ``render`` answers a
+    scrape."""
 
     def __init__(self) -> None:
         self._process = ProcessCollector(
@@ -272,6 +272,6 @@ class Metrics:
         )
 
     def render(self, snapshot: Facts, accept: str) -> tuple[bytes, str]:
-        """The text and its type, in the format that a scraper asks for."""
+        """Returns the text and its type, in the format that the scraper accepts."""
         encode, content_type = choose_encoder(accept)
         return encode(_Families(snapshot, self._process)), content_type

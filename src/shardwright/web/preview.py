@@ -1,4 +1,4 @@
-"""A small frame as a picture that people can see something in."""
+"""A small frame as a picture with visible contrast."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from PIL import Image
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DARKEST_PERCENT, BRIGHTEST_PERCENT = 0.5, 99.5  # hot pixels and dead ones must not decide the contrast
+DARKEST_PERCENT, BRIGHTEST_PERCENT = 0.5, 99.5  # hot and dead pixels must not decide the contrast
 
 
 @dataclass(frozen=True)
 class PreviewPicture:
-    """``age_s``: since the frame was taken, when the daemon was asked."""
+    """A picture of one frame. ``age_s``: time since the frame was taken, when the daemon was asked."""
 
     png: bytes
     frame: int
@@ -27,12 +27,12 @@ class PreviewPicture:
 
     @classmethod
     def of(cls, preview: Mapping[str, Any]) -> PreviewPicture:
-        """Of a preview as the control socket gives it."""
+        """Makes the picture of a preview from the control socket."""
         return cls(preview_png(preview), preview["frame"], preview["frame_id"], preview["time_s"])
 
 
 def stretched(pixels: np.ndarray) -> np.ndarray:
-    """uint8 pixels with the contrast of all but the darkest and brightest; a frame of one value is
+    """Returns uint8 pixels with the contrast of all but the darkest and brightest; a frame of one value is
     mid-grey."""
     low, high = np.percentile(pixels, (DARKEST_PERCENT, BRIGHTEST_PERCENT))
     if high <= low:
@@ -45,7 +45,7 @@ def stretched(pixels: np.ndarray) -> np.ndarray:
 
 
 def preview_png(frame: Mapping[str, Any]) -> bytes:
-    """The PNG of a preview as the control socket gives it: ``width``, ``height``, ``dtype``, base64 ``data``
+    """Returns the PNG of a preview from the control socket: ``width``, ``height``, ``dtype``, base64 ``data``
     in rows."""
     shape = (int(frame["height"]), int(frame["width"]))
     pixels = np.frombuffer(

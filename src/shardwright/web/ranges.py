@@ -1,4 +1,4 @@
-"""Which bytes of a file a request wants (RFC 9110, section 14)."""
+"""The byte range of a file that a request wants (RFC 9110, section 14)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class UnsatisfiableRangeError(Exception):
 
 
 def wanted_range(headers: Headers, etag: str, size: int) -> tuple[int, int] | None:
-    """First byte and the one behind the last; None for the whole file, which is also the answer to several
-    ranges and to what is no range.
+    """Returns the first byte and the one after the last. Returns None for the whole file, also when there are
+    several ranges or none that is valid.
 
     Raises ``UnsatisfiableRangeError``.
     """
@@ -39,7 +39,7 @@ def wanted_range(headers: Headers, etag: str, size: int) -> tuple[int, int] | No
 
 
 def is_unchanged(headers: Headers, etag: str) -> bool:
-    """Whether the client has the file already."""
+    """True if the client has the file already."""
     known = headers.get("if-none-match")
     return known is not None and (
         known.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in known.split(","))

@@ -1,5 +1,4 @@
-"""A folder of small files that come with the software, read once into memory: serving them touches no
-disk."""
+"""A folder of small files of the software, read once into memory: serving them touches no disk."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 INDEX = "index.html"
-# Not the machine's own table: what a browser runs must not depend on it. Other kinds of files are not served.
+# Not the machine's own table: a browser's behaviour must not depend on it. Other kinds of files are not
+# served.
 _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 

@@ -1,8 +1,8 @@
-"""The stores below the output root, file by file: what a zarr reader over HTTP asks for, and nothing else.
+"""Serves the stores below the output root, file by file, as far as a Zarr reader over HTTP needs them.
 
 GET, HEAD, ranges and suffix ranges, 404 for chunks that are absent, ETag and 304, CORS. No listing, no hidden
-files (a store's workspace), no links out of the root. Files are opened and read in a few threads: a disk that
-is stuck holds up those, and soon refuses more, while the page goes on.
+files (a store's workspace), no links out of the root. Files are opened and read in a few threads: a stuck
+disk blocks only those; further requests are soon refused, and the page still works.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ T = TypeVar("T")
 A = TypeVarTuple("A")
 PREFIX = "/stores/"
 THREADS = 8
-# well below the connections that are allowed, so that a stuck disk leaves some for the page
+# well below the limit of connections, so that a stuck disk leaves some for the page
 MOST_WAITING = 64
 PIECE_BYTES = 256 << 10
 PREFLIGHT_SECONDS = 86_400
-POLICY = "sandbox; default-src 'none'"  # whatever lies in a store, no browser runs it as ours
+POLICY = "sandbox; default-src 'none'"  # no browser may run a file of a store as a page of ours
 REQUEST_HEADERS = "Range, If-Range, If-None-Match"
 ANSWER_HEADERS = "Accept-Ranges, Content-Range, Content-Length, ETag"
 
 
 @dataclass(frozen=True)
 class _OpenFile:
-    """A file that somebody asked for. Owns its descriptor."""
+    """A file that is being served. Owns its descriptor."""
 
     descriptor: int
     size: int
@@ -62,7 +62,7 @@ class Stores:
     def __init__(self, settings: WebSettings) -> None:
         self._settings = settings
         self._threads = anyio.CapacityLimiter(THREADS)
-        self._reads = 0  # in a thread, or waiting for one
+        self._reads = 0  # running in a thread, or waiting for one
 
     async def respond(self, request: Request) -> Response:
         response = await self._answer(request)
@@ -72,7 +72,7 @@ class Stores:
         return response
 
     def _cors(self, request: Request) -> dict[str, str]:
-        """Which pages elsewhere may read the answer."""
+        """Returns the CORS headers: pages of which origins may read the answer."""
         allowed, origin = self._settings.origins, request.headers.get("origin")
         shared = {
             "Access-Control-Expose-Headers": ANSWER_HEADERS,
@@ -125,7 +125,7 @@ class Stores:
         )
 
     def _file_answer(self, request: Request, file: _OpenFile) -> Response:
-        """Takes over ``file``."""
+        """Answers with ``file``, and closes it in the end."""
         headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
         if is_unchanged(request.headers, file.etag):
             file.close()

@@ -1,13 +1,13 @@
-"""neuroglancer, served from here: its client as the wheel ``neuroglancer`` (extra ``viewer``) brings it, and
-addresses that open a store in it.
+"""Serves neuroglancer: the client in the wheel ``neuroglancer`` (extra ``viewer``), and addresses that open a
+store in it.
 
-    /api/stores                      which stores are finished
-    /view/STORE                      leads to the client, with a state that shows that store
-    /neuroglancer/v/local/           the client; ``v/TOKEN`` is how it finds where it was loaded from
+    /api/stores                      the finished stores
+    /view/STORE                      redirects to the client, with a state that shows that store
+    /neuroglancer/v/local/           the client; from ``v/TOKEN`` it finds where it was loaded from
 
-The wheel's client is made to follow a Python session. It has none here: all it shows stands in its address,
-and what it would hear from the session is answered by ``SESSION_STUB`` in the page. Its policy lets it talk
-to this address only, so that no pixel and no name goes anywhere else.
+The wheel's client is made to follow a Python session, which does not exist here. Its address holds its whole
+state, and ``SESSION_STUB`` in the page answers in the session's place. The policy allows requests to this
+address only, so that no pixel and no name leaves the rig.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ HEAD = '<script src="session_stub.js"></script><link rel="icon" href="/icon.svg"
 MISSING = f"The viewer is not installed. It comes with the extra viewer:  {install_line('viewer')}\n"
 CONTRAST_TIMEOUT_S = 10.0
 MOST_REMEMBERED = 256
-# the client's file names carry a hash of what is in them
+# the client's file names contain a hash of the content
 FOR_EVER = {"Cache-Control": "max-age=31536000, immutable"}
 
 
 def client_folder() -> Path | None:
-    """Where the wheel keeps the client, None when it is not installed. Imports nothing of it."""
+    """Returns the wheel's folder of the client, None when it is not installed. Imports nothing of it."""
     found = importlib.util.find_spec("neuroglancer")
     folders = [] if found is None else found.submodule_search_locations or []
     return next(
@@ -86,7 +86,7 @@ def client_folder() -> Path | None:
 
 
 class Viewer:
-    """The endpoints. ``stores`` says which stores there are."""
+    """The endpoints of the viewer, for the stores in ``stores``."""
 
     def __init__(self, stores: FinishedStores) -> None:
         self._stores = stores
@@ -98,10 +98,10 @@ class Viewer:
         )
         self._windows: dict[tuple[str, int], tuple[float, float]] = {}
         self._one_at_a_time = asyncio.Lock()
-        self._thread = anyio.CapacityLimiter(1)  # its own: a stuck disk holds up the viewer, and not the page
+        self._thread = anyio.CapacityLimiter(1)  # its own: a stuck disk blocks the viewer, and not the page
 
     async def stores(self, request: Request) -> Response:
-        """The finished stores, and where each can be looked at."""
+        """Lists the finished stores, and where each can be viewed."""
         del request
         stores = await self._stores.listed()
         return Json(
@@ -133,7 +133,8 @@ class Viewer:
         )
 
     async def view(self, request: Request) -> Response:
-        """Leads to the client. The state is made anew each time: a store may have been compacted, or gone."""
+        """Redirects to the client. The state is made at each call: a store may have been compacted or
+        deleted."""
         store = request.path_params["store"]
         if self._folder is None:
             return PlainTextResponse(MISSING, 404)
@@ -149,7 +150,7 @@ class Viewer:
         )
 
     async def _window(self, store: FinishedStore) -> tuple[float, float] | None:
-        """The grey levels to begin with; None where they cannot be found in time."""
+        """Returns the initial grey levels; None where they cannot be found in time."""
         key = (store.path.name, store.changed_ns)
         window = self._windows.get(key)
         if window is None and (window := await _measured_window(store.path)) is not None:

@@ -1,5 +1,5 @@
-"""What neuroglancer shows of a store, as the state in its address: which array, which axes along the screen,
-where, and between which grey levels.
+"""The state in neuroglancer's address, which says what it shows: the array, the axes along the screen, the
+position, and the grey levels.
 
     .../neuroglancer/v/local/#!{"layers": [{"source": "http://RIG/stores/NAME.ome.zarr/|zarr3:", ...}],
     "position": [...], ...}
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-VIEW_PIXELS = 800  # the image is shown about this large at first
-# Units of OME-Zarr that neuroglancer knows as a power of ten of an SI unit. With another one it places the
-# image by itself.
+VIEW_PIXELS = 800  # the initial size of the image on the screen, about
+# Units of OME-Zarr that neuroglancer knows as a power of ten of an SI unit. For another unit it chooses the
+# position itself.
 _SI_UNITS: dict[str | None, tuple[float, str]] = {
     None: (1, ""),
     **{
@@ -33,7 +33,7 @@ _SI_UNITS: dict[str | None, tuple[float, str]] = {
 
 @dataclass(frozen=True)
 class StoredImage:
-    """What the metadata of a store say of its image: one entry for each axis, in storage order."""
+    """The image of a store in its metadata: one entry for each axis, in storage order."""
 
     axes: tuple[str, ...]
     units: tuple[str | None, ...]
@@ -43,8 +43,8 @@ class StoredImage:
 
     @classmethod
     def of(cls, group: Any, array: Any) -> StoredImage:
-        """From the zarr.json of the OME-Zarr group and of its first array. Raises ``KeyError``,
-        ``IndexError``, ``TypeError`` or ``ValueError``."""
+        """Reads the image from the zarr.json of the OME-Zarr group and of its first array. Raises
+        ``KeyError``, ``IndexError``, ``TypeError`` or ``ValueError``."""
         image = group["attributes"]["ome"]["multiscales"][0]
         axes = image["axes"]
         transforms = image["datasets"][0]["coordinateTransformations"]
@@ -60,7 +60,7 @@ class StoredImage:
 
     @property
     def frames(self) -> int:
-        """Places for frames: all axes but the last two."""
+        """The number of places for frames: all axes but the last two."""
         count = 1
         for n in self.shape[:-2]:
             count *= n
@@ -70,8 +70,8 @@ class StoredImage:
 def viewer_state(
     image: StoredImage, name: str, url: str, window: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """``url``: of the store. ``window``: the values that become black and white; None is the whole range of
-    the pixel type."""
+    """Returns the state. ``url``: of the store. ``window``: the values shown as black and white; None is the
+    whole range of the pixel type."""
     layer: dict[str, Any] = {
         "type": "image",
         "name": name,
@@ -97,8 +97,8 @@ def viewer_state(
 
 
 def _place(image: StoredImage) -> dict[str, Any]:
-    """x to the right, y down, and the mouse wheel through z, or through time where there is no z; the middle
-    of the first frame in sight."""
+    """Returns the position: x to the right, y down, the mouse wheel through z, or through time where there is
+    no z; the middle of the first frame in view."""
     dimensions = {}
     for axis, unit, scale in zip(image.axes, image.units, image.scales, strict=True):
         factor, si_unit = _SI_UNITS[unit]
@@ -114,5 +114,5 @@ def _place(image: StoredImage) -> dict[str, Any]:
 
 
 def viewer_fragment(state: dict[str, Any]) -> str:
-    """The part of the viewer's address from # on."""
+    """Returns the part of the viewer's address from # on."""
     return "#!" + quote(json.dumps(state, separators=(",", ":")), safe="")
