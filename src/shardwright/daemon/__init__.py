@@ -1,1 +1,1 @@
-"""The running daemon: which rooms are joined how, what its life looks like, and what it says about itself."""
+"""The running daemon: how its rooms are joined, its lifecycle, and its status and events."""

@@ -1,27 +1,27 @@
-"""The floor plan of the daemon: which rooms are built from a configuration, in which order they open and
-close, and who runs in which thread.
+"""The floor plan of the daemon: the rooms built from a configuration, the order in which they open and close,
+and the threads they run in.
 
     main thread        signals, supervision                      daemon/lifecycle.py
     events thread      lines to standard output                  daemon/events.py
     ingest thread      sockets, sessions, every Acquisition      ingest/server.py, acquire/acquisition.py
     opener thread      stores and rings of new acquisitions      ingest/opening.py
-    recovery thread    what an earlier daemon left unfinished    ingest/opening.py, recovery/resume.py
+    recovery thread    stores that an earlier daemon left        ingest/opening.py, recovery/resume.py
     worker threads     slabs to encoded chunks in their slots    acquire/workers.py
-    keeper threads     one for each acquisition: shards are preallocated, synced, sealed
-    disks thread       how much room there is                   daemon/disk_space.py
-    keys thread        whether client keys have changed         daemon/folder_watch.py
-    control thread     what other processes ask                  daemon/control.py
+    sealer threads     one for each acquisition: shards are preallocated, synced, sealed
+    disks thread       free space                                daemon/disk_space.py
+    keys thread        changes of client keys                    daemon/folder_watch.py
+    control thread     requests of other processes               daemon/control.py
     web thread         the process that serves HTTP              daemon/web_child.py
     reload thread      a configuration that is read again        daemon/reload.py
-    service-manager    what systemd is told, where it is there   daemon/service_manager.py
-    compaction thread  when which sealed store is repacked      daemon/compaction.py (the work is done by a
-                       process of its own)
-                       what holds up everybody's repacking     daemon/camera_needs.py
+    service-manager    messages to systemd, where it is present  daemon/service_manager.py
+    compaction thread  repacking of sealed stores                daemon/compaction.py (the work is done in a
+                                                                 process of its own)
+                       pauses of all repacking                   daemon/camera_needs.py
 
-Opened in the order plan, output roots, sockets, ingest, kernels, threads: what can be refused is refused
-before anything of a later step exists. Closed the other way round. Clients are welcomed while kernels are
-compiled; what they ask to open waits. Unfinished stores are handed over before `ready` and taken up behind
-it, one after another: a client that comes back waits for its own store and those before it.
+Opened in the order plan, output roots, sockets, ingest, kernels, threads: each step raises its errors before
+anything of a later step exists. Closed in reverse. Clients get WELCOME while kernels are compiled; what they
+open waits. Unfinished stores are handed over before `ready` and resumed after it, one after another: a client
+that comes back waits for its own store and those before it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONTROL_STOP_TIMEOUT_S = 2.0
-LEFT_TO_RECOVERY = 3  # exit code: a good end, but not all that was open could be sealed
+LEFT_TO_RECOVERY = 3  # exit code: an orderly end, but not all that was open could be sealed
 
 
 class Daemon:
@@ -88,7 +88,7 @@ class Daemon:
         manager: Manager | None = None,
         log_format: LogFormat | None = None,
     ) -> None:
-        """``manager``: who has started this process as a service. ``log_format``: in place of the
+        """``manager``: the service manager that started this process. ``log_format``: in place of the
         configuration's."""
         self._loaded = loaded
         self._events = events
@@ -114,12 +114,12 @@ class Daemon:
         self._reloader = Reloader(loaded, self._take_over, self._emit, self._manager)
 
     def snapshot(self) -> dict[str, Any]:
-        """The daemon at one glance (``daemon/snapshot.py``). From any thread, at any time."""
+        """Returns the state of the daemon (``daemon/snapshot.py``). From any thread, at any time."""
         return self._snapshots.take()
 
     def reload_clients(self) -> None:
-        """Reads the folder of client keys again; an event says what is new. Where it cannot be used nobody is
-        added. From any thread."""
+        """Reads the folder of client keys again; an event names the changes. If it cannot be used, no client
+        is added. From any thread."""
         try:
             changes = self._server.reload_clients()
         except ConfigError as error:
@@ -128,8 +128,8 @@ class Daemon:
             self._emit("client_keys_reloaded", changes)
 
     def run(self, life: Lifecycle) -> int:
-        """Open, serve until told to stop, drain, close; returns the exit code. Raises ``AddressError`` or
-        ``StorageError`` when it cannot start."""
+        """Opens, serves until it is stopped, drains and closes; returns the exit code. Raises
+        ``AddressError`` or ``StorageError`` when it cannot start."""
         output = self._loaded.config.output
         raise_descriptor_limit()
         for folder, _ in written_folders(self._loaded.config):
@@ -142,7 +142,7 @@ class Daemon:
                 if self._web is not None:
                     self._bind("http", "listen", self._web.bind)
                     opened.callback(self._web.unbind)
-                # measured before the first camera comes
+                # measured before the first camera connects
                 resolve_io(output.io, [folder for folder, _ in written_folders(self._loaded.config)])
             except BaseException:
                 self._server.close()
@@ -165,8 +165,8 @@ class Daemon:
         compaction = None if life.stop.is_set() else self._begin(life, unfinished, opened)
         ended = threading.Event()
         if self._manager is not None:
-            # also when there is nothing but the end to come: to systemd, who ends without it has failed, and
-            # is started again
+            # also when the end follows at once: systemd takes an end without READY for a failure, and starts
+            # the service again
             self._manager.ready()
             life.spawn("service-manager", partial(self._manager.run, life.stop, ended))
         code = life.supervise(ingest, self._dead_threads)
@@ -188,7 +188,7 @@ class Daemon:
         return code
 
     def _begin(self, life: Lifecycle, unfinished: list[Path], opened: ExitStack) -> threading.Thread:
-        """From now on frames are taken. Returns the thread of compaction."""
+        """Begins to take frames. Returns the compaction thread."""
         self._server.let_go()
         life.spawn("disks", partial(self._disks.run, life.stop))
         config = self._loaded.config.ingest
@@ -211,8 +211,8 @@ class Daemon:
         return compaction
 
     def _prepare(self) -> None:
-        """Kernels and workers. Until then clients are welcomed and wait: at a first start for half a minute,
-        which is said to everybody who looks."""
+        """Prepares kernels and workers. Until then clients wait after WELCOME, at a first start for half a
+        minute; snapshot, status and events say so."""
         first, begun_s = compiles(), time.monotonic()
         what = COMPILING if first else "kernels are loaded from their cache"
         self._snapshots.starting(what)
@@ -226,8 +226,8 @@ class Daemon:
         self._pool.start()
 
     def _open_control(self, life: Lifecycle, opened: ExitStack) -> None:
-        """Other processes may ask from now on, until ``opened`` is closed: last of all, so that an end can be
-        watched."""
+        """Opens the control socket until ``opened`` is closed; it is the last to close, so that the end can
+        be watched."""
         path = self._loaded.config.control_socket_path
         if path is None:
             return
@@ -249,19 +249,19 @@ class Daemon:
         )
 
     def _start_web(self, life: Lifecycle, opened: ExitStack) -> None:
-        """The web process, which ends before the control socket that it asks."""
+        """Starts the web process, which ends before the control socket that it uses."""
         if self._web is not None:
             thread = life.spawn("web", self._web.run)
             opened.callback(thread.join, WEB_STOP_TIMEOUT_S + 2.0)
             opened.callback(self._web.close)
 
     def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        """An event of ingest, for whoever reads the lines and for compaction."""
+        """Passes an event of ingest to the log and to compaction."""
         self._emit(event, facts)
         self._compaction.notice(event, facts)
 
     def _take_over(self, config: Config) -> None:
-        """What can change while cameras send (``reload.LIVE``)."""
+        """Applies the parts of a configuration that can change while cameras send (``reload.LIVE``)."""
         log = config.log
         form = self._log_format or log.format
         self._events.configure(
@@ -278,7 +278,7 @@ class Daemon:
         return [*([] if self._pool.alive() else ["worker"]), *self._server.dead_threads()]
 
     def _unfinished(self, root: Path) -> list[Path]:
-        """Stores to take up; what an end or a beginning that was cut short has left behind goes at once."""
+        """Returns the stores to resume. Removes the remains of an end or a beginning that was cut short."""
         stores = []
         for path in unfinished_stores(root):
             try:
@@ -291,7 +291,7 @@ class Daemon:
         return stores
 
     def _bind(self, section: str, field: str, bind: Callable[[], T]) -> T:
-        """Bind a socket. Raises ``AddressError`` that names the field."""
+        """Binds a socket. Raises ``AddressError`` that names the field."""
         try:
             return self._as_configured(section, field, bind)
         except ConfigError as error:
@@ -300,7 +300,7 @@ class Daemon:
             ) from None
 
     def _as_configured(self, section: str, field: str, make: Callable[[], T]) -> T:
-        """An error names the field that brought it."""
+        """Calls ``make``; an error of it names the field that caused it."""
         try:
             return make()
         except ConfigError as error:
@@ -331,13 +331,13 @@ class Daemon:
 
 
 def written_folders(config: Config) -> list[tuple[Path, str]]:
-    """(folder, role) of each place that frames are written to."""
+    """Returns (folder, role) of each place that frames are written to."""
     spill_root = config.output.spill_root
     return [(config.output.root, "root"), *([] if spill_root is None else [(spill_root, "spill")])]
 
 
 def ingest_settings(config: Config, access: Access | None) -> IngestSettings:
-    """What ingest may do, out of the configuration and the keys that it names."""
+    """Returns the settings of ingest, from the configuration and its keys."""
     ingest = config.ingest
     ring_socket = ingest.ring_socket_path
     return IngestSettings(
@@ -362,7 +362,7 @@ def ingest_settings(config: Config, access: Access | None) -> IngestSettings:
 
 
 def stream_policies(config: Config) -> list[StreamPolicy]:
-    """The cameras that ingest knows by name."""
+    """Returns the cameras that ingest knows by name."""
     return [
         StreamPolicy(
             name=stream.name,
@@ -376,7 +376,7 @@ def stream_policies(config: Config) -> list[StreamPolicy]:
 
 
 def write_settings(config: Config, reliability: Reliability) -> WriteSettings:
-    """How acquisitions with these promises treat their frames."""
+    """Returns the settings of acquisitions with these promises."""
     output = config.output
     return WriteSettings(
         io=output.io,

@@ -1,5 +1,5 @@
-"""Whether the cameras need the machine for themselves; then every job on stores below the output root waits,
-whoever started it.
+"""Finds when the cameras need the machine for themselves. Every job on stores below the output root then
+waits, whichever process started it.
 
     a ring fuller than pause_above                            ──▶ not calm, and for a while after it
     less than low_water of free disk while cameras acquire    ──▶ the same, and ``disk_low``
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from shardwright.config.model import Output
 
-CALM_S = 2.0  # how long all must have been well before work goes on: a ring fills and empties with every slab
+CALM_S = 2.0  # time of calm before work continues: a ring fills and empties with every slab
 
 
 class CameraNeeds:
-    """One thread's. ``ring_fill``: how full the fullest ring is, 0 to 1; ``acquiring``: whether any
-    acquisition is open.
+    """The needs of the cameras. Used by one thread. ``ring_fill``: fill of the fullest ring, 0 to 1;
+    ``acquiring``: true while any acquisition is open.
 
-    calm        nobody is held up
-    disk_low    what takes up disk for a while (the copies that a job makes) is to give it back
-    facts       why it is not calm, or was not
+    calm        no job has to wait
+    disk_low    a job must give back the disk that its copies take
+    facts       the reason why it is not calm, or was not
     """
 
     def __init__(
@@ -47,22 +47,22 @@ class CameraNeeds:
         self._calm_at_s = 0.0
         self._pause = RigPause(output.root)
         self.calm = True
-        self._told = False  # that jobs could not be held up, of this time
+        self._told = False  # True once it was reported, in this pause, that jobs could not be paused
         self.disk_low = False
         self.facts: dict[str, Any] = {}
 
     def configure(self, output: Output, pause_above: float) -> None:
-        """From the next look on. From any thread."""
+        """Changes the limits, from the next ``look`` on. From any thread."""
         self._output, self._pause_above = output, pause_above
 
     @property
     def jobs_wait(self) -> bool:
-        """Whether jobs are really held up: making the file may have failed."""
+        """True if jobs are paused: making the file may have failed."""
         return self._pause.held
 
     def look(self) -> None:
-        """Hold jobs up, or let them go on. Tries again with every look while it fails; raises
-        ``StorageError`` only the first time."""
+        """Pauses jobs, or lets them continue. Retries at each call while it fails; raises ``StorageError``
+        only the first time."""
         fill, free_bytes, now_s = self._ring_fill(), self._free_bytes(), time.monotonic()
         self.disk_low = self._acquiring() and free_bytes < self._output.low_water
         if fill > self._pause_above or self.disk_low:
@@ -76,13 +76,13 @@ class CameraNeeds:
         if not calm and not self._pause.held:
             try:
                 self._pause.begin()
-            except ShardwrightError:  # a full disk, perhaps the very one that is to be spared
+            except ShardwrightError:  # a full disk, perhaps the very one to be relieved
                 if not self._told:
                     self._told = True
                     raise
 
     def _free_bytes(self) -> int:
-        """Of the output root; as good as none when it is gone."""
+        """Returns the free bytes of the output root; 0 when it is gone."""
         try:
             facts = os.statvfs(self._output.root)
         except OSError:
@@ -90,9 +90,9 @@ class CameraNeeds:
         return facts.f_bavail * facts.f_frsize
 
     def begin(self) -> None:
-        """Clear up after a daemon that died. Raises ``StorageError``, ``LockedError``."""
+        """Clears up after a daemon that died. Raises ``StorageError``, ``LockedError``."""
         self._pause.clear()
 
     def end(self) -> None:
-        """Hold nobody up any more. Raises ``StorageError``."""
+        """Ends the pause. Raises ``StorageError``."""
         self._pause.end()

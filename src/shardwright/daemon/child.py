@@ -1,5 +1,5 @@
-"""Processes that the daemon starts beside itself: how they begin, how their output is read, how they end:
-with it at the latest."""
+"""The processes that the daemon starts: their start, their output and their end, at the latest with the
+daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 # Runs first in the child: SIGTERM when the daemon's thread that started it is gone (prctl(2),
-# PR_SET_PDEATHSIG), which stays so over exec.
+# PR_SET_PDEATHSIG), which exec keeps.
 _END_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -24,7 +24,7 @@ _READ_BYTES = 1 << 16
 
 
 def start_child(command: Sequence[str], *, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start ``command`` with pipes for ``take``. The thread that calls this must outlive the child.
+    """Starts ``command`` with pipes for ``take``. The thread that calls this must outlive the child. Raises
     ``OSError`` where it cannot be started."""
     process = subprocess.Popen(  # noqa: S603  (our own interpreter)
         [sys.executable, "-c", _END_WITH_PARENT, str(os.getpid()), *command],
@@ -32,8 +32,8 @@ def start_child(command: Sequence[str], *, descriptors: Sequence[int] = ()) -> s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=descriptors,
-        # Ctrl-C in a terminal is the daemon's to answer; in the daemon's session, as nice(2) counts only
-        # within one (sched(7))
+        # The daemon answers Ctrl-C in a terminal. In the daemon's session, since nice(2) counts only within
+        # one (sched(7)).
         process_group=0,
     )
     assert process.stdout is not None
@@ -44,7 +44,7 @@ def start_child(command: Sequence[str], *, descriptors: Sequence[int] = ()) -> s
 
 
 def take(pipe: IO[bytes]) -> bytes:
-    """What is in a pipe now."""
+    """Returns the bytes that are in a pipe now."""
     taken = b""
     while True:
         try:
@@ -57,7 +57,7 @@ def take(pipe: IO[bytes]) -> bytes:
 
 
 def end_child(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Ask it to clear up and end; kill it when that takes longer."""
+    """Ends a child by SIGTERM, and by SIGKILL after ``timeout_s``."""
     process.terminate()
     try:
         process.wait(timeout_s)

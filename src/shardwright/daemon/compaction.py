@@ -1,18 +1,18 @@
-"""The daemon compacts what it has sealed: one store after another, in a process of its own, whenever the
-cameras leave it room.
+"""Compacts the stores that the daemon has sealed, one after another, in a process of its own, while the
+cameras leave room for it.
 
-    acquisition_ended ──▶ queued (a file in the store) ──after_s──▶ child ──▶ done: the file goes
+    acquisition_ended ──▶ queued (a file in the store) ──after_s──▶ child ──▶ done: the file is deleted
                                                                      │ ▲
-                                      the cameras need the machine: it waits, as every other job does
+                                      the cameras need the machine: it waits like every job
 
-    failed           tried again after 4 and 16 times after_s, then given up; how often it has failed stands
-                     in the file
-    disk low         the child is ended, so that its copies go, and its store is taken up again after_s later
+    failed           tried again after 4 and 16 times after_s, then given up; the file holds the number of
+                     failures
+    disk low         the child is ended, which deletes its copies; its store is retried after_s later
     stop             the child is ended, and its store stays queued
-    the next start   takes up every store that is queued
+    the next start   resumes every store that is queued
 
-The thread here only looks ten times a second, also where nothing is to be compacted: other jobs wait for the
-cameras as well (camera_needs.py). Nothing that goes wrong in it or in the child reaches the cameras.
+The thread only polls ten times a second, also where nothing is to be compacted: other jobs wait for the
+cameras as well (camera_needs.py). No error in it or in the child reaches the cameras.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _REPORTED = (
 
 
 class CompactionService:
-    """``run`` is the compaction thread; ``notice``, ``configure`` and ``close`` may be called from any."""
+    """The compaction of sealed stores. ``run`` is its thread; ``notice``, ``configure`` and ``close`` may be
+    called from any."""
 
     def __init__(
         self,
@@ -63,14 +64,14 @@ class CompactionService:
         self._root = root
         self._needs = needs
         self._emit = emit
-        # options: they have changed; None: no more will come
+        # options: they have changed; None: the queue ends
         self._sealed: queue.SimpleQueue[Path | Compaction | None] = queue.SimpleQueue()
         self._due_s: dict[QueuedStore, float] = {}  # in the order in which they were sealed
         self._job: _Job | None = None
         self._done = self._failures = 0
 
     def snapshot(self) -> dict[str, Any]:
-        """How it stands: stores that are ``done``, and attempts that ``failed``, since the start. From any
+        """Returns the state; ``done`` counts stores, ``failed`` attempts, since the start. From any
         thread."""
         job = self._job
         return {
@@ -83,22 +84,22 @@ class CompactionService:
         }
 
     def notice(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Hears every event of ingest; never waits."""
+        """Queues the store of an ended acquisition. Gets every event of ingest; never waits."""
         if event == "acquisition_ended" and facts["frames_stored"] and self._options.enabled:
             self._sealed.put(Path(facts["path"]))
 
     def configure(self, options: Compaction) -> None:
-        """From now on; a store that is being worked on keeps its command. Disabled, that one is interrupted,
-        and all stay queued."""
+        """Changes the options; a store in work keeps its command. If disabled, that one is interrupted, and
+        all stay queued."""
         self._options = options
         self._sealed.put(options)
 
     def close(self) -> None:
-        """Nothing more will be sealed: what is known is noted, and ``run`` ends."""
+        """Ends the queue of sealed stores; ``run`` records the queued ones and ends."""
         self._sealed.put(None)
 
     def run(self, stop: threading.Event) -> None:
-        """Until ``close``. From ``stop`` on no store is worked on. Whatever breaks here costs compaction, and
+        """Runs until ``close``. After ``stop`` no store is worked on. An error here ends compaction, and
         nothing else."""
         try:
             self._tell_errors(self._needs.begin)
@@ -123,7 +124,7 @@ class CompactionService:
             self._emit("compaction_pause_failed", {"path": str(self._root), **error.to_dict()})
 
     def _take_up(self) -> None:
-        """What an earlier daemon has left."""
+        """Queues the stores that an earlier daemon has left."""
         try:
             stores = queued_stores(self._root)
         except ShardwrightError as error:
@@ -138,7 +139,8 @@ class CompactionService:
                 self._due_s.setdefault(store, time.monotonic() + self._options.after_s)
 
     def _hear(self) -> bool:
-        """Note what was sealed, for a moment; False once nothing more will be."""
+        """Records a sealed store, after waiting for one for a moment; returns False once the queue has
+        ended."""
         try:
             path = self._sealed.get(timeout=_LOOK_S)
         except queue.Empty:
@@ -147,7 +149,7 @@ class CompactionService:
             return False
         if isinstance(path, Compaction):
             if path.enabled and self._job is None:
-                self._take_up()  # what was left when it was disabled
+                self._take_up()  # the stores left when it was disabled
             return True
         store = QueuedStore(path)
         try:
@@ -170,7 +172,7 @@ class CompactionService:
 
     def _begin(self, store: QueuedStore) -> None:
         try:
-            store.add(store.failures)  # an earlier job, which another one was queued behind, has removed it
+            store.add(store.failures)  # an earlier job, behind which another one was queued, has removed it
             self._job = _Job(store, CompactionChild(compact_command(store.root, self._options)))
         except (ShardwrightError, OSError) as error:
             self._failed(store, str(error), again=store.queued_file.exists())
@@ -214,7 +216,7 @@ class CompactionService:
             self._failed(job.store, job.child.why(code), again=code != USAGE)
 
     def _failed(self, store: QueuedStore, error: str, *, again: bool) -> None:
-        """Try again later, a few times, or never."""
+        """Queues a store again for later, or gives it up after a few attempts."""
         self._failures += 1
         failures = store.failures + 1
         again = again and failures < MAX_ATTEMPTS
@@ -233,7 +235,7 @@ class CompactionService:
         self._emit("compaction_failed", facts)
 
     def _forget(self, store: QueuedStore) -> None:
-        """Unless it was sealed once more meanwhile."""
+        """Removes a store from the queue, unless it was sealed once more meanwhile."""
         if store in self._due_s:
             return
         try:
@@ -242,14 +244,14 @@ class CompactionService:
             self._emit("compaction_record_failed", {"path": str(store.root), **error.to_dict()})
 
     def _end(self, job: _Job) -> None:
-        """The child is gone after this."""
+        """Ends the job and its child."""
         self._job = None
         if job.child.poll() is None:
             job.child.stop(STOP_TIMEOUT_S)
         job.child.close()
 
     def _interrupt(self) -> None:
-        """The daemon ends: what is being compacted stays queued."""
+        """Interrupts the job; its store stays queued."""
         job = self._job
         if job is None:
             return
@@ -264,7 +266,7 @@ class CompactionService:
 
 
 class _Job:
-    """The store that is worked on, and the process that does it."""
+    """The store in work, and its process."""
 
     def __init__(self, store: QueuedStore, child: CompactionChild) -> None:
         self.store = store

@@ -1,8 +1,8 @@
-"""The process that compacts one store for the daemon: ``shardwright compact``, at idle priority, ending with
-the daemon however that ends.
+"""The process that compacts one store for the daemon: ``shardwright compact``, at idle priority. It never
+outlives the daemon.
 
-It is the process that is made idle, right after its start: a thread of the daemon at idle priority would hold
-the interpreter's lock while it waits for a processor.
+The process is made idle right after its start, not the thread that starts it: a thread of the daemon at idle
+priority would hold the interpreter's lock while it waits for a processor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ USAGE = 2  # exit code: the same command fails the next time, too
 
 
 def compact_command(store: Path, options: Compaction) -> list[str]:
-    """The command line that compacts one store as configured."""
+    """Returns the command line that compacts one store as configured."""
     command = [
         sys.executable,
         *COMPACT,
@@ -44,8 +44,8 @@ def compact_command(store: Path, options: Compaction) -> list[str]:
 
 
 class CompactionChild:
-    """Started by the constructor (``OSError`` when that fails); ``poll`` now and then, ``stop`` to end it.
-    One thread, which must outlive it."""
+    """The compaction process. The constructor starts it (``OSError`` when that fails); call ``poll``
+    regularly, and ``stop`` to end it. For one thread, which must outlive it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = start_child(command)
@@ -60,15 +60,15 @@ class CompactionChild:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit code once it has ended, negative for a signal. Takes what it has written so far."""
+        """Returns the exit code once it has ended, negative for a signal. Collects its output so far."""
         code = self._process.poll()
         self._output += take(self._pipes[0])
-        # a line every two seconds, for days
+        # it writes a line every two seconds, for days
         self._errors = (self._errors + take(self._pipes[1]))[-_ERROR_TAIL_BYTES:]
         return code
 
     def report(self) -> dict[str, Any]:
-        """What it says about its store; empty when it did not come to that."""
+        """Returns its report on the store; empty when it wrote none."""
         try:
             (report,) = json.loads(self._output)["stores"]
         except (ValueError, KeyError, TypeError):
@@ -76,7 +76,7 @@ class CompactionChild:
         return report if isinstance(report, dict) else {}
 
     def why(self, code: int) -> str:
-        """One line on what went wrong, after ``poll`` gave ``code``."""
+        """Returns the error in one line, after ``poll`` returned ``code``."""
         report = self.report()
         failures: dict[str, Any] = {
             **report.get("failures", {}),
@@ -92,10 +92,10 @@ class CompactionChild:
         return lines[-1] if lines else f"exit code {code}"
 
     def stop(self, timeout_s: float) -> None:
-        """Ask it to clear up and end; kill it, and with it its workers, when that takes longer."""
+        """Ends it by SIGTERM, and after ``timeout_s`` by SIGKILL, which also ends its workers."""
         end_child(self._process, timeout_s)
 
     def close(self) -> None:
-        """Once it has ended."""
+        """Closes the pipes, once it has ended."""
         for pipe in self._pipes:
             pipe.close()

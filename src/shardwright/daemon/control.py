@@ -1,14 +1,13 @@
-"""The control socket: a Unix stream socket on which other processes of this machine ask the daemon things
-(CONTROL.md).
+"""The control socket: a Unix stream socket for requests of other processes of this machine (CONTROL.md).
 
-    round   what has come ──▶ one request of each connection ──▶ replies
+    round   received bytes ──▶ one request of each connection ──▶ replies
             ──▶ connections that took too long are closed ──▶ new connections ──▶ rest
 
-One thread, non-blocking; without connections it sleeps for good. After each round it rests nine times as long
-as the round took, so that no number of questions takes more than a tenth of one processor (and of the
-interpreter's lock) from the frames. Whoever is silent, slow or asks without end holds up nobody: each
-connection has one turn a round and times of its own; when there are too many, one of the process that has
-most goes. Nothing that goes wrong here ends the daemon.
+One thread, non-blocking; without connections it only sleeps. After each round it rests nine times as long as
+the round took, so that no number of requests takes more than a tenth of one processor (and of the
+interpreter's lock) from the frames. A silent, slow or busy client delays no other: each connection has one
+turn a round and its own time limits; when there are too many, one of the process that has most is closed. No
+error here ends the daemon.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     # from a request to the facts of its reply; may raise ShardwrightError
     Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
-# fewer than connections, so that one whose request is on its way is heard before newer ones push it out
+# fewer than connections, so that one whose request is on its way is read before newer ones push it out
 ACCEPTED_A_ROUND = 4
 REST_RATIO = 9
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
@@ -45,20 +44,20 @@ MAX_REST_S = 0.25
 
 @dataclass(frozen=True)
 class ControlLimits:
-    """What one connection may take."""
+    """The limits of one connection."""
 
     connections: int = 16
-    # for a request line to be complete once it has begun, and for a reply to be taken
+    # for a request line to be complete once it has begun, and for a reply to be read
     transfer_s: float = 5.0
     idle_s: float = 60.0
 
 
 class ControlServer:
-    """Bound by the constructor, which raises ``ConfigError``; ``run`` is the control thread. ``close`` from
-    any other.
+    """The server. The constructor binds the socket and raises ``ConfigError``; ``run`` is the control thread;
+    ``close`` is for any other.
 
-    ``answers`` are called in the control thread and must not wait for anything. ``group``: whose members may
-    ask; None: this user only.
+    ``answers`` are called in the control thread and must not wait for anything. ``group``: its members may
+    connect; None: this user only.
     """
 
     def __init__(
@@ -77,23 +76,23 @@ class ControlServer:
         self._connections: list[_Connection] = []
         self._listener = bind_unix_listener(path, group)
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # no earlier: somebody may still be about to close us
+        # not when ``run`` ends: another thread may still call ``close``
         weakref.finalize(self, os.close, self._wake_descriptor)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_descriptor, selectors.EVENT_READ)
 
     def close(self) -> None:
-        """``run``, which must be running or about to, gives the path back and ends."""
+        """Makes ``run``, which must be running or about to, remove the socket and end."""
         self._closed.set()
         os.eventfd_write(self._wake_descriptor, 1)
 
     def run(self) -> None:
-        """Until ``close``."""
+        """Serves until ``close``."""
         try:
             while not self._closed.is_set():
                 self._round()
-        except Exception as error:  # noqa: BLE001  (frames go on without it)
+        except Exception as error:  # noqa: BLE001  (frames do not depend on it)
             self._emit(
                 "control_died",
                 {"path": str(self.path), "error": f"{type(error).__name__}: {error}", "exc_info": error},
@@ -150,7 +149,7 @@ class ControlServer:
                 accepted, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # gone again, or out of descriptors: whoever waits is let in later
+            except OSError:  # gone again, or out of descriptors: waiting clients are accepted later
                 self._closed.wait(MAX_REST_S)
                 return
             if len(self._connections) >= self._limits.connections:
@@ -160,8 +159,8 @@ class ControlServer:
             self._listen_to(connection)
 
     def _make_room(self) -> None:
-        """Of the process that has most connections, the one goes that has been of no use for longest:
-        nobody's flood costs another its place."""
+        """Closes one connection: of the process that has most, the one without a reply for longest. So no
+        client's flood costs another its place."""
         by_process = Counter(connection.process for connection in self._connections)
         most = max(by_process.values())
         greedy = [connection for connection in self._connections if by_process[connection.process] == most]
@@ -170,7 +169,7 @@ class ControlServer:
         self._listen_to(useless)
 
     def _listen_to(self, connection: _Connection) -> None:
-        """Bring the selector to what the connection waits for now."""
+        """Registers in the selector what the connection waits for now; removes it once it is over."""
         if connection.waits_for != connection.listened_for:
             if connection.listened_for:
                 self._selector.unregister(connection.socket)
@@ -182,7 +181,7 @@ class ControlServer:
             connection.socket.close()
 
     def _shut(self) -> None:
-        # before the listener is gone: until then nobody else can have taken the path
+        # before the listener is closed: until then no other process can have taken the path
         self.path.unlink(missing_ok=True)
         self._listener.close()
         for connection in self._connections:
@@ -191,7 +190,7 @@ class ControlServer:
 
 
 class _Connection:
-    """What has come and what has to go. Owned by the control thread."""
+    """One connection: what has come and what is to be sent. Owned by the control thread."""
 
     def __init__(self, connected: socket.socket, limits: ControlLimits, now_s: float) -> None:
         connected.setblocking(False)
@@ -199,12 +198,12 @@ class _Connection:
         self.process, _, _ = _CREDENTIALS.unpack(
             connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-        self.useful_s = now_s  # when it came, or was last answered
+        self.useful_s = now_s  # time of the start, or of the last reply
         self.due_s = now_s + limits.idle_s
-        self.listened_for = 0  # what the selector has of it
+        self.listened_for = 0  # as registered in the selector
         self.over = False
         self._limits = limits
-        # at most one request longer than it may be: no more is read while one waits
+        # at most one request longer than allowed: no more is read while one waits
         self._inbox = bytearray()
         self._outbox = memoryview(b"")
         self._last_words = False  # nothing is read any more: over once the outbox is empty
@@ -222,7 +221,7 @@ class _Connection:
         return 0 if self.has_line or self._last_words else selectors.EVENT_READ
 
     def transfer(self, now_s: float) -> None:
-        """It is ready for what it waits for."""
+        """Sends or receives; the socket is ready for it."""
         try:
             if self._outbox:
                 self._send(now_s)
@@ -234,7 +233,7 @@ class _Connection:
             self.over = True
 
     def next_line(self) -> bytes | None:
-        """The next request, without its end, once the last reply is gone."""
+        """Returns the next request, without its newline, once the last reply is sent."""
         if self.over or not self.has_line:
             return None
         line, _, rest = bytes(self._inbox).partition(b"\n")
@@ -252,7 +251,7 @@ class _Connection:
             self.over = True
 
     def look_at_the_clock(self, now_s: float) -> None:
-        """End it if its time is over."""
+        """Ends the connection if its time is over."""
         if self.over or now_s < self.due_s or self.has_line:
             return
         if self._inbox and not self._outbox:
@@ -261,7 +260,7 @@ class _Connection:
                 TimedOutError("a control request did not end", expected=expected, hint="Each is one line"),
                 now_s,
             )
-        self.over = True  # it had its time for these words as well
+        self.over = True  # its time included these last words
 
     def _receive(self, now_s: float) -> None:
         piece = self.socket.recv(MAX_REQUEST_BYTES + 1 - len(self._inbox))

@@ -1,5 +1,5 @@
-"""Asks a running daemon over its control socket. Standard library only, so that commands and the web process
-stay light."""
+"""The client of the control socket. Standard library only, so that commands and the web process stay
+light."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .control_protocol import MAX_REPLY_BYTES, decode_reply, encode_request
 if TYPE_CHECKING:
     from types import TracebackType
 
-RUN_FOLDER = Path("/run/shardwright")  # where a daemon's sockets lie unless its configuration says otherwise
+RUN_FOLDER = Path("/run/shardwright")  # folder of a daemon's sockets, by default
 SOCKET_NAME = "control.sock"
 _READ_BYTES = 256 << 10
 
 
 class ControlClient:
-    """One connection, kept for the next question and made anew when the daemon has closed it. One thread at a
-    time.
+    """A connection that is kept for the next request and made again when the daemon has closed it. One thread
+    at a time.
 
-    ``ask`` raises ``SessionLostError`` when no daemon answers at ``path`` or this user may not ask it,
-    ``TimedOutError`` when one does not answer in time, and whatever error the daemon answers with.
+    ``ask`` raises ``SessionLostError`` when no daemon answers at ``path`` or this user may not connect,
+    ``TimedOutError`` when one does not answer in time, and the error that the daemon answers with.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 2.0) -> None:
@@ -38,8 +38,8 @@ class ControlClient:
         self._socket: socket.socket | None = None
 
     def ask(self, do: str, **facts: Any) -> dict[str, Any]:
-        """The daemon's reply to one request. Asked again where the connection ends before an answer: every
-        request may be repeated."""
+        """Returns the daemon's reply to one request. Repeats the request where the connection ends before an
+        answer, which every request allows."""
         request, until_s = encode_request(do, facts), time.monotonic() + self._timeout_s
         while True:
             try:
@@ -52,7 +52,7 @@ class ControlClient:
                 self.close()
                 raise self._silence() from None
             except (ConnectionResetError, BrokenPipeError, EOFError):
-                self.close()  # an idle connection that the daemon has closed, or too many at once
+                self.close()  # the daemon closed an idle connection, or had too many
                 if time.monotonic() >= until_s:
                     raise self._silence() from None
                 time.sleep(0.01)
@@ -83,7 +83,8 @@ class ControlClient:
             )
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Not settimeout: a non-blocking connect would fail at once where others are waiting to be let in.
+            # Not settimeout: a non-blocking connect would fail at once where the backlog of the socket is
+            # full.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_left_s(until_s)))
             connection.connect(self._path)
         except BlockingIOError:
@@ -95,8 +96,8 @@ class ControlClient:
         return connection
 
     def _line(self, connection: socket.socket, until_s: float) -> bytes:
-        """One line, without its end. Raises ``EOFError`` when the daemon closes the connection before
-        that."""
+        """Returns one line, without its newline. Raises ``EOFError`` when the daemon closes the connection
+        before."""
         pieces, length = [], 0
         while True:
             connection.settimeout(_left_s(until_s))
@@ -145,5 +146,5 @@ def _left_s(until_s: float) -> float:
 
 
 def _timeval(seconds: float) -> bytes:
-    """As setsockopt wants it; never zero, which would mean for ever."""
+    """Packs a time for setsockopt; never zero, which would mean for ever."""
     return struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))

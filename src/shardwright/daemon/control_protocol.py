@@ -17,7 +17,7 @@ MAX_REPLY_BYTES = 4 << 20
 
 
 def encode_request(do: str, facts: Mapping[str, Any]) -> bytes:
-    """Raises ``ProtocolError`` for one that is too long."""
+    """Returns the line of a request. Raises ``ProtocolError`` for one that is too long."""
     line = json.dumps({"version": VERSION, "do": do, **facts}).encode()
     if len(line) > MAX_REQUEST_BYTES:
         raise ProtocolError(
@@ -27,7 +27,7 @@ def encode_request(do: str, facts: Mapping[str, Any]) -> bytes:
 
 
 def decode_request(line: bytes) -> dict[str, Any]:
-    """The request of this version in ``line``, ``do`` being text. Raises ``ProtocolError``,
+    """Returns the request of this version in ``line``, whose ``do`` is text. Raises ``ProtocolError``,
     ``VersionError``."""
     request = _decode_object(line, "request")
     _check_version(request, "Use the shardwright command of the version that the daemon runs")
@@ -39,7 +39,8 @@ def decode_request(line: bytes) -> dict[str, Any]:
 
 
 def encode_reply(facts: Mapping[str, Any]) -> bytes:
-    """An answer. What JSON does not know is sent as text. One that is too long becomes an error."""
+    """Returns the line of an answer. Values that JSON lacks are sent as text. An answer that is too long
+    becomes an error."""
     line = json.dumps({"version": VERSION, "ok": True, **facts}, default=str).encode()
     if len(line) > MAX_REPLY_BYTES:
         return encode_error(
@@ -57,8 +58,8 @@ def encode_error(error: ShardwrightError) -> bytes:
 
 
 def decode_reply(line: bytes) -> dict[str, Any]:
-    """The answer in ``line``. Raises the error that it tells of, or ``ProtocolError`` or ``VersionError`` for
-    what is no answer."""
+    """Returns the answer in ``line``. Raises the error in it, or ``ProtocolError`` or ``VersionError`` for a
+    line that is no answer."""
     reply = _decode_object(line, "reply")
     _check_version(reply, "The daemon is of another version than this command")
     if reply.get("ok") is True:

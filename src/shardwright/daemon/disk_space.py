@@ -1,5 +1,5 @@
-"""How much room the disks have. A thread of its own looks, since a network filesystem that hangs holds up
-whoever asks it."""
+"""The free space of the disks. A thread of its own asks for it, since a network filesystem that hangs blocks
+the caller."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOK_S = 2.0
-SILENT_S = 10.0  # a disk that has not answered for so long is not known any more
+SILENT_S = 10.0  # after so long without an answer, a disk's space counts as unknown
 
 
 class DiskSpace:
-    """``roots``: (path, role) of each folder that is written to."""
+    """The free space of ``roots``: (path, role) of each folder that is written to."""
 
     def __init__(self, roots: Iterable[tuple[Path, str]], low_water_bytes: int) -> None:
         self._low_water_bytes = low_water_bytes
-        self._asked: tuple[Path, float] | None = None  # who is being asked now, and since when
+        self._asked: tuple[Path, float] | None = None  # the path that is being asked, and since when
         self._seen: dict[Path, dict[str, Any]] = {
             path: {
                 "path": str(path),
@@ -34,11 +34,11 @@ class DiskSpace:
         }
 
     def set_low_water(self, low_water_bytes: int) -> None:
-        """From the next look on."""
+        """Changes the low water, from the next ``look`` on."""
         self._low_water_bytes = low_water_bytes
 
     def look(self) -> None:
-        """Ask all of them now. ``free_bytes`` and ``total_bytes`` are None where that fails."""
+        """Asks all disks now. ``free_bytes`` and ``total_bytes`` are None where that fails."""
         for path, last in self._seen.items():
             seen = {**last, "low_water_bytes": self._low_water_bytes}
             self._asked = path, time.monotonic()
@@ -55,14 +55,14 @@ class DiskSpace:
         self._asked = None
 
     def run(self, stop: threading.Event) -> None:
-        """The disks thread: look again and again until ``stop``."""
+        """The disks thread: looks every ``LOOK_S`` until ``stop``."""
         self.look()
         while not stop.wait(LOOK_S):
             self.look()
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """As it was at the last look; of a disk that is asked and does not answer nothing is known. From any
-        thread."""
+        """Returns the result of the last look; None in place of the space of a disk that does not answer.
+        From any thread."""
         asked = self._asked
         silent = asked[0] if asked is not None and time.monotonic() - asked[1] > SILENT_S else None
         unknown = {"free_bytes": None, "total_bytes": None}

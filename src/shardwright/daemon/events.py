@@ -1,17 +1,16 @@
-"""Events of the daemon: one event is one structured line on standard output, readable on a terminal and JSON
-otherwise, and one more of its name.
+"""The events of the daemon. An event is one structured line on standard output, readable on a terminal and
+JSON otherwise, and is counted by name.
 
-    any thread      emit   counts, renders the line and puts it into a bounded queue; never waits for whoever
-                    reads the lines
-    events thread   run    writes the lines; a pipe or a journal that is stuck holds up this thread and no
-                    other
+    any thread      emit   counts, renders the line and puts it into a bounded queue; never waits for the
+                    reader of the lines
+    events thread   run    writes the lines; a pipe or a journal that is stuck blocks only this thread
 
 Counts are exact: below the level, repeated (``repeats.py``) or dropped, an event is counted. The last lines
-can be asked for (``recent_events.py``).
+are kept for requests (``recent_events.py``).
 
 An event is a name and facts, such as ``acquisition_opened`` with the session, name and path. The ending of a
-name, such as ``_failed``, ``_died``, ``_refused`` or ``_dropped``, makes it an error or a warning; nothing
-else decides a level, so that a room below needs no logger.
+name, such as ``_failed``, ``_died``, ``_refused`` or ``_dropped``, makes it an error or a warning. Nothing
+else sets a level, so a room below needs no logger.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ _LEVEL_BY_SUFFIX = {
     "_debug": "debug",
 }
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-MOST_LINES = 10_000  # that wait for the events thread: minutes of a busy daemon, a few MB
+MOST_LINES = 10_000  # the most lines that wait for the events thread: minutes of a busy daemon, a few MB
 STDOUT = 1
 LogFormat = Literal["auto", "console", "json"]
 REPEAT_LINES, REPEAT_EVERY_S = 10, 10.0  # of one source, unless the configuration says otherwise
 
 
 def _event_first(logger: Any, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A JSON line begins with what a reader looks for."""
+    """Puts the time, level and event of a JSON line first."""
     first = {key: line.pop(key) for key in ("timestamp", "level", "event")}
     return {**first, **line}
 
@@ -69,13 +68,12 @@ _JSON_LINE = [
 
 
 def level_of(event: str) -> str:
-    """The level that an event's name stands for; ``info`` where its ending says nothing."""
+    """Returns the level of an event by the ending of its name; ``info`` for any other ending."""
     return next((level for suffix, level in _LEVEL_BY_SUFFIX.items() if event.endswith(suffix)), "info")
 
 
 class _Lines:
-    """The bounded queue between the threads that emit and the one that writes; the logger that structlog
-    hands its lines to."""
+    """The bounded queue from the threads that emit to the one that writes; structlog's logger."""
 
     def __init__(self, most: int) -> None:
         self.waiting: queue.Queue[str | threading.Event | None] = queue.Queue(most)
@@ -93,8 +91,8 @@ class _Lines:
 
 
 class EventLog:
-    """``emit`` may be called from every thread. ``lines_dropped`` found the queue full; ``lines_unwritten``
-    found nobody who takes them any more."""
+    """The event log. ``emit`` may be called from every thread. ``lines_dropped``: lines that found the queue
+    full; ``lines_unwritten``: lines whose output was closed."""
 
     def __init__(
         self,
@@ -123,7 +121,7 @@ class EventLog:
         repeat_lines: int = REPEAT_LINES,
         repeat_every_s: float = REPEAT_EVERY_S,
     ) -> None:
-        """How lines look from now on, and which are written. From any thread."""
+        """Changes the form of lines, and which are written. From any thread."""
         on_terminal = os.isatty(self._descriptor)
         console = form == "console" or (form == "auto" and on_terminal)
         render = [structlog.dev.ConsoleRenderer(colors=on_terminal)] if console else _JSON_LINE
@@ -148,7 +146,7 @@ class EventLog:
         return self._lines.dropped
 
     def snapshot(self) -> dict[str, Any]:
-        """Lines that were not written, and how often each event was told, whatever the level. From any
+        """Returns the numbers of lines that were not written, and of each event, at whatever level. From any
         thread."""
         with self._lock:
             counts = dict(self._counts)
@@ -159,7 +157,7 @@ class EventLog:
         }
 
     def emit(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Tell one event. Facts must be printable; what JSON does not know is written as text."""
+        """Emits one event. Facts must be printable; values that JSON lacks are written as text."""
         with self._lock:
             self._counts[event] += 1
             told = _LEVELS[level_of(event)] >= self._least and self._repeats.admit(
@@ -169,7 +167,7 @@ class EventLog:
             self._tell(event, facts)
 
     def run(self) -> None:
-        """Write lines until ``close``, in a thread of their own."""
+        """Writes lines until ``close``, in a thread of its own."""
         told = 0
         try:
             while (item := self._next()) is not None:
@@ -184,11 +182,11 @@ class EventLog:
                         {"lines": dropped, "hint": "whatever reads these lines was too slow for them"},
                     )
         except BaseException:
-            traceback.print_exc()  # on standard error: there is nobody else left to tell it
+            traceback.print_exc()  # on standard error: there is no other way left to report it
             raise
 
     def _next(self) -> str | threading.Event | None:
-        """What waits, once something does. Until then repetitions are told when they are due."""
+        """Returns the next item of the queue. Until there is one, emits repetitions when they are due."""
         while True:
             with self._lock:
                 due = self._repeats.take_due(time.monotonic())
@@ -211,8 +209,8 @@ class EventLog:
         )
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything that was emitted so far is written, or told as repeated; False when that took
-        too long."""
+        """Waits until every event so far is written, or emitted as repeated; returns False when that took too
+        long."""
         with self._lock:
             repeated = self._repeats.take_all()
         for event, facts in repeated:
@@ -225,19 +223,19 @@ class EventLog:
         return written.wait(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """``flush``, then end ``run``."""
+        """Calls ``flush``, then ends ``run``."""
         flushed = self.flush(timeout_s)
         if flushed:
             self._lines.waiting.put(None)
         return flushed
 
     def _write(self, line: str) -> None:
-        """Past Python's buffers, whose lock a thread that is stuck here would keep from the interpreter's
-        exit."""
+        """Writes a line without Python's buffers: a thread stuck here would hold their lock, which the
+        interpreter needs to exit."""
         data = f"{line}\n".encode(errors="backslashreplace")
         try:
             while data:
-                select.select([], [self._descriptor], [])  # somebody may have made the pipe non-blocking
+                select.select([], [self._descriptor], [])  # the pipe may have been made non-blocking
                 data = data[os.write(self._descriptor, data) :]
         except OSError:  # a closed or broken pipe
             self.lines_unwritten += 1

@@ -1,5 +1,4 @@
-"""Looks now and then whether files of a folder have changed, in a thread of its own: a folder on a slow disk
-makes nobody else wait."""
+"""Watches a folder for changed files, in a thread of its own, since its disk may be slow."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ LOOK_S = 1.0
 
 
 class FolderWatch:
-    """``changed`` is called once for each change since ``state``, also for one that was half done at the last
-    look."""
+    """The watch of one folder. ``changed`` is called once for each change since ``state``, also for one that
+    was incomplete at the last look."""
 
     def __init__(self, folder: Path, state: State, changed: Callable[[], None]) -> None:
         self._folder = folder

@@ -1,15 +1,15 @@
-"""Puts the files of ``systemd/`` where systemd looks for them, with the paths of this installation in them.
+"""Installs the files of ``systemd/`` where systemd reads them, with the paths of this installation.
 
     PREFIX/lib/systemd/system/   units                          written again at each installation: a site's
-                                 changes belong into drop-ins
+                                 changes belong in drop-ins
     PREFIX/lib/sysusers.d/, tmpfiles.d/                         the user, and folders
     PREFIX/share/doc/shardwright/site.conf.example              a drop-in to begin with
     CONFIG/example.yaml          a configuration to begin with; one that was changed is never overwritten, the
-                                 new one is put beside it
+                                 new one is written beside it
 
 CONFIG is /etc/shardwright for the prefixes of a system (/, /usr, /usr/local), PREFIX/etc/shardwright for
-others. ``root``: everything goes below that folder, as for a package or an image; what is written into the
-files stays the same.
+others. ``root``: everything is written below that folder, as for a package or an image; the contents of the
+files stay the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shardwright.storage.files import replace_by_rename
 _HERE = Path(__file__).resolve()
 # in an installed package, in a checkout
 SOURCES = (_HERE.parents[1] / "systemd", _HERE.parents[3] / "systemd")
-# As they stand in the files, which can be used as they are where these are right.
+# The paths in the files, which need no change where these are right.
 PROGRAM_IN_FILES, CONFIG_IN_FILES = "/opt/shardwright/bin/shardwright", "/etc/shardwright"
 _SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
 HIDDEN_BY_UNITS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  (ProtectHome, PrivateTmp)
@@ -47,8 +47,8 @@ Outcome = Literal["new", "updated", "unchanged", "kept", "left", "removed"]
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """``outcome`` ``kept``: it was changed by somebody, so ``target`` stays and ``text`` goes to ``written``,
-    beside it. ``left``: it is not ours."""
+    """A file to install. ``outcome`` ``kept``: a user changed it, so ``target`` stays and ``text`` is written
+    beside it, to ``written``. ``left``: it is not ours."""
 
     target: Path
     text: str
@@ -67,8 +67,7 @@ class PlannedFile:
 
 
 def this_program() -> Path:
-    """The ``shardwright`` command of the environment that runs this. Raises ``ConfigError`` where there is
-    none."""
+    """Returns the ``shardwright`` command of this environment. Raises ``ConfigError`` where there is none."""
     beside = Path(sys.executable).parent / "shardwright"
     found = str(beside) if beside.exists() else shutil.which("shardwright")
     if found is None:
@@ -85,7 +84,7 @@ def config_folder(prefix: Path) -> Path:
 
 
 def plan_installation(prefix: Path, program: Path, root: Path | None = None) -> list[PlannedFile]:
-    """What would be written where; changes nothing. ``prefix`` and ``program`` are absolute. Raises
+    """Returns the files to write; changes nothing. ``prefix`` and ``program`` are absolute. Raises
     ``ConfigError``, ``StorageError``."""
     _check_program(program)
     config = config_folder(prefix)
@@ -95,19 +94,19 @@ def plan_installation(prefix: Path, program: Path, root: Path | None = None) -> 
     for name, target in targets.items():
         text = installed_text(name, prefix).replace(PROGRAM_IN_FILES, str(program))
         if root is not None:
-            target = root / target.relative_to("/")  # noqa: PLW2901  (where it is written is all that differs)
+            target = root / target.relative_to("/")  # noqa: PLW2901  (only the place of writing differs)
         planned.append(PlannedFile(target, text, outcome_of(target, text, keep=name == EXAMPLE)))
     return planned
 
 
 def installed_text(name: str, prefix: Path) -> str:
-    """Of a file in ``systemd/``, with the folder of configurations that ``prefix`` has. Raises
+    """Returns the text of a file in ``systemd/``, with the configuration folder of ``prefix``. Raises
     ``StorageError``."""
     return _source(name).replace(CONFIG_IN_FILES, str(config_folder(prefix)))
 
 
 def install(planned: list[PlannedFile]) -> None:
-    """Each file appears whole. Raises ``StorageError``."""
+    """Writes the files, each atomically. Raises ``StorageError``."""
     for file in planned:
         if file.outcome in ("unchanged", "left"):
             continue
@@ -137,7 +136,8 @@ def _source(name: str) -> str:
 
 
 def outcome_of(target: Path, text: str, *, keep: bool) -> Outcome:
-    """``keep``: it is never overwritten once it was changed. Raises ``StorageError``."""
+    """Returns what installing ``text`` would do. ``keep``: a changed file is never overwritten. Raises
+    ``StorageError``."""
     try:
         there = target.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -165,7 +165,8 @@ def _check_program(program: Path) -> None:
 
 
 def check_path(path: Path, what: str) -> None:
-    """It must mean the same in a unit, where blanks separate and % begins a specifier."""
+    """Raises ``ConfigError`` for a path that would mean something else in a unit, where blanks separate and %
+    begins a specifier."""
     if not path.is_absolute() or any(
         character.isspace() or character in "%\"'\\$;" for character in str(path)
     ):

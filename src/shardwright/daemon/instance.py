@@ -1,13 +1,12 @@
-"""Makes what one instance of the service needs beside the units: its configuration, its folders, and drop-ins
-that let it write there.
+"""Makes the configuration and folders of one instance of the service, and drop-ins that let it write there.
 
-CONFIG/NAME.yaml                  the example with sockets and a root of its own; never touched again, it is
-                                  the site's
-PREFIX/lib/systemd/system/        for folders outside of /var/lib/shardwright: written again at each
+CONFIG/NAME.yaml                  the example with sockets and a root of its own; never
+                                  changed again, it is the site's
+PREFIX/lib/systemd/system/        for folders outside of /var/lib/shardwright: written at each
                                   installation,
-    shardwright@NAME.service.d/           removed where there are none any more
+    shardwright@NAME.service.d/           removed when there are none
     shardwright-compact@NAME.service.d/
-output.root, output.spill_root    made for the daemon's user; one that is there is left as it is
+output.root, output.spill_root    made for the daemon's user; one that exists is left as it is
 """
 
 from __future__ import annotations
@@ -43,14 +42,15 @@ if TYPE_CHECKING:
 USER = "shardwright"  # shardwright.sysusers
 STATE = Path("/var/lib/shardwright")  # StateDirectory= of the units
 DROP_IN = "paths.conf"
-FOLDER_MODE = 0o2750  # what is written below belongs to the folder's group
+FOLDER_MODE = 0o2750  # files below it belong to the folder's group
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SERVICES = ("shardwright@{}.service.d", "shardwright-compact@{}.service.d")
 
 
 @dataclass(frozen=True)
 class PlannedFolder:
-    """``later``: the daemon's user, who must own it, is not there yet. ``kept``: somebody else owns it."""
+    """A folder to make. ``later``: its owner, the daemon's user, does not exist yet. ``kept``: it has another
+    owner."""
 
     path: Path
     outcome: Literal["new", "unchanged", "kept", "later"]
@@ -61,13 +61,14 @@ class PlannedFolder:
 
     @property
     def command(self) -> str:
-        """What makes it."""
+        """The command that makes it."""
         return f"install -d -o {USER} -g {USER} -m {FOLDER_MODE:o} {self.path}"
 
 
 @dataclass(frozen=True)
 class Instance:
-    """``packages``: the line that installs what the configuration uses and this environment lacks."""
+    """An instance to install. ``packages``: the command that installs what the configuration uses and this
+    environment lacks."""
 
     name: str
     files: list[PlannedFile]
@@ -75,7 +76,7 @@ class Instance:
     packages: str | None
 
     def by_hand(self) -> list[str]:
-        """Commands for folders that could not be made yet, but for the one that systemd makes
+        """Returns commands for folders that could not be made yet, except the one that systemd makes
         (StateDirectory=)."""
         return [
             folder.command
@@ -85,9 +86,10 @@ class Instance:
 
 
 def plan_instance(name: str, prefix: Path, root: Path | None = None) -> Instance:
-    """What is there already counts; changes nothing. ``prefix``, ``root``: as for ``plan_installation``.
+    """Plans an instance, with regard to its existing files; changes nothing. ``prefix``, ``root``: as for
+    ``plan_installation``.
 
-    Raises ``ConfigError`` for a name that no unit can have, and for a configuration that is wrong or whose
+    Raises ``ConfigError`` for a name that no unit can have, and for a configuration that is invalid or whose
     folders a service cannot use; ``StorageError``.
     """
     if not _NAME.fullmatch(name) or f"{name}.yaml" == EXAMPLE:
@@ -122,7 +124,7 @@ def plan_instance(name: str, prefix: Path, root: Path | None = None) -> Instance
 
 
 def make_folders(folders: list[PlannedFolder]) -> None:
-    """Those that are new. Raises ``StorageError``."""
+    """Makes the folders whose outcome is ``new``. Raises ``StorageError``."""
     for folder in folders:
         if folder.outcome != "new":
             continue
@@ -151,8 +153,8 @@ def _check_folder(config: Path, folder: Path) -> None:
 
 
 def _drop_in(target: Path, folders: list[Path]) -> PlannedFile | None:
-    """None where there is none and none is needed. ``-`` before a folder: where it is missing the service
-    begins all the same, and the daemon says so."""
+    """Returns the drop-in; None where there is none and none is needed. ``-`` before a folder: if it is
+    missing the service still starts, and the daemon reports it."""
     if not folders:
         return PlannedFile(target, "", "removed") if target.exists() else None
     text = (

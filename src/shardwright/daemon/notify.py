@@ -1,12 +1,12 @@
-"""The protocol of sd_notify(3): what a service tells its manager, as lines ``NAME=value`` in datagrams to a
-Unix socket.
+"""The protocol of sd_notify(3): messages of a service to its manager, as lines ``NAME=value`` in datagrams to
+a Unix socket.
 
     NOTIFY_SOCKET    /a/path, or @name in the abstract namespace
-    WATCHDOG_USEC    how long the manager waits between two pings before it ends the service; WATCHDOG_PID: of
-                     which process
+    WATCHDOG_USEC    time after a ping at which the manager ends the service; WATCHDOG_PID: of which
+                     process
 
-All three are taken out of the environment, so that no child speaks for the daemon. What the daemon says when
-is in ``service_manager.py``.
+All three are removed from the environment, so that no child speaks for the daemon. ``service_manager.py``
+decides which message is sent when.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 # of a value: systemd drops a datagram of more than 4096 bytes, and with it the READY or WATCHDOG beside a
 # long STATUS
 MOST_CHARACTERS = 1000
-# a manager that reads nothing for so long does not hear this; it must never hold up the daemon
+# after so long the message is dropped: a manager that does not read must never block the daemon
 SEND_TIMEOUT_S = 5.0
 
 
 class NotifySocket:
-    """Where the manager listens. ``tell`` may be called from any thread and never raises; ``on_failure``
-    hears once why nobody was reached."""
+    """The manager's socket. ``tell`` may be called from any thread and never raises; ``on_failure`` is called
+    once, with the first error."""
 
     def __init__(self, address: str, on_failure: Callable[[str], None]) -> None:
         if address[:1] not in ("/", "@") or len(address) < 2:
@@ -39,13 +39,13 @@ class NotifySocket:
         self._on_failure = on_failure
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.settimeout(SEND_TIMEOUT_S)
-        # lines of one thread go out in their order; nobody but threads that tell waits for it
+        # keeps the lines of one thread in order; only threads that send wait for it
         self._lock = threading.Lock()
         self._failed = False
 
     def tell(self, **lines: object) -> None:
-        """One datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces, long
-        ones are cut."""
+        """Sends one datagram: ``tell(READY=1, STATUS="2 cameras")``. Line breaks in a value become spaces,
+        long ones are cut."""
         message = "\n".join(f"{name}={_one_short_line(value)}" for name, value in lines.items())
         with self._lock:
             try:
@@ -61,7 +61,7 @@ class NotifySocket:
 
 @dataclass(frozen=True)
 class Manager:
-    """What the environment says about the service manager. ``watchdog_s`` None: it does not watch."""
+    """The service manager according to the environment. ``watchdog_s`` None: no watchdog."""
 
     socket: NotifySocket
     watchdog_s: float | None = None
@@ -70,8 +70,8 @@ class Manager:
 def take_manager(
     on_failure: Callable[[str], None], environment: MutableMapping[str, str] = os.environ
 ) -> Manager | None:
-    """The manager that has started this process, None without one. ``on_failure`` also hears of variables
-    that make no sense and are passed over."""
+    """Returns the manager that has started this process, None without one. ``on_failure`` also gets variables
+    that are invalid and ignored."""
     address, usec, watched = (
         environment.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     )
@@ -96,5 +96,5 @@ def _one_short_line(value: object) -> str:
 
 
 def monotonic_usec() -> int:
-    """The time that RELOADING goes with."""
+    """Returns the time for RELOADING."""
     return time.monotonic_ns() // 1000

@@ -1,5 +1,5 @@
-"""The output root: checked before anything opens, so that a disk that is not mounted or not ours is a refusal
-and not a lost acquisition."""
+"""The output root, checked before anything opens: a disk that is not mounted or not writable is refused at
+the start, before an acquisition is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def prepare_output_root(root: Path, *, create: bool, in_memory: bool = False) -> None:
-    """Make sure that stores can be written below ``root``; ``in_memory``: also where no power cut spares
+    """Makes sure that stores can be written below ``root``; ``in_memory``: also where a power cut destroys
     them. Raises ``StorageError``."""
     above = nearest_folder(root)
     if (create or above == root) and not in_memory and (kind := memory_filesystem(above)):

@@ -1,4 +1,4 @@
-"""The last events that were told as lines, for whoever asks the daemon."""
+"""The last events that were emitted as lines, for requests to the daemon."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ if TYPE_CHECKING:
 
 KEPT = 1000
 MOST_AT_ONCE = 200
-MAX_EVENT_BYTES = 16 << 10  # so that as many as are given at once fit into a reply of the control socket
+MAX_EVENT_BYTES = 16 << 10  # so that ``MOST_AT_ONCE`` of them fit into a reply of the control socket
 
 
 class RecentEvents:
-    """``keep`` is one of structlog's processors. Both may be called from any thread."""
+    """The last ``KEPT`` events. ``keep`` is one of structlog's processors. Both methods may be called from
+    any thread."""
 
     def __init__(self) -> None:
-        # number and JSON: nothing that an event carried is kept alive
+        # number and JSON: no object of an event is kept alive
         self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self._number = 0
         self._lock = threading.Lock()
 
     def keep(self, logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Takes a line that is about to be rendered, and gives it on as it is."""
+        """Keeps a line that is about to be rendered, and returns it unchanged."""
         facts = {key: value for key, value in line.items() if key != "exc_info"}
         text = json.dumps(facts, default=str)
         if len(text) > MAX_EVENT_BYTES:
@@ -38,8 +39,8 @@ class RecentEvents:
         return line
 
     def after(self, number: int) -> list[dict[str, Any]]:
-        """The newest ``MOST_AT_ONCE`` events with higher numbers, oldest first. A number that was never given
-        is an earlier daemon's: all are new."""
+        """Returns the newest ``MOST_AT_ONCE`` events with higher numbers, oldest first. A number that was not
+        given yet is an earlier daemon's: all events are new."""
         with self._lock:
             kept, last = list(self._kept), self._number
         first = number if number <= last else 0

@@ -1,13 +1,12 @@
-"""SIGHUP: the configuration is read again, and what can change while cameras send is taken over. The rest is
-named, and waits for a restart.
+"""SIGHUP: reads the configuration again and applies the parts that can change while cameras send. The other
+changes are reported, and need a restart.
 
     log, compaction, output.low_water    change live
     the folder ingest.curve.clients      is read again, as it is whenever a file in it changes
-    everything else                      needs a restart: sockets, rings and promises are what clients already
-                                         rely on
+    everything else                      needs a restart: clients already rely on sockets, rings and promises
 
-A file that is wrong, or a plan that cannot work, changes nothing: the daemon goes on with what it has, and
-says what is wrong.
+An invalid file, or a plan that cannot work, changes nothing: the daemon keeps its configuration and reports
+the error.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ LIVE = ("log", "compaction", "output.low_water")
 
 
 class Reloader:
-    """``ask`` may be called from any thread, ``run`` is the thread that reads and applies: a disk that hangs
-    holds up no signal.
+    """Reloads the configuration. ``ask`` may be called from any thread; ``run`` is the thread that reads and
+    applies, so a disk that hangs delays no signal.
 
-    ``apply`` takes over the live parts of a configuration; ``manager`` hears of it, if there is one.
+    ``apply`` applies the live parts of a configuration; ``manager`` is notified, if there is one.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Reloader:
         manager: ServiceManager | None,
     ) -> None:
         self._file = Path(loaded.source.file)
-        self._config = loaded.config  # in force: what needs a restart stays as it was at the start
+        self._config = loaded.config  # in force: fields that need a restart are as at the start
         self._apply = apply
         self._emit = emit
         self._manager = manager
@@ -58,7 +57,7 @@ class Reloader:
         self._asked.put(False)
 
     def run(self) -> None:
-        """Until ``close``."""
+        """Reloads at each ``ask``, until ``close``."""
         while self._asked.get():
             if self._manager is not None:
                 self._manager.reloading()
@@ -67,7 +66,7 @@ class Reloader:
                 self._manager.reloaded(result, remark)
 
     def _reload(self) -> tuple[str, str]:
-        """What to say now, and what to keep saying."""
+        """Returns the result of this reload, and the remark to keep in the status."""
         try:
             loaded = load_config(self._file)
             make_plan(loaded)
@@ -104,13 +103,13 @@ def is_live(field: str) -> bool:
 
 
 def changed_fields(old: Config, new: Config) -> list[str]:
-    """Dotted names of the fields that differ; a list is one field."""
+    """Returns the dotted names of the fields that differ; a list is one field."""
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 
 
 def with_live_parts(old: Config, new: Config) -> Config:
-    """``old`` with what can change live taken from ``new``."""
+    """Returns ``old`` with the live parts of ``new``."""
     output = old.output.model_copy(update={"low_water": new.output.low_water})
     return old.model_copy(update={"log": new.log, "compaction": new.compaction, "output": output})
 

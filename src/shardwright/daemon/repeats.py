@@ -1,11 +1,11 @@
-"""Lines that repeat: which of them are written, and which are only counted until one line tells how many
-there were.
+"""Decides which of repeated lines are written, and which are only counted until one line reports their
+number.
 
     first event of a source ──▶ a window of every_s: so many lines are written, the others are counted
     its end, some counted   ──▶ one line for them, and another window in which all are counted
     its end, none counted   ──▶ forgotten: the next event is a first one again
 
-A source is what an event is about: the same event of another acquisition or another host is no repetition.
+A source is the subject of an event: the same event of another acquisition or host is no repetition.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Key = tuple[str, str | None]  # event and source
 
-MOST_SOURCES = 1000  # all others of an event count as one, so that no flood of names costs memory
-_SOURCES = ("path", "host", "thread", "name")  # the first of these facts tells the source
+MOST_SOURCES = 1000  # all further sources of an event count as one, so that no flood of names costs memory
+_SOURCES = ("path", "host", "thread", "name")  # the first of these facts that an event has is its source
 
 
 @dataclass
@@ -27,12 +27,12 @@ class _Window:
     ends_s: float
     written: int
     counted: int = 0
-    last_facts: Mapping[str, Any] | None = None  # of the latest that was only counted
+    last_facts: Mapping[str, Any] | None = None  # of the latest event that was only counted
 
 
 class Repeats:
-    """``lines``: how many of a source are written in a window; 0: all, always. Not for several threads at
-    once."""
+    """The windows of all sources. ``lines``: how many of a source are written in a window; 0: all. Not
+    thread-safe."""
 
     def __init__(self, lines: int, every_s: float) -> None:
         self._lines = lines
@@ -40,7 +40,7 @@ class Repeats:
         self._windows: dict[Key, _Window] = {}  # the one that ends first comes first
 
     def admit(self, event: str, facts: Mapping[str, Any], now_s: float) -> bool:
-        """Whether to write a line for this event; it is counted otherwise."""
+        """True if a line is to be written for this event; otherwise counts it."""
         if not self._lines:
             return True
         key = self._key(event, facts)
@@ -55,17 +55,17 @@ class Repeats:
             window.written += 1
             return True
         window.counted += 1
-        # which would keep whole stacks alive
+        # exc_info would keep whole stacks alive
         window.last_facts = {name: fact for name, fact in facts.items() if name != "exc_info"}
         return False
 
     def due_in_s(self, now_s: float) -> float | None:
-        """When ``take_due`` has something to do; None: not before the next event."""
+        """Returns the time until ``take_due`` has something to do; None: not before the next event."""
         first = next(iter(self._windows.values()), None)
         return None if first is None else max(0.0, first.ends_s - now_s)
 
     def take_due(self, now_s: float) -> list[tuple[str, dict[str, Any]]]:
-        """Events that stand for those that were counted, for windows that have ended."""
+        """Returns one event for each source whose window has ended with counted events."""
         due = []
         while self._windows and (first := next(iter(self._windows.items())))[1].ends_s <= now_s:
             key, window = first
@@ -76,7 +76,7 @@ class Repeats:
         return due
 
     def take_all(self) -> list[tuple[str, dict[str, Any]]]:
-        """The same for all windows, ended or not."""
+        """Returns the same for all windows, ended or not."""
         due = [self._told(key, window) for key, window in self._windows.items() if window.counted]
         self._windows.clear()
         return due

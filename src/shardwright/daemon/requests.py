@@ -1,5 +1,5 @@
-"""What the daemon answers on its control socket (CONTROL.md): each request's own fields are checked here, and
-handed to the room that does it."""
+"""The requests on the control socket (CONTROL.md): checks the fields of each, and calls the room that answers
+it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """``answers`` are called in the control thread. ``status`` takes the snapshot, ``drain`` ends the daemon
-    as a signal would."""
+    """The answers to requests. ``answers`` are called in the control thread. ``status`` takes the snapshot,
+    ``drain`` ends the daemon as a signal would."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Requests:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """By the name of the request."""
+        """The function that answers each request, by the request's name."""
         return {
             "status": self._tell_status,
             "events": self._tell_events,
@@ -68,7 +68,7 @@ class Requests:
 
 
 def _count(request: Mapping[str, Any], field: str) -> int:
-    """A whole number; 0 where the request has none."""
+    """Returns a whole number; 0 where the request has none."""
     value = request.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise _invalid(field, value, "a whole number, 0 or more")

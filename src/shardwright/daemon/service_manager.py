@@ -1,17 +1,16 @@
-"""What the service manager (systemd) is told, and when. Nothing here touches a frame: it looks at the
-snapshot, in a thread of its own.
+"""The messages to the service manager (systemd). They are made from the snapshot, in a thread of their own;
+nothing here touches a frame.
 
     EXTEND_TIMEOUT_USEC, STATUS   while kernels are compiled or loaded
     READY, STATUS                 once frames can come
-    WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks get on:
-                                  none of their calls has been going on for half of the manager's patience. So
-                                  a disk that is stuck for one and a half times as long ends the daemon; the
-                                  next start takes up what was stored
+    WATCHDOG, STATUS              every few seconds, but WATCHDOG only while ingest, workers and disks make
+                                  progress: none of their calls has taken half of the watchdog's time W. So a
+                                  disk that is stuck for 1.5 W ends the daemon; the next start resumes what
+                                  was stored
     RELOADING ... READY, STATUS   around a reload, never after STOPPING
-    STOPPING                      when it is told to end, then EXTEND_TIMEOUT_USEC for as long as sealing gets
-                                  on
+    STOPPING                      at the start of the end, then EXTEND_TIMEOUT_USEC while sealing progresses
 
-A daemon without a manager has none of this, and no thread for it.
+A daemon without a manager has no such thread.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 
 LOOK_S = 5.0
 START_EXTENSION_S = 600.0
-EXTENSION_S = 30.0  # asked for each time
-MOST_IDLE_S = 120.0  # sealing that moved nothing for so long (a disk that stays full) gets no more time
+EXTENSION_S = 30.0  # requested each time
+MOST_IDLE_S = 120.0  # sealing without progress for so long (a disk that stays full) gets no more time
 STUCK_S = 30.0  # without a watchdog: a call that takes longer is no progress
 
 
 class ServiceManager:
-    """``run`` is its thread; ``ready`` comes from the main thread, ``reloading`` and ``reloaded`` from the
-    one that reloads."""
+    """The daemon's side of the service manager. ``run`` is its thread; the main thread calls ``ready``, the
+    reload thread ``reloading`` and ``reloaded``."""
 
     def __init__(
         self,
@@ -52,14 +51,14 @@ class ServiceManager:
         self._look_s = min(LOOK_S, manager.watchdog_s / 4) if manager.watchdog_s else LOOK_S
         self._snapshot = snapshot
         self._emit = emit
-        self._remark = ""  # what is left of the last reload, for as long as it holds
+        self._remark = ""  # of the last reload, for as long as it holds
         self._stuck = False
         self._stopping = False
-        # STOPPING is the last that is said of this life; held for as long as one datagram takes
+        # STOPPING is the last state that is sent; held for as long as one datagram takes
         self._order = threading.Lock()
 
     def starting(self, what: str) -> None:
-        """``what`` may take its time: a slow machine compiles for minutes."""
+        """Extends the time of the start for ``what``: a slow machine compiles for minutes."""
         self._tell(EXTEND_TIMEOUT_USEC=round(START_EXTENSION_S * 1e6), STATUS=f"starting: {what}")
 
     def ready(self) -> None:
@@ -69,12 +68,13 @@ class ServiceManager:
         self._tell_unless_stopping(RELOADING=1, MONOTONIC_USEC=monotonic_usec())
 
     def reloaded(self, result: str, remark: str) -> None:
-        """``result``: what happened. ``remark``: what stands in the status until the next reload."""
+        """Ends a reload. ``result``: its outcome. ``remark``: kept in the status until the next reload."""
         self._remark = remark
         self._tell_unless_stopping(READY=1, STATUS=result)
 
     def run(self, stop: threading.Event, ended: threading.Event) -> None:
-        """Until ``ended``; from ``stop`` on it says so, and asks for the time that sealing takes."""
+        """Sends messages until ``ended``; after ``stop`` STOPPING, and requests for the time that sealing
+        takes."""
         while not stop.is_set():
             self._look()
             stop.wait(self._look_s)
@@ -117,7 +117,7 @@ class ServiceManager:
 
 
 def status_text(snapshot: Mapping[str, Any]) -> str:
-    """One line for ``systemctl status``: frames, rate, ring, disk, and what is wrong."""
+    """Returns one line for ``systemctl status``: frames, rate, ring, disk, and problems."""
     running = snapshot["acquisitions"]
     frames = sum(stream["frames_received"] for stream in snapshot["streams"].values())
     parts = [f"{len(running)} acquisition{'' if len(running) == 1 else 's'}", f"{frames:,} frames"]
@@ -142,7 +142,7 @@ def _disk_text(disk: Mapping[str, Any]) -> str:
 
 
 def _moved(snapshot: Mapping[str, Any]) -> tuple[int, ...]:
-    """Changes whenever sealing gets on."""
+    """Returns counters that change whenever sealing makes progress."""
     streams = snapshot["streams"].values()
     counted = (
         sum(stream[name] for stream in streams)

@@ -1,17 +1,19 @@
-"""The daemon at one glance, as plain JSON: what the control socket tells, and the status page and the metrics
-are made of.
+"""The state of the daemon as plain JSON, for the control socket, the status page and the metrics.
 
     {"version": 1, "software", "pid", "host", "config", "state": "starting|serving|draining",
-     "waits_for": why it is still starting, only while there is something to wait for, "uptime_s",
-     "endpoints", "output_root", "memory": {"used_bytes", "budget_bytes"}, "disks": [{"path", "role":
-     "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
-                                             free and total null where it does not answer
-     "clients", "foreign_messages", "stall_s": how long the ingest round, worker task or keeper's call that
-     has taken longest by now has taken: a stuck disk shows here, "streams": {name: totals since the start,
-     gauges of now, "histograms"}, "acquisitions": [those that run], "compaction": {"enabled", "queued",
-     "running", "paused", "done", "failed"}, "events": {"lines_dropped", "lines_unwritten", "by_name"}}
+     "waits_for": the reason why it is still starting, only while there is one, "uptime_s",
+     "endpoints", "output_root", "memory": {"used_bytes", "budget_bytes"},
+     "disks": [{"path", "role": "root|spill", "free_bytes", "total_bytes", "low_water_bytes"}],
+               free and total null where the disk does not answer
+     "clients", "foreign_messages",
+     "stall_s": the time so far of the longest ingest round, worker task or sealer's call that still runs: a
+                stuck disk shows here
+     "streams": {name: totals since the start, present gauges, "histograms"},
+     "acquisitions": [those that run],
+     "compaction": {"enabled", "queued", "running", "paused", "done", "failed"},
+     "events": {"lines_dropped", "lines_unwritten", "by_name"}}
 
-Built in the thread that asks. Nothing here waits for the frame path, and that path waits for nothing here.
+Built in the caller's thread. Neither does it wait for the frame path, nor the frame path for it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ VERSION = 1
 
 
 class SnapshotTaker:
-    """``take`` may be called from any thread; the main thread calls ``starting`` and ``serve``."""
+    """Takes snapshots. ``take`` may be called from any thread; the main thread calls ``starting`` and
+    ``serve``."""
 
     def __init__(
         self,
@@ -63,11 +66,11 @@ class SnapshotTaker:
         self._software = f"shardwright {shardwright.__version__}"
 
     def starting(self, waits_for: str) -> None:
-        """What the start is about, for whoever asks meanwhile."""
+        """Sets the reason why the daemon is still starting."""
         self._waits_for = waits_for
 
     def serve(self, endpoints: Sequence[str], stop: threading.Event) -> None:
-        """From now on clients are served, until ``stop``."""
+        """Marks the daemon as serving, until ``stop``."""
         self._endpoints, self._stop, self._waits_for = endpoints, stop, ""
 
     @property

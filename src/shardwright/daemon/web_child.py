@@ -1,12 +1,12 @@
 """The web process beside the daemon: its socket, its start, its restarts and its end.
 
-    Daemon (main thread)   bind    the address is taken before anything opens: one that is in use is a refusal
-    web thread             run     starts the process, looks after it, starts it anew after a while, ends it
-                           with the daemon
+    Daemon (main thread)   bind    binds before anything opens: an address in use is an error of the start
+    web thread             run     starts the process, supervises it, restarts it after a while, ends it with
+                           the daemon
 
-The process inherits the listening socket, so that connections wait while it restarts. It asks the daemon over
-the control socket like anybody else; whatever happens to it costs the page and nothing else. That it lives is
-known from a byte that it writes every second: one that hangs is killed.
+The process inherits the listening socket, so that connections wait while it restarts. It uses the control
+socket like any other client; an error in it costs only the page. It writes a byte every second as a sign of
+life: a process that hangs is killed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOOK_S = 0.2
 _SILENCE_S = 30.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
-_STEADY_S = 60.0  # a process that lived so long starts the waits over
+_STEADY_S = 60.0  # a process that lived so long resets the waits
 _LAST_WORDS_BYTES = 2000
 
 
@@ -60,8 +60,8 @@ def check_packages() -> None:
 
 
 def web_settings(config: Config) -> WebSettings:
-    """What the web process may serve to whom, out of the configuration. Raises ``ConfigError`` where it could
-    not ask the daemon."""
+    """Returns the settings of the web process, from the configuration. Raises ``ConfigError`` where there is
+    no control socket."""
     if config.control_socket_path is None:
         raise ConfigError(
             "needs the control socket, which this configuration does not have",
@@ -69,7 +69,7 @@ def web_settings(config: Config) -> WebSettings:
         )
     http, output = config.http, config.output
     address = http.address[0]
-    # Not 0.0.0.0: no browser of ours asks for it, and foreign pages have tried to.
+    # Not 0.0.0.0: our pages never use it, and foreign pages have tried to.
     own = () if address != "localhost" and ipaddress.ip_address(address).is_unspecified else (address,)
     return WebSettings(
         control_socket=config.control_socket_path,
@@ -83,7 +83,8 @@ def web_settings(config: Config) -> WebSettings:
 
 
 class WebService:
-    """``bind`` in the main thread, then ``run`` in one of its own, which ends after ``close``."""
+    """The web process. ``bind`` in the main thread, then ``run`` in one of its own, which ends after
+    ``close``."""
 
     def __init__(
         self, http: Http, settings: WebSettings, emit: Callable[[str, Mapping[str, Any]], None]
@@ -96,13 +97,13 @@ class WebService:
 
     @property
     def url(self) -> str:
-        """Where it is, for people of this machine. After ``bind``."""
+        """The page's address, for users of this machine. After ``bind``."""
         assert self._listener is not None
         host, port = self._listener.getsockname()[:2]
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     def bind(self) -> None:
-        """Raises ``ConfigError`` for an address that is taken or not this machine's."""
+        """Binds the socket. Raises ``ConfigError`` for an address that is taken or not this machine's."""
         host, port = self._http.address
         try:
             self._listener = socket.create_server(
@@ -125,7 +126,7 @@ class WebService:
         self._closing.set()
 
     def run(self) -> None:
-        """Until ``close``. Whatever breaks here costs the page, and nothing else."""
+        """Runs until ``close``. An error here costs the page, and nothing else."""
         try:
             self._warn()
             self._look_after_children()
@@ -156,7 +157,7 @@ class WebService:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _one_child(self) -> str | None:
-        """From its start to its end; returns why it ended, None when we ended it."""
+        """Runs one process to its end; returns the reason, None when we ended it."""
         assert self._listener is not None
         descriptor = self._listener.fileno()
         command = [
@@ -191,7 +192,7 @@ class WebService:
 
 
 class _WebChild:
-    """One process, and what it has said. Owned by the web thread."""
+    """One process and its output. Owned by the web thread."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -209,7 +210,7 @@ class _WebChild:
         return time.monotonic() - self._heard_s
 
     def poll(self) -> int | None:
-        """The exit code once it has ended. Takes what it has written so far."""
+        """Returns the exit code once it has ended. Collects its output so far."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         code = self._process.poll()
@@ -219,13 +220,13 @@ class _WebChild:
         return code
 
     def words(self) -> str:
-        """What it has written to standard error since the last call."""
+        """Returns its output on standard error since the last call."""
         words, self._errors = self._errors.decode(errors="replace").strip(), b""
         self._last_line = words.splitlines()[-1] if words else self._last_line
         return words
 
     def why(self, code: int) -> str:
-        """Its last line, which may have been told already when the process was still ending."""
+        """Returns its last line, which may have been reported already while the process was ending."""
         self.words()
         return (
             self._last_line

@@ -1,4 +1,4 @@
-"""What the daemon tells its web process at its start: one JSON object on the command line."""
+"""The settings that the daemon gives its web process at the start: one JSON object on the command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class WebSettings:
-    """``descriptor``: the listening socket that the process inherits. ``hosts``: names in the Host header
-    beside those of the loopback address."""
+    """The settings. ``descriptor``: the listening socket that the process inherits. ``hosts``: names in the
+    Host header beside those of the loopback address."""
 
     control_socket: str
     descriptor: int
