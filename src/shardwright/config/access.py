@@ -1,5 +1,4 @@
-"""The keys that a configuration names, read and checked: what may be refused is refused before a socket is
-bound."""
+"""The keys that a configuration names, read and checked before a socket is bound."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def load_access(loaded: LoadedConfig) -> Access | None:
-    """None where TCP needs no keys. Raises ``ConfigError`` with the field's line for a key or folder that
-    cannot be used."""
+    """Reads the keys. Returns None where TCP needs none. Raises ``ConfigError`` with the field's line for a
+    key or folder that cannot be used."""
     from shardwright.ingest.allow_list import AllowList
     from shardwright.ingest.settings import Access
     from shardwright.ingest.zmq_library import zmq_library
@@ -46,7 +45,7 @@ def load_access(loaded: LoadedConfig) -> Access | None:
 
 
 def access_warnings(loaded: LoadedConfig) -> list[str]:
-    """What whoever runs this configuration should know about who gets in."""
+    """Returns warnings about the clients that this configuration lets in."""
     ingest = loaded.config.ingest
     open_endpoints = [endpoint for endpoint in ingest.endpoints if endpoint.startswith("tcp://")]
     if ingest.insecure and open_endpoints:

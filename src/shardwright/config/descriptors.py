@@ -1,5 +1,4 @@
-"""Open files: how many the acquisitions of a daemon may have between them, once its connections have
-theirs."""
+"""The open files that the acquisitions of a daemon may share, once its connections have theirs."""
 
 from __future__ import annotations
 
@@ -12,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def descriptors_for_acquisitions(ingest: Ingest) -> int:
-    """Of those that this process may open at most. 0 or less: not even the connections fit."""
+    """Returns the number, out of the most that this process may open. 0 or less: not even the connections
+    fit."""
     from shardwright.ingest.endpoints import connection_descriptors
 
     return (

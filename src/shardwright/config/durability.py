@@ -1,4 +1,5 @@
-"""What crash safety takes of the disk, and what about the configured disks would make its promises empty."""
+"""The disk space that crash safety takes, and warnings where the configured disks do not keep its
+promises."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ CHUNK_ENTRY_BYTES = 32
 
 @dataclass(frozen=True)
 class SafetyCost:
-    """Disk that one open acquisition takes beside its shards; all of it is given back when the acquisition is
-    sealed.
+    """The disk space of one open acquisition beside its shards; all of it is given back when the acquisition
+    is sealed.
 
-    ``staging_bytes``: room for the raw frames of unfinished slabs. ``journals``: one for each group of shards
-    that is prepared, filled or sealed. ``ballast_bytes``: kept back for sealing and recovery on a full disk.
+    ``staging_bytes``: room for the raw frames of unfinished slabs. ``journals``: one for each shard row that
+    is prepared, filled or sealed. ``ballast_bytes``: reserved for sealing and recovery on a full disk.
     """
 
     staging_bytes: int
@@ -60,7 +61,8 @@ class SafetyCost:
 
 
 def journal_bytes(grid: Grid, record_bytes: int) -> int:
-    """The journal of the largest group: an entry for each of its chunks, a record for each of its frames."""
+    """Returns the size of the largest row's journal: an entry for each of its chunks, a record for each of
+    its frames."""
     slabs = math.prod(grid.shard_chunks)
     return JOURNAL_HEADER_BYTES + slabs * (
         grid.frames_per_slab * record_bytes + math.prod(grid.plane_chunks) * CHUNK_ENTRY_BYTES
@@ -68,7 +70,8 @@ def journal_bytes(grid: Grid, record_bytes: int) -> int:
 
 
 def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[str]:
-    """A durable stream holds every frame in its ring until the next sync has ended."""
+    """Warns of a ring that is too short for a durable stream, which holds every frame there until its sync
+    has ended."""
     needed_s = 2 * reliability.sync_interval_ms / 1000
     if reliability.durability != "durable" or ring_seconds is None or ring_seconds >= needed_s:
         return []
@@ -85,7 +88,7 @@ def ring_warnings(reliability: Reliability, ring_seconds: float | None) -> list[
 
 
 def can_degrade(spec: ArraySpec, chunk_bytes: int) -> bool:
-    """Whether its codec has anything faster."""
+    """True if the codec has a faster setting."""
     return len(degrade_ladder(CodecParameters.of(spec, chunk_bytes))) > 1
 
 
@@ -101,7 +104,8 @@ def overload_warnings(spec: ArraySpec, chunk_bytes: int, reliability: Reliabilit
 
 
 def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> list[str]:
-    """``degrading``: names of the streams that may write with less compression."""
+    """Warns where nothing compresses the frames again. ``degrading``: names of the streams that may write
+    with less compression."""
     if not degrading or (compaction.enabled and compaction.recompress is not None):
         return []
     names = f"{', '.join(degrading)}: what overload: degrade writes with less compression stays so"
@@ -114,7 +118,8 @@ def degraded_for_good_warnings(degrading: list[str], compaction: Compaction) -> 
 
 
 def disk_warnings(output: Output, root: Path, spill_root: Path | None, *, spills: bool) -> list[str]:
-    """``root`` and ``spill_root`` are existing folders on the disks that ``output`` names."""
+    """Warns of disks that weaken the promises. ``root`` and ``spill_root`` are existing folders on the disks
+    that ``output`` names."""
     found = _promise_warnings("output.root", root, output)
     if spill_root is None:
         return found

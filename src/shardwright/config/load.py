@@ -1,5 +1,5 @@
-"""From a YAML file to a checked ``Config``: every problem is one ``ConfigError`` with file, line, field, what
-was expected and what came."""
+"""Reads a YAML file into a checked ``Config``: every fault is one ``ConfigError`` with file, line, field, the
+expected and the actual value."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from shardwright.model.errors import ConfigError
 
-# Our own validators begin a message with the field that is to blame, and may end it with what they expected
-# and got.
+# Messages of our own validators begin with the field at fault, and may end with the expected and the actual
+# value.
 _NAMED_FIELD = re.compile(r"(?P<field>[a-z_][a-z_0-9.\[\]]*): (?P<problem>.*)", re.DOTALL)
 _EXPECTED_GOT = re.compile(
     r"(?P<problem>.*?)[,;] expected (?P<expected>.*?)(?:, got (?P<got>.*))?$", re.DOTALL
@@ -33,20 +33,20 @@ _GOT = re.compile(r"(?P<problem>.*?)[,;] got (?P<got>.*)$", re.DOTALL)
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A configuration and the file it came from; ``source.error`` names a field's line when a later check
-    fails."""
+    """A configuration and its file; ``source.error`` names a field's line when a later check fails."""
 
     config: Config
     source: Source
 
 
 def load_config(path: Path) -> LoadedConfig:
-    """Read and check one YAML file. Relative paths inside count from its folder. Raises ``ConfigError``."""
+    """Reads and checks one YAML file. Relative paths in it count from its folder. Raises ``ConfigError``."""
     return _checked(Source.read(path), path.resolve().parent)
 
 
 def parse_config(text: str, *, file: str = "<text>", folder: Path | None = None) -> LoadedConfig:
-    """The same for YAML text; relative paths count from ``folder``, else from the working directory."""
+    """Checks YAML text as ``load_config`` does; relative paths count from ``folder``, else from the working
+    directory."""
     return _checked(Source.parse(text, file), folder or Path.cwd())
 
 
@@ -57,7 +57,7 @@ def _checked(source: Source, folder: Path) -> LoadedConfig:
         )
     _refuse_other_versions(source)
     try:
-        # By way of JSON, so that strict rules (no "100" for 100) still take lists for tuples, exactly as the
+        # Through JSON, so that strict rules (no "100" for 100) still accept lists for tuples, exactly as the
         # JSON Schema says.
         config = Config.model_validate_json(
             json.dumps(source.data), strict=True, context={"folder": str(folder)}
@@ -69,8 +69,8 @@ def _checked(source: Source, folder: Path) -> LoadedConfig:
 
 
 def _refuse_other_versions(source: Source) -> None:
-    """Before anything else: what another version of the format calls its fields says nothing about what is
-    wrong."""
+    """Raises ``ConfigError`` for another version of the format, before any field is checked, since its fields
+    may differ."""
     version = source.data.get("version", VERSION)
     if isinstance(version, int) and not isinstance(version, bool) and version != VERSION:
         raise source.error(
@@ -83,8 +83,8 @@ def _refuse_other_versions(source: Source) -> None:
 
 
 def _refuse_other_dtype_spellings(source: Source, streams: int) -> None:
-    """ArraySpec takes every spelling that NumPy knows (``<u2``); a file has one, so that the schema and
-    editors can check it."""
+    """Raises ``ConfigError`` for a dtype such as ``<u2``, which ArraySpec takes. A file has one spelling of
+    each, so that the schema and editors can check it."""
     for i in range(streams):
         path = ("streams", i, "array", "dtype")
         dtype = source.data["streams"][i]["array"]["dtype"]
@@ -93,15 +93,15 @@ def _refuse_other_dtype_spellings(source: Source, streams: int) -> None:
 
 
 def _first_error(source: Source, error: ValidationError) -> ConfigError:
-    """The problem that stands first in the file; the others are counted."""
+    """Returns the first error in the file; the others are counted."""
     found = [(_field_path(source.data, item), item) for item in error.errors(include_url=False)]
-    # A list with a bad item is reported as too short as well: what lies deeper is the cause.
+    # A list with a bad item is reported as too short as well: the deeper error is the cause.
     causes = [
         (path, item)
         for path, item in found
         if not any(other[: len(path)] == path != other for other, _ in found)
     ]
-    # Of one line, a key that nobody knows comes first: it is often the misspelt form of one that is missing.
+    # On one line, an unknown key comes first: it is often the misspelt form of a missing one.
     path, item = min(
         causes, key=lambda cause: (source.line_of(cause[0]), cause[1]["type"] != "extra_forbidden")
     )
@@ -111,7 +111,8 @@ def _first_error(source: Source, error: ValidationError) -> ConfigError:
 
 
 def _field_path(data: Any, item: ErrorDetails) -> FieldPath:
-    """pydantic's location without the parts that are not in the file (tags of unions, names of types)."""
+    """Returns pydantic's location without the parts that are not in the file (tags of unions, names of
+    types)."""
     path: list[str | int] = []
     last = len(item["loc"]) - 1
     for i, part in enumerate(item["loc"]):
@@ -178,7 +179,7 @@ def _from_own_validator(
 
 
 def _description(source: Source, path: FieldPath) -> str:
-    """What the schema says about a field that is missing."""
+    """Returns the schema's description of a missing field."""
     schema = field_schema(path, source.data)
     return str(schema.get("description") or schema.get("type") or "a value").rstrip(".")
 

@@ -1,4 +1,4 @@
-"""The configuration as frozen models: what ``shardwright serve`` may be told, field by field.
+"""The configuration of ``shardwright serve`` as frozen models, field by field.
 
 Unknown keys are refused everywhere. Defaults are those of a workstation with one or two cameras; every field
 but ``output.root`` has one.
@@ -45,7 +45,7 @@ AutoOrRingFrames = Annotated[
     BeforeValidator(auto_or_count(MAX_RING_FRAMES)),
     auto_or_count_schema(MAX_RING_FRAMES),
 ]
-_OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # what a stream may say for itself
+_OF_A_STREAM = ("durability", "overload", "on_full", "on_duplicate")  # fields that a stream may override
 
 
 class _Section(BaseModel):
@@ -358,13 +358,13 @@ class Http(_Section):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where to bind; port 0 takes any that is free."""
+        """The address to bind; port 0 takes any that is free."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), 0 if port == "*" else int(port)
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         host = self.address[0]
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
@@ -458,13 +458,13 @@ class Config(_Section):
     streams: tuple[Stream, ...] = Field(default=(), max_length=256, description="Cameras known by name.")
 
     def reliability_of(self, stream: Stream) -> Reliability:
-        """The daemon's promises with the stream's own in their place."""
+        """Returns the daemon's promises, with the stream's own in their place."""
         own = {name: value for name in _OF_A_STREAM if (value := getattr(stream, name)) is not None}
         return self.reliability.model_copy(update=own)
 
     @property
     def control_socket_path(self) -> str | None:
-        """``control.socket`` resolved; None where nobody can ask the daemon."""
+        """``control.socket`` resolved; None where there is no control socket."""
         if self.control.socket != "auto":
             return None if self.control.socket == "none" else self.control.socket
         ring_socket = self.ingest.ring_socket_path
@@ -472,7 +472,7 @@ class Config(_Section):
 
     @property
     def spills(self) -> bool:
-        """Whether any acquisition may write to ``output.spill_root``."""
+        """True if any acquisition may write to ``output.spill_root``."""
         return "spill" in (self.reliability.on_full, *(stream.on_full for stream in self.streams))
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
-"""The plan: everything that follows from a configuration, before the first frame arrives.
+"""The plan: all limits and costs that follow from a configuration, before the first frame arrives.
 
-For each stream the pipeline's limits, what they mean at its frame rate and what its promises cost; for the
-daemon its peak memory and the disk that it takes before the first frame, held against the budget and this
-machine. A configuration that cannot work is a ``ConfigError`` that names the field and its line.
+For each stream it has the pipeline's limits, what they mean at its frame rate and what its promises cost; for
+the daemon its peak memory and the disk that it takes before the first frame, compared with the budget and
+this machine. A configuration that cannot work raises a ``ConfigError`` that names the field and its line.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """One stream. Rates are None where no frame rate is known. ``shard_files_per_frame`` counts a file that
-    is shared by frames in parts."""
+    """The plan of one stream. Rates are None where no frame rate is known. ``shard_files_per_frame`` counts
+    the fraction of a shared file."""
 
     name: str
     spec: ArraySpec
@@ -71,8 +71,7 @@ class StreamPlan:
 
     @property
     def disk_reserved_bytes(self) -> int:
-        """What the stream takes of the disk when it opens: shards ahead, and what crash safety needs beside
-        them."""
+        """Disk that the stream takes when it opens: preallocated shards, and the needs of crash safety."""
         return self.limits.disk_reserved_bytes + self.safety.disk_bytes
 
     @property
@@ -89,12 +88,12 @@ class StreamPlan:
 
     @property
     def ring_seconds(self) -> float | None:
-        """How long the ring bridges a disk that does not answer."""
+        """The time for which the ring bridges a disk that does not answer."""
         return None if self.frame_rate_hz is None else self.limits.ring_frames / self.frame_rate_hz
 
     @property
     def open_shard_files(self) -> int:
-        """Shard files that are filled or sealed at once while frames come in order."""
+        """The number of shard files that are filled or sealed at once while frames come in order."""
         return self.limits.mapped_bytes // self.limits.shard_file_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,8 +116,8 @@ class StreamPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole daemon, every configured stream acquiring at the same time. ``warnings`` are those that no
-    stream alone is the cause of."""
+    """The plan of the daemon with every configured stream acquiring at once. ``warnings``: those that no
+    single stream causes."""
 
     streams: tuple[StreamPlan, ...]
     threads: int
@@ -132,19 +131,19 @@ class Plan:
 
     @property
     def descriptors(self) -> int:
-        """Most open files of every stream together."""
+        """The most open files of all streams together."""
         return sum(s.limits.descriptors for s in self.streams)
 
     @property
     def memory_peak_bytes(self) -> int:
-        """What ingest counts against the budget when every stream acquires: the process itself and each
-        stream's share."""
+        """The memory that ingest counts against the budget when every stream acquires: the process itself and
+        each stream's share."""
         return RUNTIME_BYTES + sum(s.limits.acquisition_bytes for s in self.streams)
 
     @property
     def mapped_bytes(self) -> int:
-        """Page cache of open shards where they are mapped, on top of the memory: the kernel writes it back
-        and takes it when others need it."""
+        """Page cache of open shards where they are mapped, beside the memory: the kernel writes it back and
+        reclaims it when needed."""
         return sum(s.limits.mapped_bytes for s in self.streams)
 
     @property
@@ -170,8 +169,7 @@ class Plan:
 
 
 def make_plan(loaded: LoadedConfig, *, frame_rate_hz: float | None = None) -> Plan:
-    """Derive and check the plan. ``frame_rate_hz`` stands in for every stream's own. Raises
-    ``ConfigError``."""
+    """Derives and checks the plan. ``frame_rate_hz`` replaces every stream's own. Raises ``ConfigError``."""
     config = loaded.config
     _refuse_an_unknown_group(loaded)
     root = config.output.root
@@ -299,7 +297,7 @@ def _refuse_an_unknown_group(loaded: LoadedConfig) -> None:
         return
     try:
         grp.getgrnam(group)
-    except (KeyError, ValueError):  # ValueError: a NUL in it
+    except (KeyError, ValueError):  # ValueError: a NUL in the name
         raise loaded.source.error(
             ("ingest", "group"), "is no group of this machine", got=repr(group)[:80]
         ) from None
@@ -323,8 +321,8 @@ def _refuse_an_unsafe_mapping(loaded: LoadedConfig, folders: list[Path]) -> None
 
 
 def shard_files_per_frame(grid: Grid) -> float:
-    """Shard files of the array for each of its frames, once it is long; exact for an array of limited
-    length."""
+    """Returns the array's shard files for each of its frames, once it is long; exact for an array of
+    limited length."""
     files_per_group = math.prod(grid.plane_shards)
     if not grid.unlimited:
         return files_per_group * math.prod(grid.group_counts) / math.prod(grid.counts)

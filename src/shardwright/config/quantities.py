@@ -34,13 +34,14 @@ ENDPOINT_PATTERN = r"^(ipc://[^@].*|tcp://([A-Za-z0-9._*-]+|\[[0-9A-Fa-f:.%]+\])
 # sockaddr_un.sun_path has 108 bytes, the last one for the terminating zero.
 MAX_SOCKET_PATH_BYTES = 107
 MAX_NAME_BYTES = 255  # of one folder or file
-MAX_PATH_BYTES = 3072  # PATH_MAX is 4096; what a store holds lies deeper
+MAX_PATH_BYTES = 3072  # PATH_MAX is 4096; files of a store lie deeper
 MAX_SIZE_BYTES = 2**60
 MAX_THREADS = 1024
 
 
 def parse_size_bytes(value: Any) -> int:
-    """Bytes from ``64MiB``, ``1.5 GiB``, ``500MB`` or a whole number of bytes. Raises ``ValueError``."""
+    """Returns bytes from ``64MiB``, ``1.5 GiB``, ``500MB`` or a whole number of bytes. Raises
+    ``ValueError``."""
     size = Decimal(0)
     if isinstance(value, int) and not isinstance(value, bool):
         size = Decimal(value)
@@ -70,12 +71,12 @@ def auto_or_count_schema(most: int) -> WithJsonSchema:
 
 
 def config_folder(info: ValidationInfo) -> Path:
-    """The folder that relative paths count from; the working directory for models built in Python."""
+    """Returns the folder that relative paths count from; the working directory for models built in Python."""
     return Path((info.context or {}).get("folder", "."))
 
 
 def _resolved(path: str, info: ValidationInfo) -> str:
-    # Not Path.resolve: a symbolic link may be there to keep a socket's path short.
+    # Not Path.resolve: a symbolic link may serve to keep a socket's path short.
     resolved = os.path.abspath(config_folder(info) / path)  # noqa: PTH100
     longest = max(len(os.fsencode(name)) for name in resolved.split("/"))
     if "\0" in path or longest > MAX_NAME_BYTES or len(os.fsencode(resolved)) > MAX_PATH_BYTES:
@@ -86,7 +87,7 @@ def _resolved(path: str, info: ValidationInfo) -> str:
 
 
 def checked_socket_path(path: str) -> str:
-    """``path`` itself. Raises ``ValueError`` where it is longer than a Unix socket's address."""
+    """Returns ``path`` itself. Raises ``ValueError`` where it is longer than a Unix socket's address."""
     length = len(os.fsencode(path))
     if length > MAX_SOCKET_PATH_BYTES:
         raise ValueError(
@@ -203,7 +204,7 @@ Folder = Annotated[
 
 
 def format_bytes(count: float) -> str:
-    """A size for people, in binary units: ``128.0 MiB``."""
+    """Returns a size for display, in binary units: ``128.0 MiB``."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":

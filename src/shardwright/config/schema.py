@@ -19,7 +19,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 @cache
 def json_schema() -> dict[str, Any]:
-    """The schema as plain data; callers must not change it."""
+    """Returns the schema as plain data; callers must not change it."""
     schema = Config.model_json_schema(mode="validation")
     definitions = schema["$defs"]
     # The loader takes a codec without a name for blosc; oneOf must then match only that one.
@@ -32,13 +32,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The committed form: indented, with a final newline."""
+    """Returns the committed form: indented, with a final newline."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def field_schema(path: FieldPath, data: Any) -> dict[str, Any]:
-    """The schema of one field; ``data``, the whole file, tells which codec is meant. Empty where the schema
-    knows no such field."""
+    """Returns the schema of one field. ``data``, the whole file, tells which codec is meant. Empty for a
+    field that is not in the schema."""
     node = json_schema()
     for part in path:
         node = _structure(node, data)
@@ -48,7 +48,7 @@ def field_schema(path: FieldPath, data: Any) -> dict[str, Any]:
 
 
 def known_keys(path: FieldPath, data: Any) -> list[str]:
-    """The keys that the mapping at ``path`` may have."""
+    """Returns the keys that the mapping at ``path`` may have."""
     node = field_schema(path, data)
     for part in path:
         data = data[part] if has(data, part) else None
@@ -56,14 +56,15 @@ def known_keys(path: FieldPath, data: Any) -> list[str]:
 
 
 def has(data: Any, part: str | int) -> bool:
-    """Whether plain data has a key or an item ``part``."""
+    """True if plain data has a key or an item ``part``."""
     return (isinstance(data, dict) and part in data) or (
         isinstance(data, list) and isinstance(part, int) and part < len(data)
     )
 
 
 def _structure(node: dict[str, Any], data: Any) -> dict[str, Any]:
-    """The schema that lists the properties or items: references followed, the codec chosen by its name."""
+    """Returns the schema that lists the properties or items, with references followed and the codec chosen by
+    its name."""
     if "$ref" in node:
         return _structure(json_schema()["$defs"][node["$ref"].rpartition("/")[2]], data)
     choices = [_structure(choice, data) for choice in (*node.get("anyOf", ()), *node.get("oneOf", ()))]

@@ -1,4 +1,4 @@
-"""YAML text to plain data plus the line of every field.
+"""Turns YAML text into plain data and the line of every field.
 
 A safe loader over YAML's composed nodes: the YAML 1.2 core rules that editors use (``off`` and ``no`` are
 strings, ``1e-3`` is a number), no duplicate keys, no merge keys, no tags. Anchors and aliases work; their
@@ -45,7 +45,7 @@ for _kind, _pattern, _first in (
 
 
 def dotted(path: FieldPath) -> str:
-    """``("streams", 0, "name")`` as ``streams[0].name``."""
+    """Returns ``("streams", 0, "name")`` as ``streams[0].name``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -54,14 +54,14 @@ def dotted(path: FieldPath) -> str:
 
 @dataclass
 class Source:
-    """One configuration file: its plain data, and the line where each field stands."""
+    """One configuration file: its plain data, and the line of each field."""
 
     file: str
     data: Any = None
     lines: dict[FieldPath, int] = field(default_factory=dict)
 
     def line_of(self, path: FieldPath) -> int:
-        """The line of ``path``, or of the nearest field around it that the file has."""
+        """Returns the line of ``path``, or of the nearest enclosing field in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -75,14 +75,14 @@ class Source:
         got: object = None,
         hint: str | None = None,
     ) -> ConfigError:
-        """A ``ConfigError`` that names the file, the line and the field."""
+        """Returns a ``ConfigError`` that names the file, the line and the field."""
         where = f"{self.file}:{self.line_of(path)}"
         subject = f"{where}: {dotted(path)}: {problem}" if path else f"{where}: {problem}"
         return ConfigError(subject, expected=expected, got=got, hint=hint)
 
     @classmethod
     def read(cls, path: Path) -> Source:
-        """Raises ``ConfigError`` for a file that cannot be read or is no acceptable YAML."""
+        """Reads a file. Raises ``ConfigError`` for one that cannot be read or is not valid YAML."""
         try:
             with path.open("rb") as file:
                 raw = file.read(MAX_FILE_BYTES + 1)
@@ -120,7 +120,7 @@ class _Builder:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.nodes = 0
-        # the nodes around the current one: an alias to one of them would never end
+        # the nodes around the current one: an alias to one of them would be endless
         self.open: list[yaml.Node] = []
 
     def build(self, node: yaml.Node, path: FieldPath) -> Any:
