@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Appendable(Protocol):
-    """What the loop needs of a ``Writer`` or a ``Stream``."""
+    """The part of a ``Writer`` or a ``Stream`` that the loop uses."""
 
     def append(
         self,
