@@ -49,8 +49,8 @@ log = logging.getLogger("shardwright")
 
 
 class Writer:
-    """Made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its methods may be called
-    from one thread at a time.
+    """The in-process writer, made by ``shardwright.create`` or ``shardwright.resume``; a context manager. Its
+    methods may be called from one thread at a time.
 
     A helper thread does what is due while no frame is appended: staging, commits, retries on a full disk.
     ``_lock`` guards the acquisition and the ring between the two; it is held for microseconds.
