@@ -8,8 +8,8 @@ import socket
 
 
 class WakeUp:
-    """``receiver`` is polled. ``send`` is for any thread and never blocks; the other methods are for the
-    thread that is woken."""
+    """The wake-up of the I/O thread. ``receiver`` is polled. ``send`` is for any thread and never blocks; the
+    other methods are for the thread that is woken."""
 
     def __init__(self) -> None:
         self.receiver, self._sender = socket.socketpair()
