@@ -32,8 +32,8 @@ def start_child(command: Sequence[str], *, descriptors: Sequence[int] = ()) -> s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=descriptors,
-        # The daemon answers Ctrl-C in a terminal. In the daemon's session, since nice(2) counts only within
-        # one (sched(7)).
+        # A group of its own, since the daemon answers Ctrl-C in a terminal. No session of its own, since
+        # nice(2) counts only within one (sched(7)).
         process_group=0,
     )
     assert process.stdout is not None

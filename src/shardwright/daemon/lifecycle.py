@@ -108,7 +108,7 @@ class Lifecycle:
                 self._look_for_deaths(dead_threads)
         ingest.join()
         if not self.stop.is_set():
-            self.died(ingest.name)  # it returned without a stop
+            self.died(ingest.name)  # it returned although no stop was requested
         return 1 if self._deaths else 0
 
     def end(self) -> None:
