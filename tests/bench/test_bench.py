@@ -10,10 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import compaction, compaction_report, json_process, page, parent
-from benchmarks.case import Case
-from benchmarks.parent import Child, Entry, Result, compare, entries, frames_file
+from benchmarks import compaction_report, contest, processes
+from benchmarks.cases import Case, page
+from benchmarks.contest import Child, Entry, Result, compare, entries, frames_file
 from benchmarks.peers import CONTENDERS
+from benchmarks.peers import repackers as compaction
 from benchmarks.report import summary, table, verdicts
 
 CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 96, 64))
@@ -62,7 +63,7 @@ def test_contender_writes_uncompressed_and_small_chunks(name, tmp_path):
 
 
 def test_a_contender_that_hangs_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_process, "ANSWER_LIMIT_S", 0.0)
+    monkeypatch.setattr(processes, "ANSWER_LIMIT_S", 0.0)
     (result,) = compare(entries(["zarr-python"], CASE), 1, tmp_path / "work", lambda _: None)
     assert "no answer within" in result.error
 
@@ -88,7 +89,7 @@ def test_both_scenes_draw_distinct_frames():
 
 def test_verification_fails_on_a_wrong_pixel(tmp_path):
     """The check that all contenders rely on, seen failing."""
-    from benchmarks.contender import check_last_shard
+    from benchmarks.peers.contender import check_last_shard
     from benchmarks.peers.zarr_python import ZarrPython
 
     frames = CASE.draw()
@@ -222,14 +223,14 @@ def test_nobody_pays_for_what_the_one_before_deleted(tmp_path, monkeypatch):
     """The disk's counters move for a while; and a disk that never rests is not waited for."""
     counters = tmp_path / "stat"
     moves = iter(range(4))
-    monkeypatch.setattr(parent, "Path", lambda _: counters)
-    monkeypatch.setattr(parent, "QUIET_S", 0.01)
-    monkeypatch.setattr(parent.time, "sleep", lambda _: counters.write_text(str(next(moves, "at rest"))))
+    monkeypatch.setattr(contest, "Path", lambda _: counters)
+    monkeypatch.setattr(contest, "QUIET_S", 0.01)
+    monkeypatch.setattr(contest.time, "sleep", lambda _: counters.write_text(str(next(moves, "at rest"))))
     counters.write_text("begin")
-    parent.wait_until_quiet(tmp_path)
+    contest.wait_until_quiet(tmp_path)
     assert counters.read_text() == "at rest"
     endless = iter(range(10**9))
-    monkeypatch.setattr(parent.time, "sleep", lambda _: counters.write_text(str(next(endless))))
-    monkeypatch.setattr(parent, "MOST_QUIET_WAIT_S", 0.1)
-    parent.wait_until_quiet(tmp_path)
+    monkeypatch.setattr(contest.time, "sleep", lambda _: counters.write_text(str(next(endless))))
+    monkeypatch.setattr(contest, "MOST_QUIET_WAIT_S", 0.1)
+    contest.wait_until_quiet(tmp_path)
     assert int(counters.read_text()) > 0

@@ -12,10 +12,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import camera_process, cameras, flat, latency, overload, part_command, prediction, rig, small
-from benchmarks.case import Case
-from benchmarks.json_process import ProcessFailedError
+from benchmarks import camera as camera_process
+from benchmarks import part_command
+from benchmarks import testbed as rig
+from benchmarks.cases import Case, cameras, flat, latency, overload, prediction, small
 from benchmarks.outcomes import outcomes_of_part
+from benchmarks.processes import ProcessFailedError
 
 CASE = Case(frames=8, distinct=4, shape=(96, 64), chunk=(2, 32, 64), shard=(4, 96, 64))
 

@@ -13,9 +13,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from benchmarks import chart, digest, figures, machine, record, record_table, run_record
-from benchmarks.case import Case
-from benchmarks.figures import (
+from benchmarks import chart, machine, record, record_table, run_record
+from benchmarks import table as digest
+from benchmarks.cases import Case
+from benchmarks.cases import throughput as figures
+from benchmarks.cases.throughput import (
     ASKED,
     COMPARISONS,
     DISK_FLOORS,
@@ -29,8 +31,8 @@ from benchmarks.figures import (
     TOGETHER_FLOOR,
     Comparison,
 )
+from benchmarks.contest import Entry, Result, compare
 from benchmarks.outcomes import outcomes_of, outcomes_of_part, rows_of
-from benchmarks.parent import Entry, Result, compare
 from benchmarks.part_command import PARTS as MEASURED_PARTS
 from benchmarks.peers import CONTENDERS
 from benchmarks.record import Machine, Record, RecordError

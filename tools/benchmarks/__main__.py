@@ -8,9 +8,9 @@ import platform
 import sys
 from pathlib import Path
 
-from . import chart, compaction_report, page, part_command, run_record
-from .case import SCENES, Case
-from .parent import compare, entries
+from . import chart, compaction_report, part_command, run_record
+from .cases import SCENES, Case, page
+from .contest import compare, entries
 from .peers import CONTENDERS
 from .report import summary, table, verdicts
 

@@ -14,7 +14,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from . import record
-from .case import HEADLINE_SCENE
+from .cases import HEADLINE_SCENE
 from .record import Record
 
 PATH = Path(__file__).resolve().parent / "chart.svg"
@@ -139,7 +139,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--record", type=Path, default=record.PATH, help="the record to draw")
     parser.add_argument("--to", type=Path, default=PATH, help="the SVG")
     options = parser.parse_args(arguments)
-    from . import digest
+    from . import table as digest
 
     try:
         draw_newest(options.record, options.to)

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from .case import Case, load_frames
-from .contender import Contender, sync_tree
+from .cases import Case, load_frames
 from .peers import contender_class
+from .peers.contender import Contender, sync_tree
 
 
 def timed_round(contender: Contender, path: Path, folder: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .case import Case
-from .compaction import REPACKERS, Repacked, measure
+from .cases import Case
+from .peers.repackers import REPACKERS, Repacked, measure
 
 FLOORS = ("cp", "cp-sync", "cp-sync-cmp", "cp-replace")
 ASKED_OF_CP = 0.8

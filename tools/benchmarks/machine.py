@@ -99,6 +99,7 @@ def commit() -> tuple[str | None, bool]:
         "--",
         "src",
         "tools/benchmarks/*.py",
+        "tools/benchmarks/cases",
         "tools/benchmarks/peers",
     )
     return head, bool(changed)

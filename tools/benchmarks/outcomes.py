@@ -13,8 +13,18 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from .figures import ASKED, DISK_FLOORS, KERNEL_FLOOR, LIMITS, SMALL, TOGETHER_FLOOR, Asked, Comparison, Limit
-from .parent import Entry, Result
+from .cases.throughput import (
+    ASKED,
+    DISK_FLOORS,
+    KERNEL_FLOOR,
+    LIMITS,
+    SMALL,
+    TOGETHER_FLOOR,
+    Asked,
+    Comparison,
+    Limit,
+)
+from .contest import Entry, Result
 
 Row = dict[str, Any]
 _DIGITS = 6  # significant ones that are kept

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import cameras, flat, latency, overload, prediction, small
+from .cases import cameras, flat, latency, overload, prediction, small
 from .machine import filesystem_of
 from .outcomes import outcomes_of_part
-from .rig import Places
+from .testbed import Places
 
 Say = Callable[[str], None]
 Measure = Callable[[Places, bool, Say], dict[str, Any]]

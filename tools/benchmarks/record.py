@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .figures import COMPARISONS, PARTS
+from .cases.throughput import COMPARISONS, PARTS
 
 PATH = Path(__file__).resolve().parent / "RECORD.jsonl"
 VERSION: Literal[1] = 1

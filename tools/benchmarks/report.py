@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from .case import Case
-from .parent import Result
+from .cases import Case
+from .contest import Result
 
 REFERENCE = "acquire-zarr"
 

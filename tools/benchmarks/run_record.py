@@ -17,14 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import chart, digest, record, record_table
-from .figures import Comparison, chosen_comparisons, chosen_parts, names_to_choose
+from . import chart, record, record_table
+from . import table as digest
+from .cases.throughput import Comparison, chosen_comparisons, chosen_parts, names_to_choose
+from .contest import compare
 from .machine import commit, cores_busy, machine_facts, software_versions
 from .outcomes import Outcome, outcomes_of, outcomes_of_part, rows_of
-from .parent import compare
 from .part_command import PARTS, add_places, places_of, remove
 from .record import BUSY_CORES, Machine, Record, RecordError
-from .rig import Places
+from .testbed import Places
 
 Say = Callable[[str], None]
 Measured = tuple[dict[str, Any], list[Outcome]]  # as the record keeps it, and what it proves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from benchmarks.contender import Contender
+from benchmarks.peers.contender import Contender
 
 CONTENDERS = {
     "shardwright": ("ours", "InProcess"),

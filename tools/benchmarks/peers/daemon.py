@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 import shardwright as sw
-from benchmarks.contender import Contender, check_last_shard
-from benchmarks.rig import Daemon
+from benchmarks.peers.contender import Contender, check_last_shard
+from benchmarks.testbed import Daemon
 
 
 class DaemonSharedMemory(Contender):

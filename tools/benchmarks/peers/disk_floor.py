@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contender import Contender
+from benchmarks.peers.contender import Contender
 from shardwright.acquire.limits import default_threads
 
 from .encoder import SlabKernel

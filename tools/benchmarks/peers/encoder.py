@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numcodecs.blosc import Blosc
 
-from benchmarks.case import Case, Frames
+from benchmarks.cases import Case, Frames
 from shardwright.array.grid import Grid
 from shardwright.codecs.parameters import CodecParameters
 from shardwright.kernels.contexts import CompressorContexts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contender import Contender
+from benchmarks.peers.contender import Contender
 
 from .encoder import SlabKernel
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numcodecs import blosc
 
-from benchmarks.contender import Contender
+from benchmarks.peers.contender import Contender
 
 from .encoder import SlabKernel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import shardwright as sw
-from benchmarks.contender import Contender, check_last_shard
+from benchmarks.peers.contender import Contender, check_last_shard
 from shardwright.acquire.limits import Limits, default_threads
 from shardwright.storage.slot_file import IoMode
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from benchmarks.contender import Contender, check_last_shard, tree_bytes
+from benchmarks.peers.contender import Contender, check_last_shard, tree_bytes
 
 
 class TensorStore(Contender):

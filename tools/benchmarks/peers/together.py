@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.case import Case, Frames
-from benchmarks.contender import Contender
+from benchmarks.cases import Case, Frames
+from benchmarks.peers.contender import Contender
 from shardwright.acquire.limits import Limits, default_threads
 from shardwright.kernels.copy import copy_streaming
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from .case import Case
-from .json_process import JsonProcess, cpu_seconds, unreclaimable_bytes
+from .cases import Case
+from .processes import JsonProcess, cpu_seconds, unreclaimable_bytes
 
 CPU_TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # what the kernel counts in: less shows as nothing at all
 QUIET_S, MOST_QUIET_WAIT_S = 0.3, 20.0

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from .case import HEADLINE_SCENE, SCENES, Case
-from .parent import Entry
+from benchmarks.contest import Entry
+
+from . import HEADLINE_SCENE, SCENES, Case
 
 Place = Literal["disk", "no-disk"]
 PLACES: tuple[Place, ...] = ("disk", "no-disk")

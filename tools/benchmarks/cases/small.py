@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.testbed import Places, Usage, percentiles, rig, saved
 from shardwright import ArraySpec
 
-from .case import Case
-from .rig import Places, Usage, percentiles, rig, saved
+from . import Case
 
 RATE_HZ = 20_000.0
 SECONDS = 30.0
 WARM_UP_S = 2.0
 DISTINCT = 1024
-CONFIG = Path(__file__).resolve().parents[2] / "configs" / "small-fast.yaml"
+CONFIG = Path(__file__).resolve().parents[3] / "configs" / "small-fast.yaml"
 PLACES = ("disk", "no-disk")
 
 Say = Callable[[str], None]

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.processes import ANSWER_LIMIT_S, ProcessFailedError
+from benchmarks.testbed import Camera, Places, delete_stores, rig, saved
 from shardwright.acquire.limits import Limits, default_threads
 
-from .case import Case, Frames
-from .json_process import ANSWER_LIMIT_S, ProcessFailedError
-from .rig import Camera, Places, delete_stores, rig, saved
+from . import Case, Frames
 
 ROUNDS = 3
 PLAN_SECONDS = 10.0

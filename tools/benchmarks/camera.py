@@ -30,7 +30,7 @@ import shardwright as sw
 from shardwright.client.stream import Stream
 from shardwright.writer.writer import Writer
 
-from .case import Frames
+from .cases import Frames
 
 SLEEP_PER_FRAME_HZ = 1000.0
 TICK_S = 0.001

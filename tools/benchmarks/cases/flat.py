@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.testbed import Camera, Places, Rig, Usage, rig, saved
 from shardwright import ArraySpec
 
-from .case import Case
-from .rig import Camera, Places, Rig, Usage, rig, saved
+from . import Case
 
 SHARD_FRAMES = 1000
 AGE_SHARDS = 1000

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 import shardwright as sw
-from benchmarks.case import Case, Frames
-from benchmarks.contender import Contender, check_last_shard, sync_one, sync_tree
+from benchmarks.cases import Case, Frames
+from benchmarks.peers.contender import Contender, check_last_shard, sync_one, sync_tree
 from shardwright.read.store import open_store
 from shardwright.repack.executors import LocalProcesses
 from shardwright.repack.job import Options, Report, plan, run

@@ -26,10 +26,9 @@ import numpy.typing as npt
 import zarr
 
 import shardwright as sw
+from benchmarks.testbed import Places
 from shardwright.simulate.photons import POOL_FRAMES as EXPOSURES
 from shardwright.simulate.photons import PhotonFrames
-
-from .rig import Places
 
 SHAPE = (2048, 2048)
 POOL_FRAMES = 16  # no exposure twice in a chunk: zstd would find it

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .case import Case, Frames
+from benchmarks.cases import Case, Frames
 
 
 class Contender(ABC):

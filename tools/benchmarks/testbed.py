@@ -22,8 +22,8 @@ from shardwright import ArraySpec
 from shardwright.config.load import load_config
 from shardwright.config.plan import make_plan
 
-from .case import Frames
-from .json_process import JsonProcess, cpu_seconds, unreclaimable_bytes
+from .cases import Frames
+from .processes import JsonProcess, cpu_seconds, unreclaimable_bytes
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Camera:
         self, frames: Path, shape: tuple[int, ...], endpoint: str | None, log: Path, transport: str = "shm"
     ) -> None:
         facts = {"shape": shape, "endpoint": endpoint, "transport": transport}
-        self._process = JsonProcess("benchmarks.camera_process", [str(frames), json.dumps(facts)], log)
+        self._process = JsonProcess("benchmarks.camera", [str(frames), json.dumps(facts)], log)
         try:
             self._process.answer()
         except BaseException:

@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .case import Case
-from .rig import Camera, Places, Usage, delete_stores, rig, saved
+from benchmarks.testbed import Camera, Places, Usage, delete_stores, rig, saved
+
+from . import Case
 
 STREAMS = 4
 ROUNDS = 3

@@ -30,8 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from .case import Case
-from .rig import Camera, Places, delete_stores, percentiles, rig, saved
+from benchmarks.testbed import Camera, Places, delete_stores, percentiles, rig, saved
+
+from . import Case
 
 SHARE = 0.8
 BURST_SHARDS = 3
